@@ -21,8 +21,8 @@ from lathe.training.distributed import ray_engine
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.engines import LOCAL, Engine
-from lathe.training.fitting.fit import fit_chain
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.fit import fit_new_chain
+from lathe.training.fitting.requests import NewFit, RowSource
 from lathe.training.sources.source import open_source
 from lathe.transforms import parse_steps
 from lathe.transforms.progress import no_progress
@@ -71,8 +71,8 @@ def fitter(encoder: Encoder, steps: str, work: Path) -> Callable[[Engine, int], 
 
     def fit(engine: Engine, count: int) -> float:
         begun = time.monotonic()
-        request = FitRequest("bench", specs, str(work / f"{count}.jsonl"))
-        with fit_chain(request, encoder, work / "vectors", no_progress, engine=engine):
+        request = NewFit(name="bench", steps=specs, source=RowSource(path=str(work / f"{count}.jsonl")))
+        with fit_new_chain(request, encoder, work / "vectors", no_progress, engine=engine):
             return time.monotonic() - begun
 
     return fit

@@ -19,13 +19,17 @@ torch.set_num_threads(int(sys.argv[3]))
 from pathlib import Path
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
-from lathe.training.fitting.fit_request import FitRequest
-from lathe.training.fitting.fit import fit_chain
+from lathe.training.fitting.requests import NewFit, RowSource
+from lathe.training.fitting.fit import fit_new_chain
 from lathe.transforms import parse_steps
 
 encoder = Encoder(DEFAULT_ENCODER)
 loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-request = FitRequest("bench", [step.spec() for step in parse_steps("r2,geopres:128,nested=true")], sys.argv[1])
+request = NewFit(
+    name="bench",
+    steps=[step.spec() for step in parse_steps("r2,geopres:128,nested=true")],
+    source=RowSource(path=sys.argv[1]),
+)
 begun = time.monotonic()
 stages = {}
 
@@ -34,7 +38,7 @@ def note(fraction, message):
         time.monotonic() - begun
     )
 
-with fit_chain(request, encoder, Path(sys.argv[2]), note) as fitted:
+with fit_new_chain(request, encoder, Path(sys.argv[2]), note) as fitted:
     seconds = time.monotonic() - begun
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(json.dumps({"seconds": seconds, "encoding_seconds": stages["encoded"], "peak_mb": peak, "loaded_mb": loaded}))

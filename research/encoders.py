@@ -8,7 +8,7 @@ import numpy as np
 from transformers import AutoConfig
 
 from lathe.training.encoder.loading import locate_model
-from lathe.training.encoder.spec import EncoderSpec, LongText, Pooling, Side, StoreSettings
+from lathe.training.encoder.spec import EncoderSpec, LongText, Pooling, Side, VectorStores
 from lathe.training.encoder.text_encoder import Encoding
 from lathe.training.errors import EncoderError
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
@@ -64,7 +64,7 @@ class RequestedBagOfWords(RequestedEncoder):
 
     spec: EncoderSpec = EncoderSpec(name=BAG_OF_WORDS, model=BAG_OF_WORDS)
 
-    def open(self, device: str | None, store: StoreSettings | None = None) -> EvaluatedEncoder:
+    def open(self, device: str | None, stores: VectorStores | None = None) -> EvaluatedEncoder:
         """Return the bag of words."""
         return open_bag_of_words()
 

@@ -20,7 +20,7 @@ from benchmarks.starters import show
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoding import EncodedSource, encode_source
-from lathe.training.fitting.fit import split_heldout
+from lathe.training.fitting.split import split_heldout
 from lathe.training.sources.source import open_source
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.quality import local_spearman_of_anchors

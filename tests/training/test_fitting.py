@@ -9,16 +9,11 @@ from hypothesis import strategies as st
 
 from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.encoding import encode_source
-from lathe.training.fitting.fit import (
-    HELDOUT_SHARE,
-    MAX_HELDOUT,
-    MIN_HELDOUT,
-    fit_chain,
-    split_heldout,
-)
-from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS, FitRequest
+from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.gates import list_failed_gates, require_gates
 from lathe.training.fitting.out_of_domain import OUT_OF_DOMAIN_ROWS, OutOfDomainTexts
+from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, NewFit
+from lathe.training.fitting.split import HELDOUT_SHARE, MAX_HELDOUT, MIN_HELDOUT, split_heldout
 from lathe.training.sources.docstrings import read_docstring_paragraphs
 from lathe.training.sources.source import open_source
 from lathe.transforms import Chain, StepError
@@ -44,8 +39,8 @@ class Fit:
 
 def fit(source, encoder, workspace, steps=STEPS, **request) -> Fit:
     progress: list[tuple[float, str]] = []
-    asked = FitRequest("name", steps, str(source), **request)
-    with fit_chain(asked, encoder, workspace, lambda *at: progress.append(at), "lathe fit") as fitted:
+    asked = NewFit(name="name", steps=steps, source=str(source), **request)
+    with fit_new_chain(asked, encoder, workspace, lambda *at: progress.append(at), "lathe fit") as fitted:
         return Fit(
             fitted.chain,
             fitted.certificate,
@@ -182,7 +177,7 @@ def test_after_a_fit_the_workspace_holds_only_out_of_domain_vectors(source, coun
 
 
 def test_out_of_domain_text_is_encoded_once_and_again_if_its_cached_file_is_damaged(counting_hashes, tmp_path):
-    request = FitRequest("name", STEPS, "texts.jsonl")
+    request = NewFit(name="name", steps=STEPS, source="texts.jsonl")
     first, second, third = counting_hashes(), counting_hashes(), counting_hashes()
     expected = OutOfDomainTexts.from_request(request).encode(first, tmp_path, no_progress)["pydoc"]
     np.testing.assert_array_equal(
@@ -353,11 +348,11 @@ def test_a_fit_on_the_fewest_distinct_rows_warns_of_metrics_that_are_null(tmp_pa
 
 
 def test_a_fit_after_an_error_in_the_context_reuses_the_encoded_vectors(source, counting_hashes, tmp_path):
-    request = FitRequest("name", [{"kind": "r2"}], str(source))
+    request = NewFit(name="name", steps=[{"kind": "r2"}], source=str(source))
     first, second = counting_hashes(), counting_hashes()
-    with pytest.raises(KeyError), fit_chain(request, first, tmp_path, no_progress):
+    with pytest.raises(KeyError), fit_new_chain(request, first, tmp_path, no_progress):
         raise KeyError
-    with fit_chain(request, second, tmp_path, no_progress) as fitted:
+    with fit_new_chain(request, second, tmp_path, no_progress) as fitted:
         assert len(fitted.encoded.vectors) == DISTINCT + 1
     assert len(first.texts) == DISTINCT + 1 + OUT_OF_DOMAIN_ROWS
     assert second.texts == []

@@ -17,7 +17,7 @@ from lathe.service.encoder_settings import DEFAULT, AddedEncoders, EncoderSettin
 from lathe.service.key_file import KeyFile
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.precision import Dtype
-from lathe.training.encoder.spec import EncoderSpec, StoreSettings
+from lathe.training.encoder.spec import EncoderSpec, StoreSettings, VectorStores
 from lathe.transforms.files import expand_home, read_plain_file
 from lathe.transforms.suggestions import find_similar
 
@@ -114,6 +114,9 @@ class Settings(BaseSettings):
     """Bytes of memory for cached vectors of texts; 0 turns the cache off."""
     upstream_bytes: Annotated[int, Field(ge=0)] = 10_000_000_000
     """Bytes of the state folder for vectors that embeddings APIs answered, oldest deleted first; 0 stores none."""
+    encoded_bytes: Annotated[int, Field(ge=0)] = 4_000_000_000
+    """Bytes of the state folder for vectors of texts that commands and jobs encoded, oldest deleted first; 0 stores
+    none."""
     job_threads: Annotated[int, Field(ge=1)] = max(1, CORES // 2)
     """CPU threads of a job; unset: half the cores, since it shares the machine with serving."""
     max_texts: Annotated[int, Field(ge=1)] = 2048
@@ -330,6 +333,11 @@ class Settings(BaseSettings):
     def upstream_store(self) -> StoreSettings:
         """Where the vectors that embeddings APIs answered are stored, and how many bytes they may take."""
         return StoreSettings(self.home / "upstream", self.upstream_bytes)
+
+    @property
+    def vector_stores(self) -> VectorStores:
+        """Where commands and jobs store the vectors of texts."""
+        return VectorStores(self.upstream_store, StoreSettings(self.home / "encoded", self.encoded_bytes))
 
     @property
     def body_memory(self) -> int:

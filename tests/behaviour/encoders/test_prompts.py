@@ -10,8 +10,8 @@ from lathe.training.encoder.known_prompts import find_missing_prompts
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import NO_PROMPT, encode_queries, with_document_prompt
 from lathe.training.errors import EncoderError
-from lathe.training.fitting.fit import fit_chain
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.fit import fit_new_chain
+from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.docstrings import read_docstring_paragraphs
 from lathe.transforms.progress import no_progress
 
@@ -34,8 +34,8 @@ def test_a_fit_encodes_rows_with_the_prompt_of_documents_or_the_one_it_is_told(
     prompted, texts, tmp_path, prompt_name, text
 ):
     (tmp_path / "rows.txt").write_text("\n".join(texts))
-    request = FitRequest("any", [{"kind": "r2"}], str(tmp_path / "rows.txt"), prompt_name=prompt_name)
-    with fit_chain(request, prompted, tmp_path / "work", no_progress) as fitted:
+    request = NewFit(name="any", steps=[{"kind": "r2"}], source=str(tmp_path / "rows.txt"), prompt_name=prompt_name)
+    with fit_new_chain(request, prompted, tmp_path / "work", no_progress) as fitted:
         found = np.array(fitted.encoded.vectors)
     expected = prompted.encode([text + row for row in texts], NO_PROMPT).vectors
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -43,10 +43,10 @@ def test_a_fit_encodes_rows_with_the_prompt_of_documents_or_the_one_it_is_told(
 
 def test_a_fit_with_an_unknown_prompt_is_refused(prompted, texts, tmp_path):
     (tmp_path / "rows.txt").write_text("\n".join(texts))
-    request = FitRequest("any", [{"kind": "r2"}], str(tmp_path / "rows.txt"), prompt_name="nobody")
+    request = NewFit(name="any", steps=[{"kind": "r2"}], source=str(tmp_path / "rows.txt"), prompt_name="nobody")
     with (
         pytest.raises(EncoderError, match="no prompt 'nobody'; there are: "),
-        fit_chain(request, prompted, tmp_path / "work", no_progress),
+        fit_new_chain(request, prompted, tmp_path / "work", no_progress),
     ):
         pass
 

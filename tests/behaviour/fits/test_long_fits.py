@@ -7,8 +7,8 @@ import pytest
 
 from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.encoding import encode_source
-from lathe.training.fitting.fit import fit_chain
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.fit import fit_new_chain
+from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.source import open_source
 from lathe.transforms.progress import no_progress
 
@@ -17,7 +17,7 @@ STEPS = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 4, "steps": 12, "batc
 
 def fit(source, workspace, on_progress=no_progress, steps=STEPS):
     """Return the fitted chain, with its metadata."""
-    with fit_chain(FitRequest("long", steps, str(source)), None, workspace, on_progress) as fitted:
+    with fit_new_chain(NewFit(name="long", steps=steps, source=str(source)), None, workspace, on_progress) as fitted:
         return fitted.chain
 
 

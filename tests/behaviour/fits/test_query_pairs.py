@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from lathe.service.jobs.requests import FitJob, parse_request
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.requests import NewFit
 from tests.helpers import eventually
 
 ADAPTER = [{"kind": "query_adapter", "steps": 20}]
@@ -38,9 +38,11 @@ def test_pairs_and_sides_are_queued_with_the_job(app, source):
 
 
 def test_a_job_keeps_its_pairs():
-    asked = FitRequest("adapted", ADAPTER, "source.jsonl", pairs="pairs.jsonl", test_pairs="test_pairs.jsonl")
+    asked = NewFit(
+        name="adapted", steps=ADAPTER, source="source.jsonl", pairs="pairs.jsonl", test_pairs="test_pairs.jsonl"
+    )
     files = ("source.jsonl", "pairs.jsonl", "test_pairs.jsonl")
-    written = FitJob(encoder=None, request=asked, target_encoder=None, transform=False, files=files)
+    written = FitJob(encoder=None, request=asked, target_encoder=None, files=files)
     read = parse_request("fit", json.dumps(written.to_json()).encode())
     assert (read.request.pairs, read.request.test_pairs) == ("pairs.jsonl", "test_pairs.jsonl")
     assert read.paths == [] and set(read.files) == set(files)

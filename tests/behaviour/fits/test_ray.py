@@ -19,8 +19,8 @@ from lathe.training.errors import EngineError, SourceError
 from lathe.training.fitting.encoded_shards import HASHES, POSITION, VECTORS
 from lathe.training.fitting.encoding import encode_source
 from lathe.training.fitting.engines import LOCAL
-from lathe.training.fitting.fit import fit_chain
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.fit import fit_new_chain
+from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.source import open_source
 from lathe.transforms.chain import parse_steps
 from lathe.transforms.progress import no_progress
@@ -55,8 +55,8 @@ def texts(tmp_path_factory):
 
 
 def fit(engine, source, encoder, workspace, steps, on_progress=no_progress):
-    request = FitRequest("name", [step.spec() for step in parse_steps(steps)], source, bad_shards="skip")
-    with fit_chain(request, encoder, workspace, on_progress, engine=engine) as fitted:
+    request = NewFit(name="name", steps=[step.spec() for step in parse_steps(steps)], source=source, bad_shards="skip")
+    with fit_new_chain(request, encoder, workspace, on_progress, engine=engine) as fitted:
         return fitted.chain, fitted.certificate, fitted.encoded.digest
 
 

@@ -21,7 +21,7 @@ from lathe.service.processes.program import Spawner
 from lathe.service.redis.connection import RedisConnection
 from lathe.service.settings import read_settings
 from lathe.training.encoder.spec import DEFAULT_ENCODER
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.requests import NewFit
 
 pytestmark = pytest.mark.services
 
@@ -65,8 +65,8 @@ def run_request(records, settings):
 
 def fit(source="source.npy", encoder=None, files=("source.npy",), **changed):
     """Build the request of a fit job, with changes."""
-    request = FitRequest("mine", [{"kind": "r2"}], source)
-    job = FitJob(encoder=encoder, request=request, target_encoder=None, transform=False, files=())
+    request = NewFit(name="mine", steps=[{"kind": "r2"}], source=source)
+    job = FitJob(encoder=encoder, request=request, target_encoder=None, files=())
     return job.to_json() | {"files": list(files)} | changed
 
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lathe.service.chains.fits import FitContext, run_fit
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.starters import STARTERS
 from lathe.service.encoders.live_vectors import ObservedVectors
-from lathe.service.jobs.kinds.fit import run_fit
 from lathe.service.monitoring.drift.drift import Drift
 from lathe.service.monitoring.drift.tally import Tally
 from lathe.service.monitoring.drift.window import ROWS_PER_REQUEST, SAMPLED_PART, Pace, Window
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.docstrings import read_docstring_paragraphs
 from lathe.transforms import parse_steps
 from lathe.transforms.artifact import DISTRIBUTION, FitStatistics
@@ -52,8 +52,8 @@ def fit(app, name, rows, steps="r2,pca:8", **request):
     path = app.settings.home / f"{name}.npy"
     np.save(path, rows)
     services = app.services
-    asked = FitRequest(name, [step.spec() for step in parse_steps(steps)], str(path), **request)
-    return run_fit(asked, None, services.registry, services.home.vectors, no_progress)
+    asked = NewFit(name=name, steps=[step.spec() for step in parse_steps(steps)], source=str(path), **request)
+    return run_fit(asked, FitContext(services.registry, services.home.vectors, "lathe fit"), no_progress)
 
 
 @pytest.fixture(scope="module")

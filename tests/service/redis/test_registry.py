@@ -10,13 +10,13 @@ from prometheus_client import REGISTRY
 from redis.client import Pipeline
 from redis.exceptions import WatchError
 
+from lathe.service.chains.fits import FitContext, run_fit
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
-from lathe.service.jobs.kinds.fit import run_fit
 from lathe.service.redis.chain_record import CHAIN, CHANGES, IDENTITY, serialize_version, write_pointer, write_version
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.requests import NewFit
 from lathe.transforms import ArtifactError
 from tests.helpers import eventually
 
@@ -608,7 +608,7 @@ def test_a_fit_that_ends_while_redis_is_full_publishes_its_chain_once_there_is_r
         if "full" in message:
             client.config_set("maxmemory", 0)
 
-    asked = FitRequest("mine", source=str(tmp_path / "rows.npy"), steps=[{"kind": "r2"}])
-    done = run_fit(asked, None, replica.registry, tmp_path / "work", make_room)
+    asked = NewFit(name="mine", source=str(tmp_path / "rows.npy"), steps=[{"kind": "r2"}])
+    done = run_fit(asked, FitContext(replica.registry, tmp_path / "work", "lathe fit"), make_room)
     assert done["promoted"] and live(replica) == 1
     assert sum("waiting: Redis is full" in message for message in said) == 1

@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from lathe.training.errors import FitError
 from lathe.training.fitting import code_search
 from lathe.training.fitting.code_search import HeldOutHalves, choose_weighting, read_queries, search_codes
-from lathe.training.fitting.fit import fit_chain
-from lathe.training.fitting.fit_request import FitRequest
-from lathe.transforms import Chain, InputError, StepError, parse_steps
+from lathe.training.fitting.fit import fit_new_chain
+from lathe.training.fitting.requests import NewFit
+from lathe.transforms import Chain, StepError, parse_steps
 from lathe.transforms.progress import no_progress
 
 WIDTH = 48
@@ -23,8 +24,8 @@ def rows():
 
 
 def fit(source, encoder, workspace, **request):
-    asked = FitRequest("name", source=str(source), **request)
-    with fit_chain(asked, encoder, workspace, no_progress) as fitted:
+    asked = NewFit(name="name", source=str(source), **request)
+    with fit_new_chain(asked, encoder, workspace, no_progress) as fitted:
         return fitted
 
 
@@ -139,13 +140,14 @@ def test_a_byte_budget_adds_a_codes_step_and_the_certificate_names_how_it_was_ch
 
 def test_fit_refuses_byte_budgets_and_queries_that_the_steps_cannot_use(rows, tmp_path):
     np.save(tmp_path / "rows.npy", rows)
-    for bad in ({"bytes": 49}, {"bytes": 0}):
-        with pytest.raises(StepError, match="bytes"):
-            fit(tmp_path / "rows.npy", None, tmp_path, steps=[], **bad)
+    with pytest.raises(StepError, match="bytes"):
+        fit(tmp_path / "rows.npy", None, tmp_path, steps=[], bytes=49)
+    with pytest.raises(ValidationError, match="bytes"):
+        fit(tmp_path / "rows.npy", None, tmp_path, steps=[], bytes=0)
     with pytest.raises(StepError, match="int8 outputs codes, which codes cannot follow"):
         fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "int8"}], bytes=8)
     np.save(tmp_path / "queries.npy", rows[:20])
-    with pytest.raises(InputError, match="no step is fitted on queries"):
+    with pytest.raises(FitError, match="no step is fitted on queries"):
         fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "r2"}], queries=str(tmp_path / "queries.npy"))
 
 

@@ -1,94 +1,201 @@
+"""Fits of steps that learn from queries and their relevant documents, and certificates that measure by them."""
+
 import json
 
 import numpy as np
 import pytest
 
-from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.errors import FitError
-from lathe.training.fitting.fit import fit_chain
-from lathe.training.fitting.fit_request import FitRequest
-from lathe.training.sources.docstrings import read_docstring_paragraphs
+from lathe.training.encoder.encoder import Encoding
+from lathe.training.errors import FitError, SourceError
+from lathe.training.fitting import out_of_domain
+from lathe.training.fitting.fit import fit_new_chain
+from lathe.training.fitting.out_of_domain import sample_texts
+from lathe.training.fitting.pairs import read_pairs, split_pairs
+from lathe.training.fitting.requests import NewFit
+from lathe.transforms.chain import Chain
 from lathe.transforms.progress import no_progress
+from tests.training.conftest import HashingEncoder
+
+ADAPTER = [{"kind": "query_adapter", "learning_rate": 3e-3, "steps": 200}]
 
 
-@pytest.fixture(scope="module")
-def pairs():
-    """Return rows, and the same rows rotated with noise added."""
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(400, 16)).astype(np.float32)
-    rotation, _ = np.linalg.qr(rng.normal(size=(16, 16)))
-    return rows, (rows @ rotation + rng.normal(size=rows.shape) * 0.05).astype(np.float32)
+class NumberEncoder(HashingEncoder):
+    """Encoder of "document N" as a random vector, and of "query N" as a noisy linear map of that vector."""
+
+    prompts = {"query": "query: "}
+
+    def __init__(self):
+        self.asked = []
+        self.mixing = np.eye(16) + 0.3 * np.random.default_rng(7).normal(size=(16, 16))
+
+    def encode(self, texts, prompt_name=None, **options):
+        self.asked.append((prompt_name, list(texts)))
+        numbered = [text.split() for text in texts]
+        if not all(len(words) == 2 and words[1].isdecimal() for words in numbered):
+            return super().encode(texts)
+        rows = np.array([np.random.default_rng(int(number)).normal(size=16) for _, number in numbered])
+        for row, (kind, number) in enumerate(numbered):
+            if kind.lower() == "query":
+                noise = np.random.default_rng(1_000_000 + int(number)).normal(size=16)
+                rows[row] = (rows[row] + 0.4 * noise) @ self.mixing
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        return Encoding(rows.astype(np.float32), np.ones(len(texts), np.int64))
+
+
+def write(path, rows):
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return str(path)
 
 
 @pytest.fixture
-def files(pairs, tmp_path):
-    """Write source and target rows to files, and return their paths."""
-    for name, rows in zip(("source.npy", "targets.npy"), pairs, strict=True):
-        np.save(tmp_path / name, rows)
-    return str(tmp_path / "source.npy"), str(tmp_path / "targets.npy")
+def documents(tmp_path):
+    return write(tmp_path / "documents.jsonl", [{"text": f"document {n}"} for n in range(600)])
 
 
-def fit(steps, source, workspace, targets=None, encoder=None, target_encoder=None, **request):
-    asked = FitRequest("aligned", steps, source, targets=targets, **request)
-    with fit_chain(asked, encoder, workspace, no_progress, target_encoder=target_encoder) as fitted:
+def pairs_of(numbers):
+    return [{"query": f"query {n}", "document": f"document {n}"} for n in numbers]
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    return write(tmp_path / "pairs.jsonl", pairs_of(range(400)))
+
+
+def fit(tmp_path, source, steps=ADAPTER, encoder=None, **request):
+    asked = NewFit(name="adapted", steps=steps, source=source, **request)
+    with fit_new_chain(asked, encoder or NumberEncoder(), tmp_path / "work", no_progress) as fitted:
         return fitted
 
 
-@pytest.mark.parametrize("kind", ["procrustes", "low_rank_affine"])
-def test_an_alignment_step_is_fitted_on_two_files_and_certified_on_held_out_pairs(kind, pairs, files, tmp_path):
-    source, targets = files
-    fitted = fit([{"kind": kind}], source, tmp_path / "work", targets, gates={"alignment.cosine": 0.99})
+def test_an_adapter_is_fitted_on_pairs_and_certified_on_other_queries(tmp_path, documents, pairs):
+    encoder = NumberEncoder()
+    gates = {"relevance.ndcg_at_10.gain": 0.02}
+    fitted = fit(tmp_path, documents, encoder=encoder, pairs=pairs, gates=gates)
     assert fitted.failed_gates == []
-    alignment = fitted.certificate["alignment"]
-    assert alignment["cosine"] > 0.99
-    assert alignment["recall_at_10"] > 0.7
-    out = fitted.chain.transform(pairs[0])
-    expected = pairs[1] / np.linalg.norm(pairs[1], axis=1, keepdims=True)
-    assert (out * expected).sum(1).mean() > 0.99
+    relevance = fitted.certificate["relevance"]
+    assert (relevance["queries"], relevance["documents"]) == (80, 600)
+    ndcg = relevance["ndcg_at_10"]
+    assert ndcg["gain"] > ndcg["ci95"] > 0
+    assert ndcg["after"] - ndcg["before"] == pytest.approx(ndcg["gain"])
+    assert set(relevance["out_of_domain"]) == {"pydoc"}
+    assert relevance["out_of_domain"]["pydoc"]["queries"] > 30
+    assert int(fitted.chain.transforms[0].query_count) == 320
+    assert {prompt for prompt, texts in encoder.asked if texts[0].startswith("query")} == {"query"}
+    assert sum("document 5" in texts for _, texts in encoder.asked) == 1, "rows of the source are not encoded again"
+    assert fitted.certificate["local_spearman"] == pytest.approx(1), "documents stay as they are"
 
 
-def test_the_held_out_split_keeps_source_and_target_rows_paired(files, pairs, tmp_path):
-    source, targets = files
-    shuffled = np.random.default_rng(1).permutation(pairs[1])
-    np.save(tmp_path / "shuffled.npy", shuffled)
-    right = fit([{"kind": "procrustes"}], source, tmp_path / "work", targets)
-    wrong = fit([{"kind": "procrustes"}], source, tmp_path / "work", str(tmp_path / "shuffled.npy"))
-    assert wrong.certificate["alignment"]["cosine"] < 0.5 < right.certificate["alignment"]["cosine"]
+def test_pairs_may_have_documents_that_the_source_lacks_and_other_fields(tmp_path, documents):
+    rows = [{"anchor": f"query {n}", "positive": f"document {n}"} for n in range(500, 900)]
+    written = write(tmp_path / "pairs.jsonl", rows)
+    relevance = fit(tmp_path, documents, pairs=written).certificate["relevance"]
+    assert relevance["documents"] == 900
+    named = write(tmp_path / "named.jsonl", [{"q": "a b", "d": "c"}])
+    assert read_pairs(f"{named}#q,d").documents == {"a b": ["c"]}
+
+
+def test_test_pairs_certify_a_chain_of_any_steps(tmp_path, documents):
+    test = write(tmp_path / "test.jsonl", pairs_of(range(50)))
+    certificate = fit(tmp_path, documents, [{"kind": "pca", "dimensions": 4}], test_pairs=test).certificate
+    relevance = certificate["relevance"]
+    assert relevance["queries"] == 50
+    assert relevance["ndcg_at_10"]["gain"] < 0
+    assert any("no gain that can be told from chance" in warning for warning in certificate["warnings"])
+
+
+def test_pairs_of_one_query_count_as_one_query_and_repeated_pairs_once(tmp_path, documents):
+    rows = pairs_of(range(400)) + pairs_of(range(3)) + [{"query": "QUERY  7", "document": "document 8"}]
+    found = read_pairs(write(tmp_path / "pairs.jsonl", rows))
+    assert len(found.documents) == 400
+    assert found.documents["query 7"] == ["document 7", "document 8"]
+    assert found.repeated == 3
+    certificate = fit(tmp_path, documents, pairs=str(tmp_path / "pairs.jsonl")).certificate
+    assert "3 pairs repeat others and count once" in certificate["warnings"]
+
+
+def test_splits_have_no_query_in_common_and_depend_on_the_seed(tmp_path):
+    found = read_pairs(write(tmp_path / "pairs.jsonl", pairs_of(range(400))))
+    fit_side, test_side = split_pairs(found, 0)
+    assert not set(fit_side.documents) & set(test_side.documents)
+    assert len(fit_side.documents) == 320
+    assert split_pairs(found, 0) == (fit_side, test_side)
+    assert split_pairs(found, 1) != (fit_side, test_side)
+
+
+def test_adapted_chains_are_saved_with_their_certificate_and_load(tmp_path, documents, pairs):
+    chain = fit(tmp_path, documents, pairs=pairs).chain
+    chain.save(tmp_path / "saved")
+    loaded = Chain.load(tmp_path / "saved")
+    assert loaded == chain
+    assert loaded.two_sided
+    assert loaded.metadata["certificate"]["relevance"]["queries"] == 80
+
+
+def test_test_queries_among_those_to_fit_on_are_refused(tmp_path, documents, pairs):
+    test = write(tmp_path / "test.jsonl", [*pairs_of(range(500, 540)), {"query": "Query  7", "document": "document 9"}])
+    with pytest.raises(FitError, match="1 queries of the test pairs are among the pairs to fit on, such as 'Query  7'"):
+        fit(tmp_path, documents, pairs=pairs, test_pairs=test)
 
 
 @pytest.mark.parametrize(
-    ("steps", "with_targets", "reason"),
+    ("option", "count", "reason"),
     [
-        ([{"kind": "procrustes"}], False, "procrustes is fitted on pairs"),
-        ([{"kind": "r2"}], True, "no step is fitted on targets"),
+        ("pairs", 30, "the pairs have 30 different queries: a fifth of them"),
+        ("pairs", 240, "at least 200 different queries .* these are 192"),
+        ("test_pairs", 29, "the test pairs have 29 queries, at least 30 are needed"),
     ],
 )
-def test_targets_without_a_step_on_pairs_and_such_a_step_without_targets_are_refused(
-    steps, with_targets, reason, files, tmp_path
+def test_too_few_pairs_are_refused(option, count, reason, tmp_path, documents):
+    written = write(tmp_path / "few.jsonl", pairs_of(range(count)))
+    steps = {"steps": [{"kind": "mc"}]} if option == "test_pairs" else {}
+    with pytest.raises((FitError, ValueError), match=reason):
+        fit(tmp_path, documents, **steps, **{option: written})
+
+
+@pytest.mark.parametrize(
+    ("steps", "request_of", "reason"),
+    [
+        (ADAPTER, {}, "query_adapter is fitted on queries and their relevant documents: name a file of pairs"),
+        ([{"kind": "mc"}], {"pairs": "p"}, "no step is fitted on pairs of query and document"),
+        (ADAPTER, {"pairs": "p", "test_pairs": "p"}, "the test pairs are the pairs to fit on"),
+    ],
+)
+def test_pairs_without_a_step_and_a_step_without_pairs_are_refused_before_anything_is_encoded(
+    steps, request_of, reason, tmp_path, documents
 ):
-    source, targets = files
+    encoder = NumberEncoder()
     with pytest.raises(FitError, match=reason):
-        fit(steps, source, tmp_path / "work", targets if with_targets else None)
-    assert not (tmp_path / "work").exists()
+        fit(tmp_path, documents, steps, encoder, **request_of)
+    assert not encoder.asked
 
 
-def test_targets_with_another_number_of_rows_are_refused(files, pairs, tmp_path):
-    np.save(tmp_path / "fewer.npy", pairs[1][:-1])
-    with pytest.raises(FitError, match="399 rows and the source 400"):
-        fit([{"kind": "procrustes"}], files[0], tmp_path / "work", str(tmp_path / "fewer.npy"))
+def test_files_that_hold_no_pairs_are_refused(tmp_path):
+    with pytest.raises(FitError, match="holds none"):
+        read_pairs(write(tmp_path / "blank.jsonl", [{"query": " ", "document": "x"}]))
+    with pytest.raises(SourceError, match="positive|anchor"):
+        read_pairs(write(tmp_path / "other.jsonl", [{"text": "x"}]))
+    with pytest.raises(FitError, match="two fields"):
+        read_pairs(f"{tmp_path / 'blank.jsonl'}#query")
 
 
-def test_an_alignment_of_texts_raises_the_cosine_to_the_target_encoders_vectors(brief_encoder, workspace, tmp_path):
-    texts = read_docstring_paragraphs()[:160]
-    source = tmp_path / "texts.jsonl"
-    source.write_text("\n".join(json.dumps({"text": text}) for text in [*texts, " "]))
-    shallow = Encoder(EncoderSpec("shallow", layer=1, max_length=16))
-    fitted = fit(
-        [{"kind": "low_rank_affine", "rank": 32, "ridge": 0.1}],
-        str(source), workspace, encoder=shallow, target_encoder=brief_encoder,
-    )  # fmt: skip
-    before = (shallow.encode(texts).vectors * brief_encoder.encode(texts).vectors).sum(1).mean()
-    assert fitted.certificate["alignment"]["cosine"] > before + 0.1
-    assert fitted.chain.metadata["target_encoder"]["fingerprint"] == brief_encoder.fingerprint
-    assert fitted.chain.metadata["encoder"]["fingerprint"] == shallow.fingerprint
+def test_pairs_need_an_encoder(tmp_path, pairs):
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(100, 16)).astype(np.float32))
+    asked = NewFit(name="adapted", steps=ADAPTER, source=str(tmp_path / "rows.npy"), pairs=pairs)
+    with (
+        pytest.raises(FitError, match="texts: name the encoder"),
+        fit_new_chain(asked, None, tmp_path / "work", no_progress),
+    ):
+        pass
+
+
+def test_out_of_domain_texts_are_read_once_for_their_geometry_and_their_halves(tmp_path, documents, pairs, monkeypatch):
+    texts = [f"word{n} follows word{n + 1}, " * 6 + "and so on until the very end" for n in range(60)]
+    other = write(tmp_path / "other.jsonl", [{"text": text} for text in texts])
+    samples = []
+    monkeypatch.setattr(
+        out_of_domain, "sample_texts", lambda source: samples.append(source.written) or sample_texts(source)
+    )
+    certificate = fit(tmp_path, documents, pairs=pairs, out_of_domain={"other": other}).certificate
+    assert certificate["relevance"]["out_of_domain"]["other"]["queries"] == 60
+    assert certificate["out_of_domain"]["other"]["n"] == 60
+    assert sorted(samples) == sorted([other, "pydoc:"])

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from lathe.training.errors import FitError
-from lathe.training.fitting.fit import fit_chain
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.fit import fit_new_chain
+from lathe.training.fitting.requests import NewFit
 from lathe.transforms.base import Checkpoint
 from lathe.transforms.progress import no_progress
 from tests.training.fitting.test_query_pairs import ADAPTER, NumberEncoder, pairs_of, write
@@ -42,8 +42,8 @@ def pairs(tmp_path):
 
 def fit(state, source, steps=ADAPTER, on_progress=no_progress, **request):
     """Fit with marked queries, save the chain in the state folder, and return its certificate."""
-    asked = FitRequest("adapted", steps, source, **({"personal_data": True} | request))
-    with fit_chain(asked, NumberEncoder(), state / "vectors", on_progress) as fitted:
+    asked = NewFit(name="adapted", steps=steps, source=source, **({"personal_data": True} | request))
+    with fit_new_chain(asked, NumberEncoder(), state / "vectors", on_progress) as fitted:
         fitted.chain.save(state / "chain", statistics=fitted.statistics)
         return fitted.certificate
 

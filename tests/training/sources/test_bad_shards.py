@@ -9,8 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from lathe.training.errors import AccessError, FitError, SourceError
-from lathe.training.fitting.fit import fit_chain
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.fit import fit_new_chain
+from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.shards import BATCH_ROWS
 from lathe.training.sources.source import open_source
 from lathe.transforms.progress import no_progress
@@ -92,7 +92,9 @@ def folder(tmp_path):
 
 def fit(source, workspace, encoder=None, steps=({"kind": "r2"},), **request):
     """Fit a chain and return its certificate, its provenance and all vectors."""
-    with fit_chain(FitRequest("x", list(steps), str(source), **request), encoder, workspace, no_progress) as fitted:
+    with fit_new_chain(
+        NewFit(name="x", steps=list(steps), source=str(source), **request), encoder, workspace, no_progress
+    ) as fitted:
         return fitted.certificate, fitted.chain.metadata["provenance"], np.array(fitted.encoded.vectors)
 
 

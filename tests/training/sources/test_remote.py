@@ -12,8 +12,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from lathe.training.errors import AccessError, SourceError
 from lathe.training.fitting.encoding import encode_source
-from lathe.training.fitting.fit import fit_chain
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.fit import fit_new_chain
+from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.shards import BATCH_ROWS
 from lathe.training.sources.source import open_source
 from lathe.transforms.progress import no_progress
@@ -171,7 +171,9 @@ def test_remote_files_are_fetched_one_at_a_time_and_not_again_for_finished_shard
 
 def test_a_fit_on_a_remote_folder_equals_the_fit_on_a_local_copy(bucket, tmp_path):
     def fit(written):
-        with fit_chain(FitRequest("x", [{"kind": "r2"}], written), None, tmp_path / "work", no_progress) as fitted:
+        with fit_new_chain(
+            NewFit(name="x", steps=[{"kind": "r2"}], source=written), None, tmp_path / "work", no_progress
+        ) as fitted:
             return fitted.chain
 
     far, near = fit("memory://bucket"), fit(str(bucket))

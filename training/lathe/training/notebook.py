@@ -23,14 +23,14 @@ from lathe.training.evaluation.encoders import RequestedEncoder
 from lathe.training.evaluation.findings import compute_findings
 from lathe.training.evaluation.methods import Method, build_chain_method
 from lathe.training.evaluation.suites import open_suite
-from lathe.training.fitting.fit import fit_chain
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.fit import fit_new_chain
+from lathe.training.fitting.requests import NewFit, RowSource
 from lathe.transforms.chain import Chain, parse_steps, serialize_chain
 from lathe.transforms.progress import Progress, no_progress
 from lathe.transforms.quality import Certificate
 from lathe.transforms.vectors import as_numpy
 
-Rows = str | Path | Sequence[str] | np.ndarray[Any, Any]
+TextsOrVectors = str | Path | Sequence[str] | np.ndarray[Any, Any]
 """Texts or vectors: the name of a source as `open_source` reads it, a list of texts, or an array `(n, d)`."""
 
 
@@ -87,7 +87,7 @@ def load_encoder(model: str = DEFAULT_MODEL, *, device: str | None = None, **set
 
 
 def fit(
-    source: Rows,
+    source: TextsOrVectors,
     steps: str = "",
     encoder: Encoder | None = None,
     *,
@@ -121,23 +121,23 @@ def fit(
         TransformError: if the steps cannot be parsed or do not fit the vectors.
     """
     with _open_workspace(workspace) as folder, _name_source(source) as name:
-        request = FitRequest(
+        request = NewFit(
             name="notebook",
             steps=[step.spec() for step in parse_steps(steps)] if steps else [],
-            source=name,
+            source=RowSource(path=name),
             normalize=normalize,
-            gates=gates or {},
+            gates=dict(gates or {}),
             seed=seed,
             bytes=bytes,
             pairs=None if pairs is None else str(pairs),
-            queries=None if queries is None else str(queries),
+            queries=None if queries is None else RowSource(path=str(queries)),
         )
-        with fit_chain(request, encoder, folder, on_progress) as fitted:
+        with fit_new_chain(request, encoder, folder, on_progress) as fitted:
             return FitResult(fitted.chain, fitted.certificate, fitted.failed_gates)
 
 
 def advise(
-    source: Rows,
+    source: TextsOrVectors,
     encoder: Encoder | None = None,
     *,
     keep: float = DEFAULT_KEEP,
@@ -230,7 +230,7 @@ def _open_workspace(workspace: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _name_source(rows: Rows) -> Iterator[str]:
+def _name_source(rows: TextsOrVectors) -> Iterator[str]:
     """Yield the name of the source; texts and vectors in memory are a temporary file during the block.
 
     Raises:

@@ -29,7 +29,7 @@ from lathe.training.advice.request import (
     find_missing_module,
 )
 from lathe.training.errors import AdviceError
-from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS
+from lathe.training.fitting.requests import MIN_DISTINCT_ROWS
 from lathe.transforms.files import replace_synced
 
 if TYPE_CHECKING:

@@ -118,7 +118,7 @@ def add_encoder(
     names = {hosted.name for hosted in settings.hosted}
     if name in names:
         raise ConflictError(f"the name {name} is in use by another encoder", param="name")
-    encoder = open_encoder(added.build_spec(settings.dtype), settings.device, settings.upstream_store)
+    encoder = open_encoder(added.build_spec(settings.dtype), settings.device, settings.vector_stores)
     AddedEncoders(home.root).add(added, names)
     kind = encoder.spec.dtype if added.upstream is None else f"{added.upstream.protocol} at {added.upstream.url}"
     typer.echo(f"{name}: {encoder.dimensions} dimensions, {encoder.max_length} tokens, {kind}")

@@ -92,7 +92,7 @@ def evaluate(
         limit=limit,
         processes=processes or min(os.cpu_count() or 1, settings.threads, MAX_PROCESSES),
         device=settings.device,
-        store=settings.upstream_store,
+        stores=settings.vector_stores,
     )
     _evaluate_suite(request)
 

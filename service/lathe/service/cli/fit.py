@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from lathe.service.cli.options import (
     SERVE_DIMENSIONS,
@@ -24,8 +25,7 @@ from lathe.service.cli.options import (
     parse_pairs,
 )
 from lathe.service.errors import BadValueError
-from lathe.training.fitting.fit_request import FitRequest
-from lathe.training.fitting.gates import require_gates
+from lathe.training.fitting.requests import AddRows, NewFit, RowSource
 from lathe.training.reporting.text import MISSING, align_columns
 from lathe.training.sources.bad_shards import BadShards
 from lathe.transforms.artifact import Manifest
@@ -128,60 +128,87 @@ def fit(
     again. For vectors (.npy), name the encoder that made them with --encoder. Without it, the chain takes any vectors
     of their width and no texts, since nothing says which encoder fits it.
     """
+    from lathe.service.chains.fits import FitContext, run_fit
     from lathe.service.chains.names import require_name
-    from lathe.service.jobs.kinds.fit import run_fit
     from lathe.training.sources.source import open_source
-    from lathe.transforms.chain import parse_steps
 
-    if (steps is None and bytes is None) == (add_to is None):
-        raise BadValueError("give --steps, --bytes or both, or --add-to with the version to continue from")
     settings, home = load_state()
     registry = open_chains(write=True)
-    request = FitRequest(
+    request = build_request(
+        add_to,
         name=name,
-        steps=[] if steps is None else [step.spec() for step in parse_steps(steps)],
-        source=source,
-        normalize=normalize,
+        source=RowSource(path=source),
+        encoder=encoder,
+        prompt_name=prompt_name,
         gates=parse_numbers(gate, "--gate"),
         promote=promote,
-        out_of_domain=parse_pairs(out_of_domain, "--out-of-domain"),
+        serve_dimensions=serve_dimensions,
+        transform=transform is not None,
         seed=seed,
-        targets=targets,
-        keep_moments=keep_moments,
-        add_to=add_to,
+        out_of_domain=parse_pairs(out_of_domain, "--out-of-domain"),
+        test_pairs=test_pairs,
+        personal_data=personal_data,
         bad_shards=bad_shards,
+        steps=steps,
+        normalize=normalize,
         bytes=bytes,
         queries=queries,
         pairs=pairs,
-        test_pairs=test_pairs,
-        personal_data=personal_data,
-        prompt_name=prompt_name,
-        serve_dimensions=serve_dimensions,
+        targets=targets,
+        target_encoder=target_encoder,
+        keep_moments=keep_moments,
     )
     require_name(name)
-    require_gates(request.gates)
-    texts = open_source(source, bad_shards).kind() == "texts"
-    if add_to is not None:
-        encoder = encoder or _find_encoder_name(settings, registry.manifest(*registry.resolve(add_to)))
-        texts = False
+    request.check()
+    has_texts = open_source(source, bad_shards).kind() == "texts"
+    if isinstance(request, AddRows):
+        encoder = encoder or _find_encoder_name(settings, registry.manifest(*registry.resolve(request.add_to)))
+        has_texts = False
     with (
-        open_engine(engine, address, workers, settings) as by,
+        open_engine(engine, address, workers, settings) as opened,
         ProgressBar() as progress,
     ):  # fails at once if there is no cluster
-        loaded = load_encoder(settings, encoder, not personal_data) if texts or encoder else None
-        target = load_encoder(settings, target_encoder, not personal_data) if target_encoder else None
-        result = run_fit(
-            request,
-            loaded,
+        context = FitContext(
             registry,
             home.vectors,
-            progress,
             format_command_line(),
-            transform,
-            target,
-            engine=by,
+            load_encoder(settings, encoder, not personal_data) if has_texts or encoder else None,
+            load_encoder(settings, target_encoder, not personal_data) if target_encoder else None,
+            opened,
         )
+        result = run_fit(request, context, progress, transform)
     typer.echo(json.dumps(result, indent=1) if as_json else format_fit_result(result))
+
+
+def build_request(add_to: str | None, steps: str | None, normalize: bool, **options: Any) -> NewFit | AddRows:
+    """Build the request that the options of the command stand for.
+
+    Args:
+        add_to: version to add rows to; None for new steps.
+        steps: the steps as text; None for none.
+        normalize: whether outputs are normalized.
+        options: further fields of the request; those of options that were not given are None, False or empty.
+
+    Raises:
+        BadValueError: for neither steps, bytes nor `add_to`, or for options of new steps with `add_to`.
+    """
+    from lathe.transforms.chain import parse_steps
+
+    given = {name: value for name, value in options.items() if not (value is None or value is False or value == {})}
+    if (steps is None and "bytes" not in given) == (add_to is None):
+        raise BadValueError("give --steps, --bytes or both, or --add-to with the version to continue from")
+    if add_to is None:
+        specs = None if steps is None else [step.spec() for step in parse_steps(steps)]
+        try:
+            return NewFit(steps=specs, normalize=normalize, **given)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            raise BadValueError(f"--{problem['loc'][0]}: {problem['msg']}") from None
+    unused = [name for name in given if name not in AddRows.model_fields]
+    if unused or not normalize:
+        option = unused[0].replace("_", "-") if unused else "no-normalize"
+        raise BadValueError(f"--add-to keeps the steps of the version as they were asked for: leave --{option} out")
+    return AddRows(add_to=add_to, **given)
 
 
 def _find_encoder_name(settings: "Settings", manifest: Manifest) -> str | None:

@@ -125,16 +125,16 @@ def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
 def load_encoder(settings: "Settings", name: str | None, stored: bool = True) -> "TextEncoder":
     """Load an encoder of the settings, or one by a model's folder or hub id; None: the default.
 
-    Sets torch's number of threads as the settings say. The vectors of an embeddings API are stored, and read from the
-    store, only if `stored`.
+    Sets torch's number of threads as the settings say. Only if `stored`, vectors are stored, and read instead of being
+    computed again.
     """
     import torch
 
     from lathe.training.encoder.opening import open_encoder
 
     torch.set_num_threads(settings.threads)
-    store = settings.upstream_store if stored else None
-    return open_encoder(find_encoder(settings, name), settings.device, store)
+    stores = settings.vector_stores if stored else None
+    return open_encoder(find_encoder(settings, name), settings.device, stores)
 
 
 @contextmanager

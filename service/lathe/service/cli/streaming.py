@@ -58,7 +58,7 @@ def embed_source(
         _write_file(opened, out, target, embed_batch)
         return
     if prompt is not None:  # workers load the encoder by its spec, and use its default prompt
-        loaded = open_encoder(replace(loaded.spec, default_prompt_name=prompt), loaded.device, settings.upstream_store)
+        loaded = open_encoder(replace(loaded.spec, default_prompt_name=prompt), loaded.device, settings.vector_stores)
     with claim_workspace_folder(home.vectors, digest(opened.workspace_key(loaded.vectors_key), prompt)[:32]) as folder:
         with open_engine(engine, address, workers, settings) as opened_engine, ProgressBar() as progress:
             vectors = encode_source(opened, loaded, folder, progress, opened_engine).vectors

@@ -23,8 +23,8 @@ from lathe.service.errors import (
 from lathe.service.http.damaged_text import find_damaged_text
 from lathe.service.http.parse_queue import ParseReservation
 from lathe.service.http.request_body import read_body
-from lathe.service.http.schemas import UNKNOWN_FIELD, Body
 from lathe.service.settings import Settings
+from lathe.training.json_object import UNKNOWN_FIELD, JsonObject
 
 FREE_CONTAINERS = 131_072
 BYTES_PER_CONTAINER = 32
@@ -39,7 +39,7 @@ BYTES_PER_VALUE = 40
 BYTES_PER_CHARACTER = 4
 """Bytes per character of a Python string with a character beyond U+FFFF; every byte could be a character."""
 
-AnyBody = TypeVar("AnyBody", bound=Body)
+AnyBody = TypeVar("AnyBody", bound=JsonObject)
 
 
 async def read_json(request: Request, settings: Settings, any_content_type: bool = False) -> bytes:
@@ -100,9 +100,29 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
         TooLargeError: if the body holds too many lists and objects for its size.
         WrongShapeError: if the body is no JSON object, or a field has a wrong type or is missing.
     """
+    return validate_object(parse_object(body), schema)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Raises:
+        BadValueError, TooLargeError: as `parse_json`.
+        WrongShapeError: if the body is no JSON object.
+    """
     content = parse_json(body)
     if not isinstance(content, dict):
         raise WrongShapeError(f"the body must be a JSON object, got {type(content).__name__}")
+    return content
+
+
+def validate_object(content: dict[str, Any], schema: type[AnyBody]) -> AnyBody:
+    """Validate a parsed JSON object by the schema.
+
+    Raises:
+        BadValueError: if a field has a wrong value.
+        WrongShapeError: if a field has a wrong type or is missing.
+    """
     try:
         return schema.model_validate(content)
     except ValidationError as error:

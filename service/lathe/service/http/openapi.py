@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from lathe.service.codec import JSON
-from lathe.service.http.schemas import Body
+from lathe.training.json_object import JsonObject
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 """OpenAPI media type of bytes, such as a .npy file."""
@@ -51,11 +51,28 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 """OpenAPI responses that any route may give besides its own; declared instead of FastAPI's validation error."""
 
 
-def describe_body(schema: type[Body], **more: Any) -> dict[str, Any]:
-    """Return the OpenAPI `requestBody` of a route that reads its body itself; `more` adds media types."""
+def describe_body(*schemas: type[JsonObject], **more: Any) -> dict[str, Any]:
+    """Return the OpenAPI `requestBody` of a route that reads its body itself.
+
+    Of several schemas, the description has the fields of all, and requires those that all require.
+
+    Args:
+        schemas: schemas of the body, one of which it has.
+        more: further media types.
+    """
+    described = [_describe_schema(schema) for schema in schemas]
+    merged = dict(described[0])
+    for other in described[1:]:
+        merged["properties"] = merged["properties"] | other["properties"]
+        merged["required"] = [name for name in merged.get("required", []) if name in other.get("required", [])]
+        merged["description"] = f"{merged['description']}\n\nOr: {other['description']}"
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": merged}} | more}}
+
+
+def _describe_schema(schema: type[JsonObject]) -> dict[str, Any]:
     json_schema = schema.model_json_schema()
-    content = {JSON: {"schema": _inline_references(json_schema, json_schema.pop("$defs", {}))}} | more
-    return {"requestBody": {"required": True, "content": content}}
+    described: dict[str, Any] = _inline_references(json_schema, json_schema.pop("$defs", {}))
+    return described
 
 
 def _inline_references(json_schema: Any, definitions: dict[str, Any]) -> Any:

@@ -1,17 +1,9 @@
 """Request schemas of the API."""
 
 from collections.abc import Collection
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    model_validator,
-)
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from lathe.service.chains.output_dtype import OutputDtype
 from lathe.service.chains.resolve import InputType
@@ -20,68 +12,17 @@ from lathe.service.http.unknown_names import MAX_UNKNOWN, find_field
 from lathe.service.index.spec import Metric, Originals
 from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_RECALL, DEFAULT_ROWS, MAX_ROWS, PlaceName
 from lathe.training.encoder.spec import LongText
-from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS
+from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, RowSource
+from lathe.training.json_object import JsonObject
 
 
-def fail_fast(schema: Any) -> Any:
-    """Return a copy of pydantic's core schema in which each list and dict stops validating at its first wrong entry."""
-    if isinstance(schema, list | tuple):
-        return type(schema)(fail_fast(part) for part in schema)
-    if not isinstance(schema, dict):
-        return schema
-    parts = {key: fail_fast(part) for key, part in schema.items()}
-    return parts | {"fail_fast": True} if schema.get("type") in ("list", "dict") else parts
-
-
-UNKNOWN_FIELD = "unknown_field"
-"""Type of pydantic's error for a field that the schema does not have; `field` in its context is the name."""
-
-
-class Body(BaseModel):
+class Body(JsonObject):
     """A JSON object; null means the default, and unknown fields are refused."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    known: ClassVar[frozenset[str]] = frozenset()
-    """Names of the fields, made once: every request is compared with them."""
-
     @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Set `known`."""
-        cls.known = frozenset(cls.model_fields)
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return the schema whose lists and dicts stop validating at the first wrong entry.
-
-        With every error collected, pydantic takes half a kilobyte for each: 2 MB of `{"inputs": [0, 0, …]}` took 900 MB
-        and 3 s.
-        """
-        checked: CoreSchema = fail_fast(handler(source))
-        return checked
-
-    @model_validator(mode="before")
-    @classmethod
-    def drop_nulls(cls, values: Any) -> Any:
-        """Remove fields that are null, so that their defaults apply: clients send null for fields they leave open.
-
-        Raises:
-            PydanticCustomError: for an unknown field, of type `UNKNOWN_FIELD`.
-        """
-        if not isinstance(values, dict):
-            return values
-        given = {k: v for k, v in values.items() if v is not None}
-        if not given.keys() <= cls.known:
-            cls.refuse_unknown(given.keys() - cls.known)
-        return given
-
-    @classmethod
-    def refuse_unknown(cls, unknown: Collection[str]) -> None:
-        """Raise `PydanticCustomError` for the first of the unknown fields, with the field that it seems to mean."""
-        name = min(unknown)
-        field = find_field(name, cls.known)
-        advice = f"did you mean {field}?" if field else f"the fields are {', '.join(cls.model_fields)}"
-        raise PydanticCustomError(UNKNOWN_FIELD, "unknown field; {advice}", {"field": name, "advice": advice})
+    def find_field(cls, unknown: str) -> str | None:
+        """Return the field that an unknown one seems to mean, perhaps by another service's name of it, or None."""
+        return find_field(unknown, cls.known)
 
 
 class CompatibleBody(Body):
@@ -103,7 +44,7 @@ class CompatibleBody(Body):
 
         Also for more unknown fields than any client sends: comparing each of a body's with the known ones takes time.
         """
-        misspelt = unknown if len(unknown) > MAX_UNKNOWN else [name for name in unknown if find_field(name, cls.known)]
+        misspelt = unknown if len(unknown) > MAX_UNKNOWN else [name for name in unknown if cls.find_field(name)]
         if misspelt:
             super().refuse_unknown(misspelt)
 
@@ -187,71 +128,6 @@ class ReduceBody(Body):
     output_dtype: OutputDtype | None = None
 
 
-class SourceBody(Body):
-    """Source of rows: exactly one of the three."""
-
-    texts: list[str] | None = None
-    vectors: Annotated[
-        list[Any] | None, Field(json_schema_extra={"items": {"type": "array", "items": {"type": "number"}}})
-    ] = None
-    path: str | None = None
-
-    @model_validator(mode="after")
-    def require_exactly_one(self) -> "SourceBody":
-        """Raise `ValueError` unless exactly one of the three sources is given."""
-        names = [name for name in ("texts", "vectors", "path") if getattr(self, name) is not None]
-        if len(names) != 1:
-            raise ValueError(f"give exactly one of texts, vectors and path, got {', '.join(names) or 'none'}")
-        return self
-
-
-class PairBody(Body):
-    """A query and a document that is relevant to it."""
-
-    query: Annotated[str, Field(min_length=1)]
-    document: Annotated[str, Field(min_length=1)]
-
-
-class FitBody(Body):
-    """A chain to fit: of new steps, or by adding rows to a version, `name@version`, that stores moments.
-
-    `steps` is a list, or `{"query": […], "document": […]}` with other steps for queries than for documents. With
-    `bytes`, codes of so many bytes follow the steps, of which there may be none; `queries` weights them. `pairs` are
-    queries with a relevant document each, for steps that learn from them, and `test_pairs` those of other queries.
-    With `personal_data`, nothing of the texts and vectors of queries and pairs outlives the fit. With
-    `serve_dimensions`, requests for the chain's dimensions get it once it is live. `prompt_name` is the
-    encoder's prompt for the texts of the source; by default that of documents.
-    """
-
-    name: str
-    steps: list[dict[str, Any]] | dict[str, list[dict[str, Any]]] | None = None
-    add_to: str | None = None
-    source: SourceBody
-    encoder: str | None = None
-    normalize: bool = True
-    gates: dict[str, float] = {}
-    promote: bool | None = None
-    transform: bool = False
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    targets: SourceBody | None = None
-    target_encoder: str | None = None
-    keep_moments: bool = False
-    bytes: Annotated[int | None, Field(ge=1, le=MAX_DIMENSIONS)] = None
-    queries: SourceBody | None = None
-    pairs: list[PairBody] | None = None
-    test_pairs: list[PairBody] | None = None
-    personal_data: bool = False
-    serve_dimensions: bool = False
-    prompt_name: str | None = None
-
-    @model_validator(mode="after")
-    def require_steps_or_version(self) -> "FitBody":
-        """Raise `ValueError` unless new steps (or bytes) or `add_to` are given, and not both."""
-        if (self.steps is None and self.bytes is None) == (self.add_to is None):
-            raise ValueError("give steps, bytes or both, or add_to with the version to go on from")
-        return self
-
-
 class AdviseBody(Body):
     """A source to advise on.
 
@@ -260,7 +136,7 @@ class AdviseBody(Body):
     At most `sample_rows` rows of the source are measured.
     """
 
-    source: SourceBody
+    source: RowSource
     encoder: str | None = None
     keep: Annotated[float, Field(ge=0, le=1)] = DEFAULT_KEEP
     sample_rows: Annotated[int, Field(ge=MIN_DISTINCT_ROWS, le=MAX_ROWS)] = DEFAULT_ROWS

@@ -1,6 +1,14 @@
 """Names of the files that come with jobs' requests; they are deleted when the job ends."""
 
+from collections.abc import Collection
+from pathlib import Path
+from typing import TypeVar
+
+from lathe.training.fitting.requests import FitRequest
+from lathe.training.sources.local import RootedFile
 from lathe.transforms.artifact import MANIFEST, TENSORS
+
+AnyFit = TypeVar("AnyFit", bound=FitRequest)
 
 FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS = "source.jsonl", "source.npy", "targets.npy"
 FILE_OF_QUERY_TEXTS, FILE_OF_QUERIES = "queries.jsonl", "queries.npy"
@@ -13,3 +21,16 @@ INPUT_NAMES = frozenset(
     }
 )
 """Names that input files of a job may have."""
+
+
+def locate_inputs(request: AnyFit, files: Collection[str], folder: Path) -> AnyFit:
+    """Return a fit whose sources that came with the request lie in the job's folder.
+
+    Args:
+        request: the fit.
+        files: names of the files that came with it.
+        folder: the job's folder.
+    """
+    return request.with_paths(
+        {field: str(RootedFile(folder, path)) for field, path in request.paths.items() if path in files}
+    )

@@ -15,7 +15,7 @@ from lathe.service.jobs.inputs import INPUT_NAMES
 from lathe.service.jobs.store import describe_validation_error
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.requests import AddRows, NewFit
 
 
 def _require_input_name(name: str) -> str:
@@ -67,11 +67,10 @@ class JobRequest(BaseModel):
 
 
 class FitJob(JobRequest):
-    """Parameters of a fit; `transform` requests the source's vectors as the new chain transforms them."""
+    """A fit with the specs of the encoders that it names, and the names of the files that came with it."""
 
-    request: FitRequest
     target_encoder: EncoderSpec | None
-    transform: bool
+    request: NewFit | AddRows
     files: tuple[InputName, ...]
 
     @property
@@ -82,9 +81,8 @@ class FitJob(JobRequest):
     @property
     def paths(self) -> list[str]:
         """Sources that the job reads from outside its folder."""
-        asked = [self.request.source, self.request.targets, self.request.queries, self.request.pairs]
-        asked += [self.request.test_pairs, *self.request.out_of_domain.values()]
-        return [path for path in asked if path is not None and path not in self.files]
+        named = [*self.request.paths.values(), *self.request.out_of_domain.values()]
+        return [path for path in named if path not in self.files]
 
     @property
     def quotable(self) -> bool:

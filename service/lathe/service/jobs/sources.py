@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 from lathe.service.codec import as_vectors, dump_json, dump_npy
 from lathe.service.errors import BadValueError, ForbiddenError, UnknownNameError
 from lathe.service.jobs.inputs import FILE_OF_TEXTS, FILE_OF_VECTORS
 from lathe.training.errors import OutsideSourceError, SourceError
-from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS
+from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, RowSource
 from lathe.training.sources.hub import is_hub
 from lathe.training.sources.local import RootedFile
 from lathe.training.sources.readers import BUILT_IN
@@ -17,14 +16,6 @@ from lathe.training.sources.source import open_source
 
 MAX_COUNTED = 1000
 """Maximum number of vectors whose distinct rows are counted before the job begins."""
-
-
-class SentSource(Protocol):
-    """Protocol of a request's source: exactly one of its attributes is not None."""
-
-    texts: list[str] | None
-    vectors: list[Any] | None
-    path: str | None
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,7 @@ class JobSource:
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-def receive(source: SentSource, data_root: Path | None) -> JobSource:
+def receive(source: RowSource, data_root: Path | None) -> JobSource:
     """Check a request's source and return it as a job reads it: sent texts or vectors as files, or a path.
 
     The path must be a built-in source or lie in `data_root`, and is opened to see whether it holds texts or vectors.

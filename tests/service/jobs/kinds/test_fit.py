@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from lathe.service.chains.fits import FitContext, run_fit
 from lathe.service.chains.registry import Registry
-from lathe.service.jobs.kinds.fit import run_fit
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.requests import AddRows, NewFit
 from lathe.transforms.artifact import TENSORS, load_moments
 from lathe.transforms.progress import no_progress
 
@@ -60,8 +60,8 @@ def test_add_to_without_a_version_adds_to_the_live_one(app, grown, paragraphs, f
         ({"add_to": "grown@99"}, 404, "no version 99"),
         ({"add_to": "compact@1"}, 400, "keep_moments"),
         ({"add_to": 7}, 422, "add_to"),
-        ({"keep_moments": "yes"}, 422, "keep_moments"),
-        ({"targets": {"vectors": [[1.0, 2.0]] * 60}}, 400, "without targets"),
+        ({"keep_moments": True}, 400, "keeps the steps of the version"),
+        ({"targets": {"vectors": [[1.0, 2.0]] * 60}}, 400, "targets: unknown field; add_to keeps the steps"),
         ({"encoder": "nobody"}, 404, "nobody"),
     ],
 )
@@ -139,13 +139,15 @@ def test_concurrent_additions_to_one_version_become_separate_versions(tmp_path):
     for name in "abcd":
         np.save(tmp_path / f"{name}.npy", (rng.normal(size=(200, 12)) + 0.4).astype(np.float32))
 
-    def fit(name, **request):
-        asked = FitRequest("n", source=str(tmp_path / f"{name}.npy"), **request)
-        return run_fit(asked, None, registry, tmp_path / "work", no_progress)["chain"]
+    context = FitContext(registry, tmp_path / "work", "lathe fit")
 
-    fit("a", steps=[{"kind": "r2"}], keep_moments=True)
+    def fit(kind, name, **request):
+        asked = kind(name="n", source=str(tmp_path / f"{name}.npy"), **request)
+        return run_fit(asked, context, no_progress)["chain"]
+
+    fit(NewFit, "a", steps=[{"kind": "r2"}], keep_moments=True)
     with ThreadPoolExecutor(3) as pool:
-        made = list(pool.map(lambda name: fit(name, steps=[], add_to="n@1"), "bcd"))
+        made = list(pool.map(lambda name: fit(AddRows, name, add_to="n@1"), "bcd"))
     assert sorted(made) == ["n@2", "n@3", "n@4"]
     counts = [load_moments(registry.root / "n" / str(version))[1].count for version in (1, 2, 3, 4)]
     assert counts == [150, 300, 300, 300]

@@ -13,7 +13,7 @@ from lathe.training.errors import AdviceError
 from lathe.training.fitting.encoded_shards import hash_row
 from lathe.training.fitting.encoding import EncodedSource
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
-from lathe.training.fitting.query_pairs import encode_pairs
+from lathe.training.fitting.pairs import encode_pairs
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import InputError
 from lathe.transforms.progress import Progress

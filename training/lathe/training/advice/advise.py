@@ -28,7 +28,7 @@ from lathe.training.advice.transfer import TransferResult, evaluate_transfer
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.errors import AdviceError
 from lathe.training.evaluation.statistics import cosine_similarity
-from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS
+from lathe.training.fitting.requests import MIN_DISTINCT_ROWS
 from lathe.training.reporting.text import format_percent
 from lathe.training.sources.source import open_source
 from lathe.training.workspace import claim_workspace_folder

@@ -37,7 +37,7 @@ class AdviceRequest:
         keep: share in (0, 1] of neighbours and of split-half MRR that a reduction must preserve.
         sample_rows: maximum number of sampled rows.
         seed: seed of the sample.
-        pairs: file of queries with a relevant document each, as `lathe.training.fitting.query_pairs.read_pairs` reads
+        pairs: file of queries with a relevant document each, as `lathe.training.fitting.pairs.read_pairs` reads
             it, to try a query adapter; None to try none.
         place: place that is to store the vectors.
         rows: number of rows that it will have; None for those of the source.

@@ -17,7 +17,7 @@ from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EngineError
 from lathe.training.fitting.encoded_shards import Position
 from lathe.training.fitting.engines import EncodingRun, Report
-from lathe.training.fitting.stacked import Part, Rows, Stacked
+from lathe.training.fitting.stacked import Part, Selection, Stacked
 from lathe.training.sources.shards import Shard
 from lathe.transforms.chain import Chain, serialize_chain
 from lathe.transforms.statistics import Moments
@@ -28,7 +28,7 @@ BlockMoments = Callable[[Iterator[Block], bytes | None, bool], Iterator[Moments]
 The chain is applied to the rows first, then they are L2-normalized if asked."""
 
 
-class SharedRows(Rows):
+class SharedRows(Selection):
     """Lazy selection of rows of encoded vectors: rows are read in this process, moments are computed by workers.
 
     The blocks are those of a single pass in this process and are merged in the same order: the moments are the same to

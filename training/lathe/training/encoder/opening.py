@@ -1,28 +1,34 @@
 """Opening of an encoder by its spec: a model is loaded, or an embeddings API is asked."""
 
 import atexit
+import logging
 
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.spec import EncoderSpec, StoreSettings
+from lathe.training.encoder.spec import EncoderSpec, VectorStores
+from lathe.training.encoder.stored_encoder import StoredEncoder
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.encoder.upstream.encoder import UpstreamEncoder
+from lathe.training.encoder.vector_database import VectorDatabase
+from lathe.training.errors import UpstreamError
+
+log = logging.getLogger(__name__)
 
 
-def open_encoder(spec: EncoderSpec, device: str | None = None, store: StoreSettings | None = None) -> TextEncoder:
+def open_encoder(spec: EncoderSpec, device: str | None = None, stores: VectorStores | None = None) -> TextEncoder:
     """Load the spec's model, or connect to its embeddings API until this process exits.
 
     Args:
         spec: spec of the encoder.
         device: torch device of a model; None for the default.
-        store: where the vectors of an API are stored; None stores none.
+        stores: where vectors are stored, and read instead of being computed or asked for again; None stores none.
 
     Raises:
         EncoderError: if the model cannot be loaded, or there is no key for the API.
         UpstreamError: if the API does not answer as it should.
     """
     if spec.upstream is None:
-        return Encoder(spec, device)
-    encoder = UpstreamEncoder(spec, store)
+        return _open_model(spec, device, stores)
+    encoder = UpstreamEncoder(spec, None if stores is None else stores.upstream)
     try:
         encoder.identify()
     except BaseException:
@@ -30,3 +36,16 @@ def open_encoder(spec: EncoderSpec, device: str | None = None, store: StoreSetti
         raise
     atexit.register(encoder.close)
     return encoder
+
+
+def _open_model(spec: EncoderSpec, device: str | None, stores: VectorStores | None) -> TextEncoder:
+    """Load a model, and open the database of its vectors; without it, if it cannot be opened."""
+    encoder = Encoder(spec, device)
+    if stores is None or not stores.encoded.max_bytes:
+        return encoder
+    try:
+        database = VectorDatabase(stores.encoded)
+    except (UpstreamError, OSError) as error:
+        log.warning("vectors of %s are not stored: %s", spec.name, error)
+        return encoder
+    return StoredEncoder(encoder, database)

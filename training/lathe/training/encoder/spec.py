@@ -43,10 +43,25 @@ UPSTREAM_PATHS: dict[UpstreamProtocol, str] = {
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Where vectors of embeddings APIs are stored, and how many bytes they may take; 0 stores none."""
+    """Where vectors are stored, and how many bytes they may take; 0 stores none."""
 
     folder: Path
     max_bytes: int = 10_000_000_000
+
+
+@dataclass(frozen=True)
+class VectorStores:
+    """Where the vectors of texts are stored.
+
+    They are apart, because what an API answered costs money, and what a model computed costs time.
+
+    Attributes:
+        upstream: vectors that embeddings APIs answered.
+        encoded: vectors of models that are loaded here.
+    """
+
+    upstream: StoreSettings
+    encoded: StoreSettings
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.encoder.opening import open_encoder
-from lathe.training.encoder.spec import EncoderSpec, SearchSide, StoreSettings
+from lathe.training.encoder.spec import EncoderSpec, SearchSide, VectorStores
 from lathe.training.encoder.text_encoder import TextEncoder, find_side_prompt
 from lathe.training.errors import EncoderError, NotFiniteError
 
@@ -67,13 +67,13 @@ class RequestedEncoder:
     family: str | None = None
     published_mean_norm: float | None = None
 
-    def open(self, device: str | None, store: StoreSettings | None = None) -> "EvaluatedEncoder":
-        """Load the model; `store` is for the vectors of an embeddings API.
+    def open(self, device: str | None, stores: VectorStores | None = None) -> "EvaluatedEncoder":
+        """Load the model; `stores` says where vectors are stored.
 
         Raises:
             EncoderError: if the model cannot be loaded.
         """
-        encoder = open_encoder(self.spec, device, store)
+        encoder = open_encoder(self.spec, device, stores)
         organisation = HUB_ID.match(self.spec.model)
         family = self.family or (organisation.group(1) if organisation else self.spec.name)
         return EvaluatedEncoder(encoder, _describe_member(encoder, family, self.published_mean_norm))

@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from lathe.training.digests import digest
-from lathe.training.encoder.spec import StoreSettings
+from lathe.training.encoder.spec import VectorStores
 from lathe.training.errors import EncoderError, EvaluationError, TrainingError
 from lathe.training.evaluation.corpus import Corpus, read_corpus_sentences, split_corpus
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
@@ -56,7 +56,7 @@ class Request:
         limit: maximum number of rows of a data set; None for all.
         processes: number of scoring processes.
         device: torch device of the encoders; None for the default.
-        store: where vectors of embeddings APIs are stored; None stores none.
+        stores: where vectors are stored, and read instead of being computed again; None stores none.
     """
 
     suite: Suite
@@ -69,7 +69,7 @@ class Request:
     limit: int | None = None
     processes: int = 1
     device: str | None = None
-    store: StoreSettings | None = None
+    stores: VectorStores | None = None
 
     def methods(self, dimensions: int) -> list[Method]:
         """List all methods to evaluate on an encoder with `dimensions` dimensions; the control is the first."""
@@ -192,7 +192,7 @@ class Evaluation:
             for number, wanted in enumerate(self.request.encoders):
                 self.progress.begin_encoder(number)
                 try:
-                    found.append(self.run_encoder(wanted.open(self.request.device, self.request.store), workers))
+                    found.append(self.run_encoder(wanted.open(self.request.device, self.request.stores), workers))
                 except EncoderError as error:  # one of many must not stop the others
                     self.problems.append(str(error))
         if not found:

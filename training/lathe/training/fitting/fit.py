@@ -1,9 +1,13 @@
-"""The fit job: source → vectors on disk → fitted chain → certificate."""
+"""Fits of chains: source → vectors on disk → fitted chain → certificate, in stages.
+
+Each stage is a function that reads and extends the `FitState`. `NEW_FIT` and `ADDITION` are the stages of the two kinds
+of fits, in order. What becomes of the fitted chain, such as its publication, is the caller's business.
+"""
 
 import platform
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,6 @@ from numpy.typing import NDArray
 
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
-from lathe.training.errors import FitError
 from lathe.training.fitting.code_search import (
     CodeSearch,
     encode_heldout_halves,
@@ -21,55 +24,26 @@ from lathe.training.fitting.code_search import (
     read_queries,
     search_codes,
 )
+from lathe.training.fitting.earlier_version import EarlierVersion, compute_stored_moments
 from lathe.training.fitting.encoding import EncodedSource, encode_source
 from lathe.training.fitting.engines import LOCAL, Engine
-from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS, FitRequest
-from lathe.training.fitting.gates import list_failed_gates, require_gates
-from lathe.training.fitting.incremental import EarlierVersion, compute_stored_moments
+from lathe.training.fitting.gates import list_failed_gates
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
-from lathe.training.fitting.pairs import encode_targets, require_pairs_or_none
-from lathe.training.fitting.personal_data import (
-    describe_personal_data,
-    require_many_queries,
-    require_query_files,
-)
-from lathe.training.fitting.query_pairs import EncodedPairs, encode_pairs, require_query_pairs_or_none
-from lathe.training.fitting.stacked import Rows
+from lathe.training.fitting.pairs import EncodedPairs, encode_pairs
+from lathe.training.fitting.personal_data import describe_personal_data, require_many_queries
+from lathe.training.fitting.requests import AddRows, FitRequest, NewFit, Pairs
+from lathe.training.fitting.split import sort_distinct, split_heldout
+from lathe.training.fitting.stacked import Selection
+from lathe.training.fitting.targets import encode_targets
 from lathe.training.sources.source import Source, open_source
 from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.artifact import FitDistribution, FitStatistics
 from lathe.transforms.base import Transform
-from lathe.transforms.chain import Chain, build_steps, retained_subspace
+from lathe.transforms.chain import Chain, retained_subspace
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality import Certificate, certify
 from lathe.transforms.statistics import Moments
 from lathe.transforms.vectors import FloatArray, Vectors
-
-HELDOUT_SHARE = 0.2
-"""Share of the distinct rows that is held out."""
-
-MAX_HELDOUT = 5000
-"""Maximum number of held-out rows: enough for recall@10 to ±.003; memory and time of the metrics grow with its
-square."""
-
-MIN_HELDOUT = 50
-"""Minimum number of held-out rows, unless that is more than half of the distinct rows."""
-
-SPLIT_ROWS = 1_000_000
-"""Rows processed at a time when rows are split."""
-
-FITTED = 0.5
-"""Progress of the stage `fit` at which the steps are fitted; the search for codes takes the rest."""
-
-STAGES = {
-    "encode": (0.0, 0.5),
-    "targets": (0.5, 0.55),
-    "fit": (0.55, 0.85),
-    "out-of-domain": (0.85, 0.97),
-    "certify": (0.97, 1.0),
-}
-"""Start and end of each stage of the job on the progress scale, from 0 to 1, by the time that they take for some
-thousand texts."""
 
 
 @dataclass(frozen=True)
@@ -91,248 +65,418 @@ class FittedChain:
     encoded: EncodedSource
 
 
-@contextmanager
-def fit_chain(
-    request: FitRequest,
+@dataclass(kw_only=True)
+class FitState:
+    """What a fit has so far.
+
+    Attributes:
+        request: the request.
+        encoder: encoder of the source's texts or vectors; None for vectors without an encoder.
+        workspace: folder of the workspace folders.
+        engine: encodes the source and computes moments.
+        command: the user's command, for the provenance.
+        chain: the chain to fit.
+        source: the source.
+        corpora: texts of the out-of-domain corpora.
+        files: keeps the files with vectors until the caller is done with the result.
+        folder: workspace folder of the source.
+        encoded: the source as vectors.
+        fit_rows, heldout_rows: indices of the rows to fit on, and of those held out.
+        rows: vectors of the rows to fit on, read lazily `(n, d)`.
+        pairs: vectors of queries and relevant documents; None without any.
+        out_of_domain: out-of-domain vectors by corpus.
+        moments: moments of the fitted rows by refit stage, if they are to be stored.
+        distribution: distribution of the fitted rows; None if it is unknown.
+        warnings: what the certificate warns of, besides what it finds itself.
+        certificate: the certificate.
+    """
+
+    request: FitRequest
+    encoder: TextEncoder | None
+    workspace: Path
+    engine: Engine
+    command: str | None
+    chain: Chain
+    source: Source
+    corpora: OutOfDomainTexts
+    files: ExitStack = field(default_factory=ExitStack)
+    folder: Path = field(init=False)
+    encoded: EncodedSource = field(init=False)
+    fit_rows: NDArray[np.int64] = field(init=False)
+    heldout_rows: NDArray[np.int64] = field(init=False)
+    rows: Vectors = field(init=False)
+    pairs: EncodedPairs | None = None
+    out_of_domain: dict[str, FloatArray] = field(default_factory=dict)
+    moments: dict[int, Moments] = field(default_factory=dict)
+    distribution: FitDistribution | None = None
+    warnings: list[str] = field(default_factory=list)
+    certificate: Certificate = field(init=False)
+
+    def read_heldout(self) -> FloatArray:
+        """Read the vectors of the held-out rows `(m, d)`."""
+        return np.array(self.encoded.vectors[self.heldout_rows])
+
+
+@dataclass(kw_only=True)
+class NewFitState(FitState):
+    """What a fit of new steps has so far.
+
+    Attributes:
+        target_encoder: encoder whose vectors of the same texts are the targets; None without one.
+        targets: targets of all rows `(n, k)`; None without any.
+        search: result of the search for codes; None without a budget of bytes.
+    """
+
+    request: NewFit
+    target_encoder: TextEncoder | None
+    targets: Vectors | None = None
+    search: CodeSearch | None = None
+
+
+@dataclass(kw_only=True)
+class AdditionState(FitState):
+    """What an addition of rows has so far.
+
+    Attributes:
+        earlier: the version that the rows are added to.
+    """
+
+    request: AddRows
+    earlier: EarlierVersion
+
+
+Stage = tuple[Callable[[Any, Progress], None], float]
+"""A stage's function of the state and a progress callback, and the overall progress at its end, in [0, 1]."""
+
+
+def fit_new_chain(
+    request: NewFit,
     encoder: TextEncoder | None,
     workspace: Path,
     on_progress: Progress,
     command: str | None = None,
     target_encoder: TextEncoder | None = None,
-    earlier: EarlierVersion | None = None,
     engine: Engine = LOCAL,
-) -> Iterator[FittedChain]:
+) -> AbstractContextManager[FittedChain]:
     """Fit a chain on a source, certify it on held-out rows and out-of-domain text, and yield the result.
 
     A context manager: the encoded vectors exist only within the block. Their workspace folder is deleted if the block
-    succeeds; after an error or a kill it stays, and the next fit of the same source resumes it. With `earlier`, no new
-    chain is fitted: the source's rows are added to that version.
+    succeeds; after an error or a kill it stays, and the next fit of the same source resumes it.
 
     Args:
         request: what to fit.
         encoder: needed for texts; None for vectors without an encoder.
-        workspace: folder for the workspace folders and for cached out-of-domain vectors.
+        workspace: folder for the workspace folders.
         on_progress: called with progress in [0, 1] and a message.
         command: the user's command, for the provenance.
-        target_encoder: encoder whose vectors of the same texts are the targets, for steps fitted on pairs.
-        earlier: the version that `request.add_to` names.
+        target_encoder: the encoder that `request.target_encoder` names.
         engine: encodes the source and computes moments.
 
     Raises:
         SourceError: if the source cannot be read.
-        FitError: if there are too few distinct rows, a gate is unknown, rows and targets do not pair up, or the rows to
-            add come from another encoder or were added already.
+        FitError: as `NewFit.check`, for too few distinct rows, or if rows and targets do not pair up.
         TransformError: if the steps do not fit the vectors.
         EngineError: if the engine's workers cannot do the work.
     """
-    chain = Chain(build_steps(request.all_steps), request.normalize) if earlier is None else earlier.chain
-    source = open_source(request.source, request.bad_shards)
-    require_gates(request.gates)
-    require_query_files(request)
-    if earlier is None:
-        require_pairs_or_none(chain, request.targets, target_encoder)
-        require_query_pairs_or_none(chain, request.pairs, request.test_pairs)
-    else:
-        earlier.require_same_space(encoder)
-        require_no_targets(request, target_encoder)
-    if encoder is not None:
-        chain.signature(encoder.dimensions)  # before hours of encoding, not after
-        encoder = with_document_prompt(encoder, request.prompt_name)
-    if target_encoder is not None:
-        target_encoder = with_document_prompt(target_encoder)
-    with ExitStack() as within:
-        folder = within.enter_context(
-            claim_workspace_folder(workspace, source.workspace_key(encoder.vectors_key if encoder else None)[:32])
-        )
-        encoded = encode_source(source, encoder, folder, _stage_progress("encode", on_progress), engine)
-        if earlier is not None:
-            earlier.require_new(encoded.digest)
-        corpora = OutOfDomainTexts.from_request(request)
-        on_targets = _stage_progress("targets", on_progress)
-        targets = within.enter_context(
-            encode_targets(request.targets, source, target_encoder, encoded, workspace, on_targets, engine)
-        )
-        labelled = encode_pairs(
-            request.pairs,
-            request.test_pairs,
-            encoder,
-            encoded,
-            corpora,
-            request.seed,
-            on_targets,
-            quote=not request.personal_data,
-        )
-        fit_rows, heldout_rows = split_heldout(encoded.hashes, request.seed)
-        rows, reporting = engine.select_rows(encoded.vectors, fit_rows), _stage_progress("fit", on_progress)
-        moments: dict[int, Moments] = {}
-        said: list[str] = []
-        search: CodeSearch | None = None
-        if earlier is None:
-            paired = None if targets is None else Rows(targets, fit_rows)
-            chain, search = _fit_new_chain(
-                request, chain, encoder, source, encoded, heldout_rows, rows, paired, labelled, folder, reporting
-            )
-            if request.keep_moments:
-                moments, said = compute_stored_moments(chain, rows)
-        else:
-            chain, moments, said = earlier.refit_with_rows(rows, reporting)
-        out_of_domain = corpora.encode(
-            encoder, workspace / "out_of_domain", _stage_progress("out-of-domain", on_progress)
-        )
-        on_progress(STAGES["certify"][0], "measuring on held-out vectors")
-        heldout = np.array(encoded.vectors[heldout_rows])
-        certificate = certify(
-            chain,
-            heldout,
-            n_fit=len(fit_rows) + (earlier.count if earlier else 0),
-            seed=request.seed,
-            out_of_domain=out_of_domain,
-            warnings=_list_source_warnings(encoded, out_of_domain) + said + (labelled.warnings if labelled else []),
-            targets=None if targets is None else np.array(targets[heldout_rows]),
-            pairs=labelled.test if labelled else None,
-            out_of_domain_pairs=labelled.out_of_domain if labelled else None,
-        )
-        certificate |= describe_personal_data(request)
-        if "codes" in certificate:
-            certificate["codes"] |= (search or CodeSearch(chain, [], {})).describe()
-        chain.metadata = {
-            "encoder": encoder.describe() if encoder else None,
-            "target_encoder": target_encoder.describe() if target_encoder else None,
-            "provenance": _build_provenance(request, source, encoded, command)
-            | {"training": list_training_logs(chain)},
-            "certificate": certificate,
-        }
-        before, distribution = earlier.reference if earlier else None, None
-        if earlier is None or before is not None:  # else nobody knows what the older rows looked like
-            distribution = FitDistribution.measure(rows, heldout, retained_subspace(chain), before)
-        if earlier is not None:
-            certificate["compared_to"] = earlier.certify_on(heldout, out_of_domain, request.seed)
-            chain.metadata["target_encoder"] = earlier.chain.metadata.get("target_encoder")
-            chain.metadata["provenance"] |= earlier.provenance()
-        statistics = FitStatistics(moments, distribution)
-        yield FittedChain(chain, statistics, certificate, list_failed_gates(request.gates, certificate), encoded)
-
-
-def _fit_new_chain(
-    request: FitRequest,
-    chain: Chain,
-    encoder: TextEncoder | None,
-    source: Source,
-    encoded: EncodedSource,
-    heldout_rows: NDArray[np.int64],
-    rows: Vectors,
-    targets: Rows | None,
-    labelled: EncodedPairs | None,
-    folder: Path,
-    on_progress: Progress,
-) -> tuple[Chain, CodeSearch | None]:
-    """Fit the steps of a chain, and search for the best codes if the request sets a budget of bytes.
-
-    Args:
-        request: what to fit.
-        chain: unfitted.
-        encoder: encoder of the source, or None.
-        source: the source, read again for a search.
-        encoded: its vectors.
-        heldout_rows: indices of the held-out rows.
-        rows: rows to fit on, `(n, d)`.
-        targets: targets of these rows, or None.
-        labelled: queries with their relevant documents, or None.
-        folder: folder for the state of training.
-        on_progress: called with progress in [0, 1] and a message.
-
-    Returns:
-        The chain on the CPU, and the search, None without a budget.
-    """
-    queries = None if request.queries is None else read_queries(request.queries, encoder, encoded.vectors.shape[1])
-    require_many_queries(request, queries)
-    on_device = chain.to(_choose_fitting_device(encoder))
-    pairs = None if labelled is None else labelled.fit
-    fitting = part_of(on_progress, 0, FITTED)
-    on_device.fit(rows, fitting, targets, checkpoints=folder, queries=queries, pairs=pairs)
-    chain.to("cpu")
-    if request.bytes is None:
-        return chain, None
-    halves = encode_heldout_halves(source, encoder, encoded.hashes[heldout_rows], request.seed)
-    if isinstance(halves, str):
-        return chain, keep_default(chain, halves)
-    search = search_codes(
-        chain,
-        rows,
-        halves,
-        np.array(encoded.vectors[heldout_rows]),
-        queries,
-        request.keep_moments,
-        part_of(on_progress, FITTED, 1),
+    request.check()
+    chain = request.build_chain()
+    state = NewFitState(
+        request=request,
+        encoder=_prepare_encoder(encoder, chain, request.prompt_name),
+        target_encoder=None if target_encoder is None else with_document_prompt(target_encoder),
+        workspace=workspace,
+        engine=engine,
+        command=command,
+        chain=chain,
+        source=open_source(request.source.location, request.bad_shards),
+        corpora=OutOfDomainTexts.from_request(request),
     )
-    return search.chain, search
+    return _run(NEW_FIT, state, on_progress)
 
 
-def split_heldout(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split rows by their hashes; return the indices of the rows to fit on and of the held-out rows, both ascending.
+def add_rows(
+    request: AddRows,
+    earlier: EarlierVersion,
+    encoder: TextEncoder | None,
+    workspace: Path,
+    on_progress: Progress,
+    command: str | None = None,
+    engine: Engine = LOCAL,
+) -> AbstractContextManager[FittedChain]:
+    """Fit a version again on its rows and those of a source, certify it, and yield the result.
 
-    The seed and a row's content decide its side, so equal rows are never on both. Of equal held-out rows only the first
-    is returned. `HELDOUT_SHARE` of the distinct rows are held out, at least `MIN_HELDOUT` or half of them, whichever
-    is fewer, and at most `MAX_HELDOUT`.
+    A context manager as `fit_new_chain`.
 
     Args:
-        hashes: 64-bit hash of each row `(n,)`.
-        seed: seed of the choice of held-out hashes.
+        request: the source, and what to certify on.
+        earlier: the version that `request.add_to` names.
+        encoder: encoder of the source's texts or vectors, or None.
+        workspace: folder for the workspace folders.
+        on_progress: called with progress in [0, 1] and a message.
+        command: the user's command, for the provenance.
+        engine: encodes the source and computes moments.
 
     Raises:
-        FitError: if there are fewer than `MIN_DISTINCT_ROWS` distinct rows.
+        SourceError: if the source cannot be read.
+        FitError: as `FitRequest.check`, for too few distinct rows, or if the rows come from another encoder or were
+            added already.
+        TransformError: if the version cannot be fitted again.
+        EngineError: if the engine's workers cannot do the work.
     """
-    distinct = _distinct_hashes(hashes)
-    if len(distinct) < MIN_DISTINCT_ROWS:
-        raise FitError(f"a fit needs at least {MIN_DISTINCT_ROWS} different rows, the source has {len(distinct)}")
-    wanted = max(int(len(distinct) * HELDOUT_SHARE), min(MIN_HELDOUT, len(distinct) // 2))
-    order = np.random.default_rng(seed).permutation(len(distinct))
-    chosen = np.sort(distinct[order[: min(wanted, MAX_HELDOUT)]])
-    del distinct, order  # of millions of rows these are what takes memory
-    held = _find_members(chosen, hashes)
-    rows = np.flatnonzero(held)
-    _, first = np.unique(hashes[rows], return_index=True)
-    return np.flatnonzero(~held), rows[np.sort(first)]
+    request.check()
+    earlier.require_same_space(encoder)
+    state = AdditionState(
+        request=request,
+        earlier=earlier,
+        encoder=_prepare_encoder(encoder, earlier.chain, request.prompt_name),
+        workspace=workspace,
+        engine=engine,
+        command=command,
+        chain=earlier.chain,
+        source=open_source(request.source.location, request.bad_shards),
+        corpora=OutOfDomainTexts.from_request(request),
+    )
+    return _run(ADDITION, state, on_progress)
 
 
-def _distinct_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the distinct hashes, sorted; `np.unique` would use a table five times as large."""
-    ordered = np.sort(hashes)
-    is_first = np.ones(len(ordered), bool)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    return ordered[is_first]
+def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str | None) -> TextEncoder | None:
+    """Return the encoder with the prompt of the source's texts; None without one.
+
+    Raises:
+        TransformError: if the chain does not take vectors of the encoder's dimensions.
+        EncoderError: if the encoder has no such prompt.
+    """
+    if encoder is None:
+        return None
+    chain.signature(encoder.dimensions)  # before hours of encoding, not after
+    return with_document_prompt(encoder, prompt_name)
 
 
-def _find_members(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return whether each hash is in `chosen`, as a mask `(n,)`; `np.isin` would sort all hashes again.
+@contextmanager
+def _run(stages: Sequence[Stage], state: FitState, on_progress: Progress) -> Iterator[FittedChain]:
+    """Run the stages of a fit in order, and yield its result while its files exist."""
+    with state.files:
+        start = 0.0
+        for stage, end in stages:
+            stage(state, part_of(on_progress, start, end))
+            start = end
+
+        failed_gates = list_failed_gates(state.request.gates, state.certificate)
+        statistics = FitStatistics(state.moments, state.distribution)
+        yield FittedChain(state.chain, statistics, state.certificate, failed_gates, state.encoded)
+
+
+def encode_rows(state: FitState, on_progress: Progress) -> None:
+    """Encode the source's texts, or copy its vectors, to the workspace folder of this source and encoder."""
+    key = state.source.workspace_key(state.encoder.vectors_key if state.encoder else None)[:32]
+    state.folder = state.files.enter_context(claim_workspace_folder(state.workspace, key))
+    state.encoded = encode_source(state.source, state.encoder, state.folder, on_progress, state.engine)
+
+
+def encode_target_rows(state: NewFitState, on_progress: Progress) -> None:
+    """Encode or read the target of each row, if there are targets."""
+    targets, encoder = state.request.targets, state.target_encoder
+    state.targets = state.files.enter_context(
+        encode_targets(
+            None if targets is None else targets.location,
+            state.source,
+            encoder,
+            state.encoded,
+            state.workspace,
+            on_progress,
+            state.engine,
+        )
+    )
+
+
+def encode_query_pairs(state: NewFitState, on_progress: Progress) -> None:
+    """Encode the queries and documents of the pairs to fit on and to certify with, if there are any."""
+    _encode_pairs(state, state.request.pairs, on_progress)
+
+
+def encode_test_pairs(state: AdditionState, on_progress: Progress) -> None:
+    """Encode the queries and documents of the pairs to certify with, if there are any."""
+    _encode_pairs(state, None, on_progress)
+
+
+def _encode_pairs(state: FitState, fit_pairs: Pairs | None, on_progress: Progress) -> None:
+    request = state.request
+    state.pairs = encode_pairs(
+        fit_pairs,
+        request.test_pairs,
+        state.encoder,
+        state.encoded,
+        state.corpora,
+        request.seed,
+        on_progress,
+        quote=not request.personal_data,
+    )
+
+
+def split_rows(state: FitState, _on_progress: Progress) -> None:
+    """Hold rows out; the others are fitted on."""
+    state.fit_rows, state.heldout_rows = split_heldout(state.encoded.hashes, state.request.seed)
+    state.rows = state.engine.select_rows(state.encoded.vectors, state.fit_rows)
+
+
+def fit_steps(state: NewFitState, on_progress: Progress) -> None:
+    """Fit the steps, and search for the best codes if the request has a budget of bytes."""
+    request, chain = state.request, state.chain
+    queries = None
+    if request.queries is not None:
+        queries = read_queries(request.queries.location, state.encoder, state.encoded.vectors.shape[1])
+    require_many_queries(request, queries)
+
+    chain.to(_choose_fitting_device(state.encoder)).fit(
+        state.rows,
+        part_of(on_progress, 0, 0.5),
+        None if state.targets is None else Selection(state.targets, state.fit_rows),
+        checkpoints=state.folder,
+        queries=queries,
+        pairs=None if state.pairs is None else state.pairs.fit,
+    )
+    chain.to("cpu")
+    if request.bytes is not None:
+        _search_codes(state, queries, part_of(on_progress, 0.5, 1))
+
+
+def _search_codes(state: NewFitState, queries: FloatArray | None, on_progress: Progress) -> None:
+    """Replace the chain's codes by the best ones that a search on halves of held-out texts finds.
+
+    The default codes stay if the source has too few texts to choose by.
+    """
+    halves = encode_heldout_halves(
+        state.source, state.encoder, state.encoded.hashes[state.heldout_rows], state.request.seed
+    )
+    if isinstance(halves, str):
+        state.search = keep_default(state.chain, halves)
+        return
+    keep_moments = state.request.keep_moments
+    state.search = search_codes(
+        state.chain, state.rows, halves, state.read_heldout(), queries, keep_moments, on_progress
+    )
+    state.chain = state.search.chain
+
+
+def compute_moments(state: NewFitState, _on_progress: Progress) -> None:
+    """Compute the moments to store with the chain, if the request wants them."""
+    if state.request.keep_moments:
+        state.moments, state.warnings = compute_stored_moments(state.chain, state.rows)
+
+
+def refit_with_rows(state: AdditionState, on_progress: Progress) -> None:
+    """Fit the version again on its own rows, by their moments, and the new ones.
+
+    Raises:
+        FitError: if it was fitted on these very rows already.
+    """
+    state.earlier.require_new(state.encoded.digest)
+    state.chain, state.moments, state.warnings = state.earlier.refit_with_rows(state.rows, on_progress)
+
+
+def encode_out_of_domain(state: FitState, on_progress: Progress) -> None:
+    """Encode the texts of the out-of-domain corpora; vectors without an encoder have none."""
+    state.out_of_domain = state.corpora.encode(state.encoder, state.workspace / "out_of_domain", on_progress)
+
+
+def certify_new_chain(state: NewFitState, on_progress: Progress) -> None:
+    """Measure the chain, and write the certificate and the provenance into its metadata."""
+    on_progress(0.0, "measuring on held-out vectors")
+    targets = None if state.targets is None else np.array(state.targets[state.heldout_rows])
+    _certify(state, len(state.fit_rows), targets, state.target_encoder, state.search)
+    state.distribution = FitDistribution.measure(state.rows, state.read_heldout(), retained_subspace(state.chain), None)
+
+
+def certify_addition(state: AdditionState, on_progress: Progress) -> None:
+    """Measure the new version and the earlier one on the same rows, and write the certificate into its metadata."""
+    on_progress(0.0, "measuring on held-out vectors")
+    earlier = state.earlier
+    _certify(state, n_fit=len(state.fit_rows) + earlier.count)
+    state.certificate["compared_to"] = earlier.certify_on(state.read_heldout(), state.out_of_domain, state.request.seed)
+    state.chain.metadata["target_encoder"] = earlier.chain.metadata.get("target_encoder")
+    state.chain.metadata["provenance"] |= earlier.provenance()
+
+    if earlier.reference is not None:  # else nobody knows what the older rows looked like
+        subspace = retained_subspace(state.chain)
+        state.distribution = FitDistribution.measure(state.rows, state.read_heldout(), subspace, earlier.reference)
+
+
+def _certify(
+    state: FitState,
+    n_fit: int,
+    targets: FloatArray | None = None,
+    target_encoder: TextEncoder | None = None,
+    search: CodeSearch | None = None,
+) -> None:
+    """Certify the chain on held-out rows, and set its metadata: encoders, provenance and certificate.
 
     Args:
-        chosen: sorted hashes, at least one.
-        hashes: `(n,)`.
+        state: the fit.
+        n_fit: number of all rows that the chain was fitted on.
+        targets: targets of the held-out rows `(m, k)`, or None.
+        target_encoder: encoder of the targets, or None.
+        search: result of the search for codes, or None.
     """
-    found = np.zeros(len(hashes), bool)
-    for start in range(0, len(hashes), SPLIT_ROWS):
-        block = hashes[start : start + SPLIT_ROWS]
-        places = np.minimum(np.searchsorted(chosen, block), len(chosen) - 1)
-        found[start : start + SPLIT_ROWS] = chosen[places] == block
-    return found
+    encoder, pairs = state.encoder, state.pairs
+    certificate = certify(
+        state.chain,
+        state.read_heldout(),
+        n_fit=n_fit,
+        seed=state.request.seed,
+        out_of_domain=state.out_of_domain,
+        warnings=_list_source_warnings(state) + state.warnings + (pairs.warnings if pairs else []),
+        targets=targets,
+        pairs=pairs.test if pairs else None,
+        out_of_domain_pairs=pairs.out_of_domain if pairs else None,
+    )
+    certificate |= describe_personal_data(state.request)
+    if "codes" in certificate:
+        certificate["codes"] |= (search or CodeSearch(state.chain, [], {})).describe()
+    state.certificate = certificate
+    state.chain.metadata = {
+        "encoder": encoder.describe() if encoder else None,
+        "target_encoder": target_encoder.describe() if target_encoder else None,
+        "provenance": _build_provenance(state) | {"training": list_training_logs(state.chain)},
+        "certificate": certificate,
+    }
 
 
-def _build_provenance(
-    request: FitRequest, source: Source, encoded: EncodedSource, command: str | None
-) -> dict[str, Any]:
+NEW_FIT: tuple[Stage, ...] = (
+    (encode_rows, 0.5),
+    (encode_target_rows, 0.53),
+    (encode_query_pairs, 0.55),
+    (split_rows, 0.55),
+    (fit_steps, 0.85),
+    (compute_moments, 0.85),
+    (encode_out_of_domain, 0.97),
+    (certify_new_chain, 1.0),
+)
+"""Stages of a fit of new steps, with the progress at their ends by the time that they take for some thousand texts."""
+
+ADDITION: tuple[Stage, ...] = (
+    (encode_rows, 0.5),
+    (encode_test_pairs, 0.55),
+    (split_rows, 0.55),
+    (refit_with_rows, 0.85),
+    (encode_out_of_domain, 0.97),
+    (certify_addition, 1.0),
+)
+"""Stages of an addition of rows to a version."""
+
+
+def _build_provenance(state: FitState) -> dict[str, Any]:
     """Build the provenance of a chain as a JSON-serializable dict, without texts and without paths of this machine.
 
     It has the source's name, row count and digest, files left out, seed, gates, command, and library versions.
     """
     return {
-        "source": source.name,
-        "left_out": dict(encoded.left_out),
-        "rows": int(encoded.vectors.shape[0]),
-        "rows_digest": encoded.digest,
-        "seed": request.seed,
-        "gates": dict(request.gates),
-        "command": command,
+        "source": state.source.name,
+        "left_out": dict(state.encoded.left_out),
+        "rows": int(state.encoded.vectors.shape[0]),
+        "rows_digest": state.encoded.digest,
+        "seed": state.request.seed,
+        "gates": dict(state.request.gates),
+        "command": state.command,
         "libraries": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
     }
 
@@ -349,29 +493,18 @@ def list_training_logs(chain: Chain) -> list[dict[str, Any]]:
     return [{"kind": step.kind} | step.training_log.as_json() for step in steps if step.training_log is not None]
 
 
-def _list_source_warnings(encoded: EncodedSource, out_of_domain: Mapping[str, FloatArray]) -> list[str]:
+def _list_source_warnings(state: FitState) -> list[str]:
     """Return warnings about the source for the certificate.
 
     They report missing out-of-domain text, files left out or empty, blank texts, and repeated rows.
     """
-    found = []
-    if not out_of_domain:
-        found.append("not measured on out-of-domain text: the vectors name no encoder to make any with")
-    found += [f"{name} was left out: {reason}" for name, reason in encoded.left_out.items()]
-    found += [f"{name} holds no rows" for name in encoded.empty]
+    encoded, warnings = state.encoded, []
+    if not state.out_of_domain:
+        warnings.append("not measured on out-of-domain text: the vectors name no encoder to make any with")
+    warnings += [f"{name} was left out: {reason}" for name, reason in encoded.left_out.items()]
+    warnings += [f"{name} holds no rows" for name in encoded.empty]
     if encoded.blank:
-        found.append(f"{encoded.blank} blank texts were left out")
-    repeated = len(encoded.hashes) - len(_distinct_hashes(encoded.hashes))
-    if repeated:
-        found.append(f"{repeated} rows repeat others; they count in the fit, and once among the held-out")
-    return found
-
-
-def require_no_targets(request: FitRequest, target_encoder: object | None) -> None:
-    """Raise `FitError` if targets come with rows to add to a version, because steps fitted on pairs keep their map."""
-    if request.targets is not None or target_encoder is not None:
-        raise FitError(f"steps fitted on pairs keep the map of {request.add_to}: rows are added without targets")
-
-
-def _stage_progress(name: str, on_progress: Progress) -> Progress:
-    return part_of(on_progress, *STAGES[name])
+        warnings.append(f"{encoded.blank} blank texts were left out")
+    if repeated := len(encoded.hashes) - len(sort_distinct(encoded.hashes)):
+        warnings.append(f"{repeated} rows repeat others; they count in the fit, and once among the held-out")
+    return warnings

@@ -10,7 +10,7 @@ import numpy as np
 
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import SourceError
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.requests import FitRequest
 from lathe.training.sources.readers import BUILT_IN
 from lathe.training.sources.source import Source, open_source
 from lathe.transforms.files import create_file, make_folder
@@ -39,8 +39,8 @@ class OutOfDomainTexts:
 
         A fit on the docstrings themselves gets Python's language reference instead of them.
         """
-        built_in = {"pydoc-topics": "pydoc:topics"} if request.source == "pydoc:" else {"pydoc": "pydoc:"}
-        return cls(built_in | dict(request.out_of_domain))
+        built_in = {"pydoc-topics": "pydoc:topics"} if request.source.path == "pydoc:" else {"pydoc": "pydoc:"}
+        return cls(built_in | request.out_of_domain)
 
     def read(self, name: str) -> list[str]:
         """Return the texts sampled from a corpus; see `sample_texts`."""

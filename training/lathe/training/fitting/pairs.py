@@ -1,83 +1,308 @@
-"""Targets of a fit on pairs: the vectors of the source's rows in another encoder's space."""
+"""Pairs of a query and a relevant document, from a file to vectors: some to fit on, others to certify with."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from lathe.training.encoder.text_encoder import TextEncoder
-from lathe.training.errors import FitError
-from lathe.training.fitting.encoding import EncodedSource, encode_source
-from lathe.training.fitting.engines import Engine
-from lathe.training.sources.source import Source, open_source
-from lathe.training.workspace import claim_workspace_folder
-from lathe.transforms.chain import Chain
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.encoder.text_encoder import TextEncoder, encode_queries
+from lathe.training.errors import FitError, SourceError
+from lathe.training.fitting.encoded_shards import hash_row
+from lathe.training.fitting.encoding import EncodedSource
+from lathe.training.fitting.out_of_domain import OutOfDomainTexts
+from lathe.training.fitting.requests import Pairs
+from lathe.training.sources.source import open_source, split_field
+from lathe.training.split_half import cut_in_two
+from lathe.transforms.base import QueryPairs
 from lathe.transforms.progress import Progress
-from lathe.transforms.vectors import Vectors
+from lathe.transforms.vectors import FloatArray
+
+FIELD_NAMES = (("query", "document"), ("anchor", "positive"))
+"""Fields of a file of pairs that names none; the second are those of `lathe synthesize`."""
+
+TEST_SHARE = 0.2
+"""Share of the queries that is held out to certify with, unless other pairs are given for that."""
+
+MIN_TEST_QUERIES = 30
+"""Minimum number of queries to certify with: the interval of a mean needs some."""
+
+MAX_HALVES = 100
+"""Maximum number of out-of-domain texts of each corpus that are cut in two."""
+
+MAX_DOCUMENTS = 20_000
+"""Maximum number of documents that queries search: relevant ones, and rows of the source evenly spaced."""
 
 
-def require_pairs_or_none(chain: Chain, targets: str | None, encoder: object | None) -> None:
-    """Raise `FitError` unless targets are given exactly if a step is fitted on pairs, and by one argument only.
+@dataclass(frozen=True)
+class PairTexts:
+    """Texts of queries with the documents that are relevant to them.
 
-    Args:
-        chain: the chain to fit.
-        targets: source of target vectors, or None.
-        encoder: target encoder, or None.
+    Attributes:
+        documents: texts of the relevant documents by query; queries are distinct in lower case and single spaces.
+        repeated: number of pairs that repeat others.
     """
-    if targets is not None and encoder is not None:
-        raise FitError("name a source of target vectors or a target encoder, not both")
-    paired = [step.kind for step in chain.transforms if step.paired]
-    given = targets is not None or encoder is not None
-    if paired and not given:
-        raise FitError(f"{paired[0]} is fitted on pairs: name the target encoder, or a source of target vectors")
-    if given and not paired:
-        raise FitError("no step is fitted on targets; procrustes and low_rank_affine are")
+
+    documents: dict[str, list[str]]
+    repeated: int
+
+    def select(self, queries: Sequence[str]) -> "PairTexts":
+        """Return the pairs of some queries."""
+        return PairTexts({query: self.documents[query] for query in queries}, 0)
 
 
-@contextmanager
-def encode_targets(
-    written: str | None,
-    source: Source,
-    encoder: TextEncoder | None,
-    encoded: EncodedSource,
-    workspace: Path,
-    on_progress: Progress,
-    engine: Engine,
-) -> Iterator[Vectors | None]:
-    """Encode or read the targets of an encoded source and yield them, one for each row, `(n, k)`; None without any.
+@dataclass(frozen=True)
+class EncodedPairs:
+    """Vectors of pairs.
 
-    The vectors exist only within the block; see `claim_workspace_folder`.
+    Attributes:
+        fit: pairs that steps learn from; None if there are none.
+        test: pairs to certify with, of other queries, over the same documents.
+        out_of_domain: halves of out-of-domain texts by corpus: the first half as query, the second as document.
+        warnings: what was left out, for the certificate.
+    """
+
+    fit: QueryPairs | None
+    test: QueryPairs
+    out_of_domain: dict[str, QueryPairs]
+    warnings: list[str]
+
+
+def read_pairs(pairs: Pairs) -> PairTexts:
+    """Read pairs from a file, one on each row, or from a request; leave blank ones out.
 
     Args:
-        written: a source of target vectors, as `open_source` reads it; None encodes the source's own texts.
-        source: the source that is fitted on.
-        encoder: target encoder; None for target vectors.
-        encoded: the source as vectors.
-        workspace: folder for workspace folders.
-        on_progress: called with progress in [0, 1] and a message.
-        engine: encodes the targets.
+        pairs: the pairs of a request, or a source of texts with two fields, `FILE#query,document`; without names those
+            of `FIELD_NAMES`.
 
     Raises:
-        SourceError: if the targets cannot be read.
-        FitError: if the targets are texts without an encoder, differ in number from the rows, or the source has files
-            left out.
+        FitError: if not two fields are named, they hold vectors or differ in length, or no row holds a pair.
+        SourceError: if the file cannot be read, or has other fields.
     """
-    if written is None and encoder is None:
-        yield None
-        return
-    if written is not None and encoded.left_out:
-        left_out = ", ".join(encoded.left_out)
-        raise FitError(f"{left_out} of the source was left out: its rows and the targets are no pairs")
-    targets = source if written is None else open_source(written)
-    if encoder is None and targets.kind() == "texts":
-        raise FitError(f"the targets {targets.name} are texts; they must be vectors, or name a target encoder")
-    with claim_workspace_folder(
-        workspace, f"{targets.workspace_key(encoder.vectors_key if encoder else None)[:30]}-t"
-    ) as folder:
-        found = encode_source(targets, encoder, folder, on_progress, engine)
-        have, wanted = found.vectors.shape[0], encoded.vectors.shape[0]
-        if have != wanted:
-            raise FitError(
-                f"the targets have {have} rows and the source {wanted}: they must be pairs "
-                "(blank texts count for nothing)"
-            )
-        yield found.vectors
+    if not isinstance(pairs, str):
+        return gather_pairs((pair.query, pair.document) for pair in pairs)
+    path, given = split_field(pairs)
+    named = tuple(name.strip() for name in given.split(",")) if given else None
+    if named is not None and len(named) != 2:
+        raise FitError(f"pairs have two fields, as in {path}#query,document, not {given!r}")
+    queries, documents = _read_columns(path, FIELD_NAMES if named is None else (named,))
+    if len(queries) != len(documents):
+        raise FitError(f"the pairs of {path} have {len(queries)} queries and {len(documents)} documents")
+    found = gather_pairs(zip(queries, documents, strict=True))
+    if not found.documents:
+        raise FitError(f"the file of pairs {path} holds none")
+    return found
+
+
+def gather_pairs(pairs: Iterable[tuple[str, str]]) -> PairTexts:
+    """Return pairs of a query and a document by query, without blank ones; the first spelling of a query counts."""
+    found: dict[str, tuple[str, dict[str, None]]] = {}
+    count = 0
+    for query, document in pairs:
+        if query.strip() and document.strip():
+            count += 1
+            found.setdefault(normalize_query(query), (query, {}))[1][document] = None
+    texts = {query: list(answers) for query, answers in found.values()}
+    return PairTexts(texts, count - sum(map(len, texts.values())))
+
+
+def _read_columns(path: str, candidates: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Return the texts of the two fields of the first candidate that the file has; raise `SourceError` for none."""
+    for number, names in enumerate(candidates, 1):
+        try:
+            columns = [_read_texts(f"{path}#{name}") for name in names]
+        except SourceError:
+            if number == len(candidates):
+                raise
+        else:
+            return columns[0], columns[1]
+    raise AssertionError("there is at least one candidate")
+
+
+def _read_texts(written: str) -> list[str]:
+    """Return all texts of a source; raise `FitError` if it holds vectors."""
+    texts: list[str] = []
+    for batch in open_source(written).batches():
+        if not isinstance(batch.values, list):
+            raise FitError(f"the pairs {written!r} hold vectors; they must hold texts, which are encoded")
+        texts += batch.values
+    return texts
+
+
+def normalize_query(text: str) -> str:
+    """Return a text in lower case with single spaces: queries that differ in nothing else are the same."""
+    return " ".join(text.lower().split())
+
+
+def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
+    """Split pairs by query into those to fit on and `TEST_SHARE` to certify with.
+
+    Raises:
+        FitError: if fewer than `MIN_TEST_QUERIES` queries would be left to certify with.
+    """
+    queries = list(pairs.documents)
+    held = int(len(queries) * TEST_SHARE)
+    if held < MIN_TEST_QUERIES:
+        raise FitError(
+            f"the pairs have {len(queries)} different queries: a fifth of them certifies the chain, and that must be "
+            f"at least {MIN_TEST_QUERIES}; give more, or test pairs of their own"
+        )
+    order = np.random.default_rng(seed).permutation(len(queries))
+    test, fit = ([queries[i] for i in np.sort(part)] for part in (order[:held], order[held:]))
+    return pairs.select(fit), pairs.select(test)
+
+
+def require_apart(fit: PairTexts, test: PairTexts, quote: bool = True) -> None:
+    """Raise `FitError` if a query to certify with is among those to fit on; the message quotes one if `quote`."""
+    known = {normalize_query(query) for query in fit.documents}
+    if shared := [query for query in test.documents if normalize_query(query) in known]:
+        such = f", such as {shared[0][:60]!r}" if quote else ""
+        raise FitError(
+            f"{len(shared)} queries of the test pairs are among the pairs to fit on{such}: they would measure what was "
+            "learned by heart; leave them out of one of the two"
+        )
+
+
+def divide_pairs(
+    fit: PairTexts | None, test: PairTexts | None, seed: int, quote: bool = True
+) -> tuple[PairTexts | None, PairTexts]:
+    """Return the pairs to fit on and those to certify with; without the latter, split `TEST_SHARE` off the former.
+
+    The pairs to fit on are None if only pairs to certify with are given.
+
+    Args:
+        fit: pairs to fit on, or None.
+        test: pairs to certify with, or None; at least one of the two is given.
+        seed: seed of the split.
+        quote: whether messages of errors may quote a query.
+
+    Raises:
+        FitError: for fewer than `MIN_TEST_QUERIES` queries to certify with, or if one of them is among those to fit on.
+    """
+    if test is None:
+        assert fit is not None
+        return split_pairs(fit, seed)
+    if len(test.documents) < MIN_TEST_QUERIES:
+        raise FitError(f"the test pairs have {len(test.documents)} queries, at least {MIN_TEST_QUERIES} are needed")
+    if fit is not None:
+        require_apart(fit, test, quote)
+    return fit, test
+
+
+def encode_pairs(
+    pairs: Pairs | None,
+    test_pairs: Pairs | None,
+    encoder: TextEncoder | None,
+    encoded: EncodedSource,
+    out_of_domain: OutOfDomainTexts,
+    seed: int,
+    on_progress: Progress,
+    quote: bool = True,
+) -> EncodedPairs | None:
+    """Read, split and encode pairs; None if none are named.
+
+    Queries get the encoder's prompt `query` if it has one. A document that is a row of the source is not encoded again,
+    and other rows of the source are searched too, so that relevant documents have rivals.
+
+    Args:
+        pairs: pairs to fit on; without test pairs a part of them certifies the chain.
+        test_pairs: pairs to certify with.
+        encoder: encoder of the source.
+        encoded: the source as vectors.
+        out_of_domain: corpora, the halves of whose texts search each other.
+        seed: seed of the split.
+        on_progress: called with progress in [0, 1] and a message.
+        quote: whether messages of errors may quote a query.
+
+    Raises:
+        FitError: without an encoder, for too few pairs, or for test queries among those to fit on.
+        SourceError: if a file cannot be read.
+    """
+    if pairs is None and test_pairs is None:
+        return None
+    if encoder is None:
+        raise FitError("pairs of query and document are texts: name the encoder of the vectors")
+    on_progress(0.0, "encoding queries and documents of pairs")
+    read = [None if written is None else read_pairs(written) for written in (pairs, test_pairs)]
+    fit, test = divide_pairs(read[0], read[1], seed, quote)
+    sides = [one for one in (fit, test) if one is not None]
+    places, documents = _gather_documents(
+        [text for one in sides for answers in one.documents.values() for text in answers], encoder, encoded
+    )
+    mapped = [
+        QueryPairs(
+            encode_queries(encoder, list(one.documents)),
+            documents,
+            _list_relevant(one, places),
+        )
+        for one in sides
+    ]
+    warnings = [
+        f"{one.repeated} pairs repeat others and count once" for one in read if one is not None and one.repeated
+    ]
+    return EncodedPairs(
+        mapped[0] if fit is not None else None,
+        mapped[-1],
+        _encode_all_halves(out_of_domain, encoder),
+        warnings,
+    )
+
+
+def _list_relevant(pairs: PairTexts, places: dict[int, int]) -> NDArray[np.int64]:
+    """Return the rows of queries and documents of pairs `(p, 2)`; texts with one hash are one document."""
+    rows = (
+        (query, places[hash_row(text.encode())])
+        for query, answers in enumerate(pairs.documents.values())
+        for text in answers
+    )
+    return np.array(sorted(set(rows)), np.int64)
+
+
+def _gather_documents(
+    texts: list[str], encoder: TextEncoder, encoded: EncodedSource
+) -> tuple[dict[int, int], FloatArray]:
+    """Return the place of each text's vector, by the text's hash, and the vectors `(m, d)`.
+
+    Further rows of the source, evenly spaced, fill the vectors up to `MAX_DOCUMENTS`.
+    """
+    wanted = {hash_row(text.encode()): text for text in texts}
+    order = np.argsort(encoded.hashes, kind="stable")
+    keys = np.array(list(wanted), np.uint64)
+    found = np.searchsorted(encoded.hashes[order], keys).clip(max=len(order) - 1)
+    rows = order[found]
+    there = encoded.hashes[rows] == keys
+    lacking = [text for text, known in zip(wanted.values(), there, strict=True) if not known]
+    _, first = np.unique(encoded.hashes, return_index=True)
+    others = np.setdiff1d(first, rows[there])
+    spread = np.linspace(0, len(others) - 1, min(len(others), max(0, MAX_DOCUMENTS - len(wanted)))).astype(int)
+    parts = [
+        np.array(encoded.vectors[rows[there]]),
+        *([encoder.encode(lacking).vectors] if lacking else []),
+        np.array(encoded.vectors[np.sort(others)[spread]]),
+    ]
+    ordered = [*keys[there].tolist(), *keys[~there].tolist()]
+    return {key: place for place, key in enumerate(ordered)}, np.concatenate(parts)
+
+
+def _encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[str, QueryPairs]:
+    """Cut each corpus's texts in two and return the first halves as queries paired with the second, by corpus.
+
+    Corpora with too few texts that are long enough are left out, see `_encode_halves`.
+    """
+    halves = {name: _encode_halves(texts, encoder) for name, texts in corpora.read_all().items()}
+    return {name: pairs for name, pairs in halves.items() if pairs is not None}
+
+
+def _encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:
+    """Cut up to `MAX_HALVES` texts in two; return the first halves as queries, each paired with its second half.
+
+    None if fewer than `MIN_TEST_QUERIES` texts are long enough to be cut.
+    """
+    long_enough = [cut for text in texts if (cut := cut_in_two(text)) is not None]
+    if len(long_enough) < MIN_TEST_QUERIES:
+        return None
+    chosen = np.linspace(0, len(long_enough) - 1, min(MAX_HALVES, len(long_enough))).astype(int)
+    cuts = [long_enough[i] for i in chosen]
+    queries = encode_queries(encoder, [first for first, _ in cuts])
+    documents = encoder.encode([second for _, second in cuts]).vectors
+    return QueryPairs(queries, documents, np.column_stack([np.arange(len(cuts))] * 2))

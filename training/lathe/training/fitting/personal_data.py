@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lathe.training.errors import FitError
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.requests import FitRequest
 from lathe.transforms.vectors import FloatArray
 
 MIN_QUERIES = 100
@@ -18,20 +18,6 @@ MIN_QUERIES = 100
 
 KEPT = "learned matrices and averages; no texts, and no vectors of single queries"
 """What outlives a fit on personal data, for certificates."""
-
-FIELDS = ("queries", "pairs", "test_pairs")
-"""Fields of a fit that name files of queries."""
-
-
-def list_query_fields(request: FitRequest) -> list[str]:
-    """Return which of `FIELDS` are set in the request."""
-    return [field for field in FIELDS if getattr(request, field) is not None]
-
-
-def require_query_files(request: FitRequest) -> None:
-    """Raise `FitError` if `personal_data` is set and the request names no file of queries or pairs."""
-    if request.personal_data and not list_query_fields(request):
-        raise FitError("personal data are marked, and there are none: the mark is for queries, pairs and test pairs")
 
 
 def require_many_queries(request: FitRequest, queries: FloatArray | None) -> None:
@@ -52,4 +38,4 @@ def describe_personal_data(request: FitRequest) -> dict[str, Any]:
     """Return the certificate's entry `personal_data`: the fields set and what is kept of them; {} if it is not set."""
     if not request.personal_data:
         return {}
-    return {"personal_data": {"fields": list_query_fields(request), "kept": KEPT}}
+    return {"personal_data": {"fields": request.query_fields, "kept": KEPT}}

@@ -106,7 +106,7 @@ class Stacked:
         return self._read_range(0, len(self)).astype(dtype or np.float32, copy=bool(copy))
 
 
-class Rows:
+class Selection:
     """Lazy selection of rows of vectors on disk; indexing reads the rows it asks for.
 
     Args:

@@ -17,7 +17,7 @@ from lathe.training.encoder.spec import EncoderSpec, StoreSettings
 from lathe.training.encoder.upstream.calls import Usage
 from lathe.training.encoder.upstream.encoder import UpstreamEncoder, place_error
 from lathe.training.encoder.upstream.space import normalize_rows
-from lathe.training.encoder.upstream.store import StoredVector
+from lathe.training.encoder.vector_database import StoredVector
 from lathe.training.errors import EncoderError, TrainingError, locate_error
 from lathe.training.thread_problem import ThreadProblem
 

@@ -1,6 +1,6 @@
 """Fitting of chains, as jobs."""
 
-from typing import Any
+from pathlib import Path
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -13,9 +13,8 @@ from lathe.service.codec import as_vectors, dump_json, dump_npy
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.http.answers import answer_job
-from lathe.service.http.json_body import read_json, validate_json
+from lathe.service.http.json_body import parse_object, read_json, validate_object
 from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.schemas import FitBody, PairBody, SourceBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.inputs import (
     FILE_OF_PAIRS,
@@ -25,28 +24,21 @@ from lathe.service.jobs.inputs import (
     FILE_OF_TEST_PAIRS,
 )
 from lathe.service.jobs.requests import FitJob
-from lathe.service.jobs.sources import (
-    receive,
-    require_distinct,
-    resolve_allowed_path,
-)
+from lathe.service.jobs.sources import JobSource, receive, require_distinct, resolve_allowed_path
 from lathe.service.jobs.store import Job
 from lathe.service.services import ADMIN, Services, ServicesDep
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.fitting.fit import require_no_targets
-from lathe.training.fitting.fit_request import CODES, FitRequest
-from lathe.training.fitting.gates import require_gates
-from lathe.training.fitting.incremental import require_moments
-from lathe.training.fitting.pairs import require_pairs_or_none
-from lathe.training.fitting.personal_data import require_query_files
-from lathe.training.fitting.query_pairs import divide_pairs, gather_pairs, require_query_pairs_or_none
-from lathe.transforms.base import Transform
-from lathe.transforms.chain import Chain, build_steps
+from lathe.training.fitting.earlier_version import require_moments
+from lathe.training.fitting.pairs import divide_pairs, read_pairs
+from lathe.training.fitting.requests import AddRows, FitRequest, NewFit, Pairs, RowSource
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
 
+PAIR_FILES = {"pairs": FILE_OF_PAIRS, "test_pairs": FILE_OF_TEST_PAIRS}
+"""Name of the file in which pairs of a field go with the job."""
 
-@router.post("/fit-transform", dependencies=ADMIN, openapi_extra=describe_body(FitBody), status_code=202)
+
+@router.post("/fit-transform", dependencies=ADMIN, openapi_extra=describe_body(NewFit, AddRows), status_code=202)
 async def fit_transform(request: Request, services: ServicesDep) -> Response:
     """Queue the fit of a chain; answer 202 with the URL of the job."""
     services.require_writable()
@@ -57,70 +49,87 @@ async def fit_transform(request: Request, services: ServicesDep) -> Response:
 def _create_fit_job(services: Services, json_body: bytes) -> Job:
     """Check a fit as far as possible before the work begins, then queue its job with the data sent.
 
-    The fit is of new steps, or adds rows to a version. Vectors for which neither the request nor that version names an
-    encoder are fitted without one.
+    Vectors for which neither the request nor the version to add to names an encoder are fitted without one.
     """
-    body = validate_json(json_body, FitBody)
-    require_name(body.name)
-    require_gates(body.gates)
-    version = None if body.add_to is None else _load_version_with_moments(body.add_to, services)
-    chain = _build_new_chain(body) if version is None else version.chain
-    encoder = body.encoder or (chain.metadata.get("encoder") or {}).get("name")
+    content = parse_object(json_body)
+    if content.get("add_to") is not None:
+        return _queue_addition(validate_object(content, AddRows), services)
+    return _queue_new_fit(validate_object(content, NewFit), services)
+
+
+def _queue_new_fit(request: NewFit, services: Services) -> Job:
+    """Queue the fit of new steps."""
+    require_name(request.name)
+    request.check()
+    engine = services.embedder.find_engine(request.encoder, param="encoder")
+    source, spec = _receive_source(request, request.encoder, engine, services)
+    dimensions = _count_dimensions(source, spec, engine)
+    if dimensions is not None:
+        request.build_chain().signature(dimensions)
+
+    target = None
+    if request.target_encoder is not None:
+        target = services.embedder.find_engine(request.target_encoder, param="target_encoder").spec
+    files = dict(source.files)
+    paths = _store_queries(request.queries, dimensions, files, services) | _store_targets(
+        request.targets, files, services
+    )
+    return _submit(request, spec, target, paths, source, files, services)
+
+
+def _queue_addition(request: AddRows, services: Services) -> Job:
+    """Queue the addition of rows to a version."""
+    require_name(request.name)
+    request.check()
+    version = services.registry.load(request.add_to)
+    require_moments(version.ref, version.chain.metadata)
+    encoder = request.encoder or (version.chain.metadata.get("encoder") or {}).get("name")
     engine = services.embedder.find_engine(encoder, param="encoder")
-    source = receive(body.source, services.settings.data_root)
-    spec: EncoderSpec | None = engine.spec
+    source, spec = _receive_source(request, encoder, engine, services)
+    _require_same_encoder(version, spec, engine)
+    dimensions = _count_dimensions(source, spec, engine)
+    if dimensions is not None:
+        version.chain.signature(dimensions)
+
+    request = request.model_copy(update={"add_to": version.ref})
+    return _submit(request, spec, None, {}, source, dict(source.files), services)
+
+
+def _receive_source(
+    request: FitRequest, encoder: str | None, engine: Engine, services: Services
+) -> tuple[JobSource, EncoderSpec | None]:
+    """Return the rows to fit on, and the spec of their encoder; None for vectors for which none is named.
+
+    Args:
+        request: the fit.
+        encoder: name of the encoder that the request, or the version to add to, names; None without one.
+        engine: that encoder, or the default one.
+        services: settings with the data root.
+
+    Raises:
+        ServiceError, SourceError: if the source cannot be used, or has too few distinct rows.
+    """
+    source = receive(request.source, services.settings.data_root)
+    require_distinct(source, "a fit")
+    return source, engine.spec if source.texts or encoder is not None else None
+
+
+def _count_dimensions(source: JobSource, spec: EncoderSpec | None, engine: Engine) -> int | None:
+    """Return the dimensions of the vectors to fit on; None if they are not known yet.
+
+    Raises:
+        ConflictError: if vectors that were sent do not have those of their encoder.
+    """
+    if spec is None:
+        return source.width
     dimensions = engine.info.dimensions if engine.info else None
-    if not source.texts and encoder is None:
-        spec, dimensions = None, source.width
-    elif None not in (dimensions, source.width) and dimensions != source.width:
+    if None not in (dimensions, source.width) and dimensions != source.width:
         raise ConflictError(
             f"the source's vectors have {source.width} dimensions, those of {engine.spec.name} have {dimensions}",
             param="source.vectors",
             code="space_mismatch",
         )
-    require_distinct(source, "a fit")
-    if version is not None:
-        _require_same_encoder(version, spec, engine)
-    if dimensions is not None:
-        chain.signature(dimensions)
-    request = FitRequest(
-        name=body.name,
-        steps=[] if version else _list_steps(chain, body),
-        source=source.path,
-        normalize=body.normalize,
-        gates=body.gates,
-        promote=body.promote,
-        seed=body.seed,
-        targets=None if body.targets is None else _locate_targets(body.targets, services, source.files),
-        keep_moments=body.keep_moments,
-        add_to=version.ref if version else None,
-        bytes=body.bytes,
-        queries=None if body.queries is None else _locate_queries(body.queries, services, source.files, dimensions),
-        pairs=_store_pairs(body.pairs, FILE_OF_PAIRS, source.files),
-        test_pairs=_store_pairs(body.test_pairs, FILE_OF_TEST_PAIRS, source.files),
-        personal_data=body.personal_data,
-        prompt_name=body.prompt_name,
-        serve_dimensions=body.serve_dimensions,
-    )
-    require_query_files(request)
-    target = (
-        services.embedder.find_engine(body.target_encoder, param="target_encoder").spec if body.target_encoder else None
-    )
-    if version is None:
-        require_pairs_or_none(chain, request.targets, target)
-        require_query_pairs_or_none(chain, request.pairs, request.test_pairs)
-    else:
-        require_no_targets(request, target)
-    _require_usable_pairs(body)
-    files = tuple(source.files)
-    job = FitJob(encoder=spec, request=request, target_encoder=target, transform=body.transform, files=files)
-    return services.jobs.submit("fit", job.to_json(), source.files)
-
-
-def _load_version_with_moments(ref: str, services: Services) -> LoadedChain:
-    loaded = services.registry.load(ref)
-    require_moments(loaded.ref, loaded.chain.metadata)
-    return loaded
+    return dimensions
 
 
 def _require_same_encoder(version: LoadedChain, spec: EncoderSpec | None, engine: Engine) -> None:
@@ -141,59 +150,97 @@ def _require_same_encoder(version: LoadedChain, spec: EncoderSpec | None, engine
         )
 
 
-def _build_new_chain(body: FitBody) -> Chain:
-    codes = [] if body.bytes is None else [{"kind": CODES, "bytes": body.bytes}]
-    # An object of two sides is one step, which codes may follow as they follow a list.
-    steps = [step.spec() for step in build_steps(body.steps)] if isinstance(body.steps, dict) else body.steps or []
-    chain = Chain(build_steps([*steps, *codes]), body.normalize)
-    if body.queries is not None and not any(isinstance(s, Transform) and s.takes_queries for s in chain.transforms):
-        raise BadValueError("no step is fitted on queries; give bytes, or a step such as codes", param="queries")
-    return chain
+def _submit(
+    request: NewFit | AddRows,
+    spec: EncoderSpec | None,
+    target: EncoderSpec | None,
+    paths: dict[str, str],
+    source: JobSource,
+    files: dict[str, bytes],
+    services: Services,
+) -> Job:
+    """Store the pairs among the job's files, and queue the job.
+
+    Args:
+        request: the fit.
+        spec: encoder of the rows, or None.
+        target: encoder of the targets, or None.
+        paths: where the job reads queries and targets, by field.
+        source: the rows to fit on.
+        files: contents of the files that go with the job, by name; those of pairs are added.
+        services: the services.
+    """
+    data_root = services.settings.data_root
+    fit_pairs = request.pairs if isinstance(request, NewFit) else None
+    _require_usable_pairs(request, fit_pairs)
+    for field, pairs in (("pairs", fit_pairs), ("test_pairs", request.test_pairs)):
+        if pairs is not None:
+            paths[field] = _store_pairs(field, pairs, files, data_root)
+    corpora = {name: resolve_allowed_path(path, data_root) for name, path in request.out_of_domain.items()}
+    located = request.with_paths(paths | {"source": source.path}).model_copy(update={"out_of_domain": corpora})
+    job = FitJob(encoder=spec, target_encoder=target, request=located, files=tuple(files))
+    return services.jobs.submit("fit", job.to_json(), files)
 
 
-def _list_steps(chain: Chain, body: FitBody) -> list[dict[str, Any]]:
-    """Return the specs of a chain's steps, without codes that a budget of bytes adds."""
-    return chain.specs() if body.bytes is None else chain.specs()[:-1]
+def _require_usable_pairs(request: FitRequest, fit_pairs: Pairs | None) -> None:
+    """Check that the pairs that were sent can be divided into some to fit on and some to certify with.
 
-
-def _store_pairs(pairs: list[PairBody] | None, name: str, files: dict[str, bytes]) -> str | None:
-    if pairs is None:
-        return None
-    if not pairs:
+    Raises:
+        BadValueError: for an empty list.
+        FitError: for too few queries, or if queries to certify with are among those to fit on.
+    """
+    if [] in (fit_pairs, request.test_pairs):
         raise BadValueError("the list of pairs is empty", param="pairs")
+    if isinstance(fit_pairs, str) or isinstance(request.test_pairs, str):
+        return  # files are read by the job
+    fit, test = (None if pairs is None else read_pairs(pairs) for pairs in (fit_pairs, request.test_pairs))
+    if fit is not None or test is not None:
+        divide_pairs(fit, test, request.seed, quote=not request.personal_data)
+
+
+def _store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: Path | None) -> str:
+    """Return the path from which the job reads pairs; those that were sent are added to its files."""
+    if isinstance(pairs, str):
+        return resolve_allowed_path(pairs, data_root)
+    name = PAIR_FILES[field]
     files[name] = b"\n".join(dump_json({"query": pair.query, "document": pair.document}) for pair in pairs)
     return name
 
 
-def _require_usable_pairs(body: FitBody) -> None:
-    fit, test = (
-        None if pairs is None else gather_pairs((pair.query, pair.document) for pair in pairs)
-        for pairs in (body.pairs, body.test_pairs)
-    )
-    if fit is not None or test is not None:
-        divide_pairs(fit, test, body.seed, quote=not body.personal_data)
+def _store_queries(
+    queries: RowSource | None, dimensions: int | None, files: dict[str, bytes], services: Services
+) -> dict[str, str]:
+    """Return the path from which the job reads queries, by field; those that were sent are added to its files.
 
-
-def _locate_queries(source: SourceBody, services: Services, files: dict[str, bytes], dimensions: int | None) -> str:
-    """Return the path or file name from which a fitting job reads example queries, which weight its codes."""
-    received = receive(source, services.settings.data_root)
+    Raises:
+        BadValueError: if they do not have the dimensions of the rows to fit on.
+    """
+    if queries is None:
+        return {}
+    received = receive(queries, services.settings.data_root)
     if None not in (dimensions, received.width) and dimensions != received.width:
         raise BadValueError(
             f"the queries have {received.width} dimensions, the fitted vectors {dimensions}", param="queries"
         )
     if not received.files:
-        return received.path
+        return {"queries": received.path}
     name = FILE_OF_QUERY_TEXTS if received.texts else FILE_OF_QUERIES
     files[name] = received.files[received.path]
-    return name
+    return {"queries": name}
 
 
-def _locate_targets(source: SourceBody, services: Services, files: dict[str, bytes]) -> str:
-    """Return the path of the target vectors of a fit on pairs; add vectors sent with the request to the job's files."""
-    if source.texts is not None:
+def _store_targets(targets: RowSource | None, files: dict[str, bytes], services: Services) -> dict[str, str]:
+    """Return the path from which the job reads targets, by field; those that were sent are added to its files.
+
+    Raises:
+        BadValueError: if they are texts.
+    """
+    if targets is None:
+        return {}
+    if targets.texts is not None:
         raise BadValueError("targets are vectors; for texts name their target_encoder", param="targets.texts")
-    if source.path is not None:
-        return resolve_allowed_path(source.path, services.settings.data_root)
-    rows = source.vectors or []
+    if targets.path is not None:
+        return {"targets": resolve_allowed_path(targets.path, services.settings.data_root)}
+    rows = targets.vectors or []
     files[FILE_OF_TARGETS] = dump_npy(as_vectors(rows, max_rows=len(rows) + 1))
-    return FILE_OF_TARGETS
+    return {"targets": FILE_OF_TARGETS}

@@ -4,15 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lathe.service.chains.fits import FitContext, run_fit
 from lathe.service.home import Home
-from lathe.service.jobs.kinds.fit import run_fit
 from lathe.service.registries import open_registry
 from lathe.service.settings import Settings
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import AdviceError, TrainingError
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.requests import NewFit, RowSource
 from lathe.training.sources.local import RootedFile
 from lathe.transforms.chain import parse_steps
 from lathe.transforms.errors import TransformError
@@ -54,8 +54,8 @@ def fit_recommended(
     registry = open_registry(home, settings.redis_url)
     steps = [step.spec() for step in parse_steps(written)]
     pairs = question.pairs if adapter else None
-    request = FitRequest(name, steps, question.source, seed=question.seed, pairs=pairs)
-    return run_fit(request, encoder, registry, home.vectors, on_progress, command, job=job)
+    request = NewFit(name=name, steps=steps, source=RowSource(path=question.source), seed=question.seed, pairs=pairs)
+    return run_fit(request, FitContext(registry, home.vectors, command, encoder, job=job), on_progress)
 
 
 def run_advice_job(asked: "AdviseJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def run_advice_job(asked: "AdviseJob", folder: Path, settings: Settings, on_prog
     home, name = Home(settings.home), asked.fit
     share = ADVICE_SHARE if name else 1.0
     on_progress(0.0, "loading the encoder")
-    encoder = open_encoder(asked.encoder, settings.device, settings.upstream_store) if asked.encoder else None
+    encoder = open_encoder(asked.encoder, settings.device, settings.vector_stores) if asked.encoder else None
     found = advise(question, encoder, home.vectors, part_of(on_progress, 0.0, share))
     write_synced(folder / REPORT, render_html(found).encode())
     result = to_json(found) | {"report_url": f"/jobs/{folder.name}/report"}

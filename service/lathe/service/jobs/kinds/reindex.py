@@ -160,7 +160,7 @@ def _build_generation(
     if asked.encoder is not None:
         text_field = asked.text_field
         on_progress(0.0, "loading the encoder")
-        encoder = with_document_prompt(open_encoder(asked.encoder, settings.device, settings.upstream_store))
+        encoder = with_document_prompt(open_encoder(asked.encoder, settings.device, settings.vector_stores))
         reembedding = Reembedding(record, encoder, text_field, _read_new_texts(job), report)
         replace_synced(folder / MOVING, json.dumps({"text_field": text_field}).encode())
         fit_bridge(*reembedding.sample_pairs(present), spec, folder)

@@ -20,7 +20,8 @@ from lathe.training.encoder.upstream.calls import OnUsage, UpstreamCalls, Usage
 from lathe.training.encoder.upstream.client import CallError, UpstreamClient, count_call_texts
 from lathe.training.encoder.upstream.protocols import PROTOCOLS, Answer, CallOptions
 from lathe.training.encoder.upstream.space import UpstreamSpace, find_usable, normalize_rows
-from lathe.training.encoder.upstream.store import StoredVector, UpstreamStore
+from lathe.training.encoder.upstream.store import UpstreamStore
+from lathe.training.encoder.vector_database import StoredVector
 from lathe.training.endpoint import read_key
 from lathe.training.errors import (
     EncoderError,

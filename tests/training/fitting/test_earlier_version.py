@@ -2,11 +2,13 @@ import json
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from lathe.training.errors import FitError
-from lathe.training.fitting.fit import fit_chain, split_heldout
-from lathe.training.fitting.fit_request import FitRequest
-from lathe.training.fitting.incremental import EarlierVersion
+from lathe.training.fitting.earlier_version import EarlierVersion
+from lathe.training.fitting.fit import add_rows, fit_new_chain
+from lathe.training.fitting.requests import AddRows, NewFit
+from lathe.training.fitting.split import split_heldout
 from lathe.training.sources.docstrings import read_docstring_paragraphs
 from lathe.transforms import ArtifactError, Chain, StepError, parse_steps
 from lathe.transforms.artifact import TENSORS
@@ -31,9 +33,14 @@ def months(tmp_path_factory):
 
 def fit(source, encoder, workspace, steps=None, earlier=None, **request):
     """Fit a chain and return the result, its certificate, and the vectors fitted on and held out as arrays."""
-    given = [] if steps is None else [step.spec() for step in parse_steps(steps)]
-    asked = FitRequest("name", given, str(source), add_to=earlier and earlier.ref, **request)
-    with fit_chain(asked, encoder, workspace, no_progress, "lathe fit", earlier=earlier) as fitted:
+    if earlier is None:
+        specs = [step.spec() for step in parse_steps(steps)]
+        asked = NewFit(name="name", steps=specs, source=str(source), **request)
+        running = fit_new_chain(asked, encoder, workspace, no_progress, "lathe fit")
+    else:
+        asked = AddRows(name="name", source=str(source), add_to=earlier.ref, **request)
+        running = add_rows(asked, earlier, encoder, workspace, no_progress, "lathe fit")
+    with running as fitted:
         rows, heldout = split_heldout(fitted.encoded.hashes, asked.seed)
         vectors = np.array(fitted.encoded.vectors)
         return fitted, fitted.certificate, vectors[rows], vectors[heldout]
@@ -165,10 +172,10 @@ def test_added_vectors_of_other_dimensions_are_refused(vectors, workspace, tmp_p
         fit(vectors / "narrow.npy", None, workspace, earlier=save_and_read(chain, tmp_path, 1))
 
 
-def test_targets_are_refused_when_rows_are_added(vectors, workspace, tmp_path):
-    earlier = save_and_read(fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0], tmp_path, 1)
-    with pytest.raises(FitError, match="without targets"):
-        fit(vectors / "new.npy", None, workspace, earlier=earlier, targets=str(vectors / "old.npy"))
+@pytest.mark.parametrize("field", ["targets", "pairs", "queries", "steps", "bytes", "normalize", "keep_moments"])
+def test_what_steps_are_fitted_on_is_refused_when_rows_are_added(field):
+    with pytest.raises(ValidationError, match="add_to"):
+        AddRows(name="name", source="new.npy", add_to="name@1", **{field: "any"})
 
 
 def test_adding_rows_to_a_loaded_version_equals_adding_them_to_the_one_in_memory(vectors, workspace, tmp_path):

@@ -1,0 +1,158 @@
+"""Fits up to the registered version: shared by `lathe fit`, `lathe advise` and the jobs."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lathe.service.chains.names import require_name
+from lathe.service.chains.registry import Registry
+from lathe.service.errors import UnavailableError
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.errors import FitError
+from lathe.training.fitting.earlier_version import EarlierVersion
+from lathe.training.fitting.engines import LOCAL, Engine
+from lathe.training.fitting.fit import FittedChain, add_rows, fit_new_chain
+from lathe.training.fitting.requests import AddRows, FitRequest, NewFit
+from lathe.transforms.files import create_file
+from lathe.transforms.progress import Progress
+from lathe.transforms.vectors import row_blocks
+
+PATIENCE_SECONDS = 300.0
+"""Seconds for which a fit waits for Redis to come back, or to have room, before it gives up publishing its chain."""
+PASSING_CODES = ("redis_unreachable", "redis_full")
+"""Codes of refusals that may pass within `PATIENCE_SECONDS`."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FitContext:
+    """What a fit works with besides its request.
+
+    Attributes:
+        registry: registry to which the version is added.
+        workspace: folder for encoded vectors during the fit.
+        command: the user's command, for the provenance.
+        encoder: encoder of the texts, or of the vectors; None for vectors without an encoder.
+        target_encoder: encoder whose space the outputs should match, for steps fitted on targets.
+        engine: computes encodings and moments.
+        job: id of the job that fits; with Redis, a job that runs twice publishes one version.
+    """
+
+    registry: Registry
+    workspace: Path
+    command: str
+    encoder: TextEncoder | None = None
+    target_encoder: TextEncoder | None = None
+    engine: Engine = LOCAL
+    job: str | None = None
+
+
+def run_fit(
+    request: NewFit | AddRows, context: FitContext, on_progress: Progress, vectors_to: Path | None = None
+) -> dict[str, Any]:
+    """Fit a chain, add it to the registry, and make it live if wanted and its gates hold.
+
+    Requests for dimensions get the chain only if the request says `serve_dimensions`. Gates are the request's bounds on
+    the certificate: a chain that fails one is registered all the same, but not live.
+
+    Args:
+        request: what to fit.
+        context: encoders, registry and folders.
+        on_progress: called with progress in [0, 1] and a message.
+        vectors_to: .npy file for the source's vectors as the new chain transforms them; None to write none.
+
+    Returns:
+        `{chain: "name@1", promoted, failed_gates, size_routes, certificate}`; `promoted` is whether the version is
+        live, `size_routes` lists the sizes that were routed to it.
+
+    Raises:
+        TrainingError, TransformError: if the fit cannot be done, or `vectors_to` is no .npy file in an existing folder;
+            nothing is registered then.
+    """
+    require_name(request.name)
+    if vectors_to is not None and (vectors_to.suffix != ".npy" or not vectors_to.parent.is_dir()):
+        raise FitError(f"{vectors_to} must be a .npy file in a folder that is there")
+    with _begin_fit(request, context, on_progress) as fitted:
+        if vectors_to is not None:
+            _write_vectors(fitted, vectors_to)
+        return publish(fitted, request, context, on_progress)
+
+
+def _begin_fit(
+    request: NewFit | AddRows, context: FitContext, on_progress: Progress
+) -> AbstractContextManager[FittedChain]:
+    """Return the context manager that does the fit; for an addition, load the version first."""
+    if isinstance(request, NewFit):
+        return fit_new_chain(
+            request,
+            context.encoder,
+            context.workspace,
+            on_progress,
+            context.command,
+            context.target_encoder,
+            context.engine,
+        )
+    loaded = context.registry.load(request.add_to)
+    earlier = EarlierVersion.read(loaded.ref, loaded.chain, loaded.folder)
+    return add_rows(request, earlier, context.encoder, context.workspace, on_progress, context.command, context.engine)
+
+
+def publish(fitted: FittedChain, request: FitRequest, context: FitContext, on_progress: Progress) -> dict[str, Any]:
+    """Add a fitted chain to the registry, and return the result of the fit; see `run_fit`.
+
+    While Redis is unreachable or full, publishing waits up to `PATIENCE_SECONDS`.
+    """
+    registry = context.registry
+    promote = False if fitted.failed_gates else request.promote
+    add_version = partial(registry.publish, fitted.chain, request.name, promote, context.job, fitted.statistics)
+    version, live = wait_for_redis(add_version, on_progress)
+
+    served: list[str] = []
+    if live and request.serve_dimensions:
+        served = wait_for_redis(partial(registry.size_routes.serve_dimensions, request.name), on_progress)
+    return {
+        "chain": f"{request.name}@{version}",
+        "promoted": live,
+        "failed_gates": fitted.failed_gates,
+        "size_routes": served,
+        "certificate": fitted.certificate,
+    }
+
+
+def wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
+    """Call `change` and return its result; while Redis is unreachable or full, retry each second and say so."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return change()
+        except UnavailableError as error:
+            if error.code not in PASSING_CODES or time.monotonic() > deadline:
+                raise
+            on_progress(1.0, f"waiting: {error.message}")
+            time.sleep(1)
+
+
+def _write_vectors(fitted: FittedChain, path: Path) -> None:
+    """Write the source's vectors, transformed by the new chain in blocks, to a .npy file `(n, k)`.
+
+    The file appears under its name only when it is complete.
+    """
+    vectors, chain = fitted.encoded.vectors, fitted.chain
+    like = chain.transform(vectors[:1])  # codes have a width and dtype of their own
+    staging = path.with_name(f".{path.name}.partial")
+    create_file(staging).close()
+    out = np.lib.format.open_memmap(staging, "w+", like.dtype, (vectors.shape[0], like.shape[1]))
+
+    start = 0
+    for block in row_blocks(vectors):
+        out[start : start + len(block)] = chain.transform(block)
+        start += len(block)
+    out.flush()
+    del out
+    staging.replace(path)

@@ -1,0 +1,274 @@
+"""Requests of fits: the command, the body of `POST /fit-transform` and the job are the same objects.
+
+FitRequest      what every fit names: a chain, rows, an encoder, gates
+├── NewFit      fits new steps
+└── AddRows     adds rows to a version that stores moments; its steps and their order stay
+
+No library of the fit itself is imported here, because the command line reads this module for its help.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from lathe.training.errors import FitError
+from lathe.training.fitting.gates import require_gates
+from lathe.training.json_object import JsonObject
+from lathe.training.sources.bad_shards import BadShards
+
+if TYPE_CHECKING:
+    from lathe.transforms.chain import Chain
+
+CODES = "codes"
+"""Kind of the step that a budget of bytes adds."""
+
+MAX_BYTES = 16_384
+"""Maximum budget of bytes for the codes of a vector."""
+
+MIN_DISTINCT_ROWS = 4
+"""Minimum number of distinct rows of a source, so that some can be fitted on and some held out."""
+
+ROW_FIELDS = ("source", "queries", "targets")
+"""Fields with rows."""
+
+PAIR_FIELDS = ("pairs", "test_pairs")
+"""Fields with pairs of a query and a relevant document."""
+
+QUERY_FIELDS = ("queries", "pairs", "test_pairs")
+"""Fields that name queries, which may hold personal data."""
+
+
+class RowSource(JsonObject):
+    """Source of rows, of which exactly one of the three fields is set.
+
+    Attributes:
+        texts: texts, sent with the request.
+        vectors: vectors `(n, d)`, sent with the request.
+        path: a source as `open_source` reads it; a string in place of the object means the path.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    texts: list[str] | None = None
+    vectors: Annotated[
+        list[Any] | None, Field(json_schema_extra={"items": {"type": "array", "items": {"type": "number"}}})
+    ] = None
+    path: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def read_path(cls, content: Any) -> Any:
+        """Return the object that a string, which is a path, stands for."""
+        return {"path": content} if isinstance(content, str) else content
+
+    @model_validator(mode="after")
+    def require_exactly_one(self) -> "RowSource":
+        """Raise `ValueError` unless exactly one of the three fields is set."""
+        names = [name for name in ("texts", "vectors", "path") if getattr(self, name) is not None]
+        if len(names) != 1:
+            raise ValueError(f"give exactly one of texts, vectors and path, got {', '.join(names) or 'none'}")
+        return self
+
+    @property
+    def location(self) -> str:
+        """Path of the source; rows that were sent with the request are written to a file first.
+
+        Raises:
+            FitError: if they were not.
+        """
+        if self.path is None:
+            raise FitError("rows that are sent with a request must be written to a file before they are read")
+        return self.path
+
+
+class Pair(JsonObject):
+    """A query and a document that is relevant to it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    query: Annotated[str, Field(min_length=1)]
+    document: Annotated[str, Field(min_length=1)]
+
+
+Pairs = list[Pair] | str
+"""Pairs sent with the request, or a file of pairs, as `read_pairs` reads it."""
+
+
+class FitRequest(JsonObject):
+    """What every fit names.
+
+    Attributes:
+        name: name of the chain; the fit adds its next version.
+        source: rows to fit on.
+        encoder: name of the encoder of the rows; None for the default, and for vectors without an encoder.
+        prompt_name: name of the encoder's prompt for the source's texts; None for that of documents, if it has one.
+        gates: minimum value by certificate key, where dots separate nested keys; a maximum for some keys, see
+            `lathe.training.fitting.gates`.
+        promote: whether the new version becomes live if its gates hold; None promotes it only if no version is live.
+        serve_dimensions: whether requests for the chain's dimensions get it once it is live.
+        transform: whether the source's vectors are wanted as the new version transforms them.
+        seed: seed of the split into fitted and held-out rows.
+        out_of_domain: further out-of-domain corpora to certify on: sources by name.
+        test_pairs: queries with a relevant document each, to certify the chain with.
+        personal_data: whether queries and pairs hold personal data: then nothing of their texts and vectors outlives
+            the fit, see `lathe.training.fitting.personal_data`.
+        bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    source: RowSource
+    encoder: str | None = None
+    prompt_name: str | None = None
+    gates: dict[str, float] = {}
+    promote: bool | None = None
+    serve_dimensions: bool = False
+    transform: bool = False
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    out_of_domain: dict[str, str] = {}
+    test_pairs: Pairs | None = None
+    personal_data: bool = False
+    bad_shards: BadShards = "refuse"
+
+    @property
+    def sources(self) -> dict[str, RowSource | Pairs]:
+        """Rows and pairs that the request names, by field."""
+        named = {field: getattr(self, field, None) for field in (*ROW_FIELDS, *PAIR_FIELDS)}
+        return {field: source for field, source in named.items() if source is not None}
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Paths of the sources, by field; those of data that were sent with the request are missing."""
+        paths = {
+            field: source.path if isinstance(source, RowSource) else source for field, source in self.sources.items()
+        }
+        return {field: path for field, path in paths.items() if isinstance(path, str)}
+
+    def with_paths(self, paths: Mapping[str, str]) -> Self:
+        """Return a copy whose sources, by field, lie at other paths."""
+        return self.model_copy(
+            update={field: RowSource(path=path) if field in ROW_FIELDS else path for field, path in paths.items()}
+        )
+
+    @property
+    def query_fields(self) -> list[str]:
+        """Names of the set fields that name queries."""
+        return [field for field in QUERY_FIELDS if getattr(self, field, None) is not None]
+
+    def check(self) -> None:
+        """Check what can be known before any row is read.
+
+        Raises:
+            FitError: for an unknown gate, or if personal data are announced without any.
+        """
+        require_gates(self.gates)
+        if self.personal_data and not self.query_fields:
+            raise FitError(
+                "personal data are marked, and there are none: the mark is for queries, pairs and test pairs"
+            )
+
+
+class NewFit(FitRequest):
+    """A fit of new steps.
+
+    Attributes:
+        steps: specs of the steps in order, or `{"query": […], "document": […]}` with other steps for queries than for
+            documents; None for codes alone.
+        normalize: whether outputs are normalized.
+        bytes: budget of a vector in bytes: codes of that size follow the steps, and their weighting and codebooks are
+            searched; None for no such codes.
+        queries: queries that will search the vectors, to weight codes by; None weights by the rows.
+        pairs: queries with a relevant document each, that steps learn from; a part of them certifies the chain if there
+            are no test pairs.
+        targets: the target of each row, for steps fitted on targets.
+        target_encoder: name of the encoder whose vectors of the same texts are the targets instead.
+        keep_moments: whether the moments of the fitted rows are stored with the chain, so that rows can be added later.
+    """
+
+    steps: list[dict[str, Any]] | dict[str, list[dict[str, Any]]] | None = None
+    normalize: bool = True
+    bytes: Annotated[int | None, Field(ge=1, le=MAX_BYTES)] = None
+    queries: RowSource | None = None
+    pairs: Pairs | None = None
+    targets: RowSource | None = None
+    target_encoder: str | None = None
+    keep_moments: bool = False
+
+    @model_validator(mode="after")
+    def require_steps(self) -> "NewFit":
+        """Raise `ValueError` without steps and without a budget of bytes."""
+        if self.steps is None and self.bytes is None:
+            raise ValueError("give steps, bytes or both, or add_to with the version to go on from")
+        return self
+
+    def build_chain(self) -> "Chain":
+        """Return the unfitted chain of the steps, with codes at the end if there is a budget of bytes.
+
+        Raises:
+            StepError: if a step has no such kind or parameter, or the steps do not fit together.
+        """
+        from lathe.transforms.chain import Chain, build_steps
+
+        codes = [] if self.bytes is None else [{"kind": CODES, "bytes": self.bytes}]
+
+        # An object of two sides is one step, which codes may follow as they follow a list.
+        steps = [step.spec() for step in build_steps(self.steps)] if isinstance(self.steps, dict) else self.steps
+        return Chain(build_steps([*(steps or ()), *codes]), self.normalize)
+
+    def check(self) -> None:
+        """Check what can be known before any row is read.
+
+        Raises:
+            StepError: as `build_chain`.
+            FitError: for an unknown gate, for targets, pairs or queries that no step is fitted on, for steps without
+                what they are fitted on, or if personal data are announced without any.
+        """
+        super().check()
+        chain = self.build_chain()
+        self._check_targets([step.kind for step in chain.transforms if step.paired])
+        self._check_pairs([step.kind for step in chain.transforms if step.takes_pairs])
+        if self.queries is not None and not any(getattr(step, "takes_queries", False) for step in chain.transforms):
+            raise FitError("no step is fitted on queries; give bytes, or a step such as codes")
+
+    def _check_targets(self, kinds: Sequence[str]) -> None:
+        """Raise `FitError` unless targets are given exactly if steps of these kinds are fitted on them."""
+        if self.targets is not None and self.target_encoder is not None:
+            raise FitError("name a source of target vectors or a target encoder, not both")
+        has_targets = self.targets is not None or self.target_encoder is not None
+        if kinds and not has_targets:
+            raise FitError(f"{kinds[0]} is fitted on pairs: name the target encoder, or a source of target vectors")
+        if has_targets and not kinds:
+            raise FitError("no step is fitted on targets; procrustes and low_rank_affine are")
+
+    def _check_pairs(self, kinds: Sequence[str]) -> None:
+        """Raise `FitError` unless pairs are given exactly if steps of these kinds learn from them."""
+        if kinds and self.pairs is None:
+            raise FitError(f"{kinds[0]} is fitted on queries and their relevant documents: name a file of pairs")
+        if self.pairs is not None and not kinds:
+            raise FitError(
+                "no step is fitted on pairs of query and document; query_adapter is. To measure other steps by pairs, "
+                "give them as test pairs"
+            )
+        if self.pairs is not None and self.pairs == self.test_pairs:
+            raise FitError("the test pairs are the pairs to fit on: what is learned by heart is no measure")
+
+
+class AddRows(FitRequest):
+    """An addition of rows to a version that stores moments; the next version is fitted on old and new rows.
+
+    Attributes:
+        add_to: the version, `name@version`, or a chain's name for its live version.
+    """
+
+    add_to: str
+
+    @classmethod
+    def advise(cls, unknown: str) -> str:
+        """Return what to write instead of an unknown field, which may be one of new fits."""
+        if unknown in ("steps", "bytes"):
+            return "give steps, bytes or both, or add_to with the version to go on from"
+        if unknown in NewFit.model_fields:
+            return "add_to keeps the steps of the version as they were asked for: leave it out"
+        return super().advise(unknown)

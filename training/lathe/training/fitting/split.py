@@ -1,0 +1,77 @@
+"""Split of a source's rows into those to fit on and those held out to measure with."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.errors import FitError
+from lathe.training.fitting.requests import MIN_DISTINCT_ROWS
+
+HELDOUT_SHARE = 0.2
+"""Share of the distinct rows that is held out."""
+
+MAX_HELDOUT = 5000
+"""Maximum number of held-out rows: enough for recall@10 to ±.003; memory and time of the metrics grow with its
+square."""
+
+MIN_HELDOUT = 50
+"""Minimum number of held-out rows, unless that is more than half of the distinct rows."""
+
+SPLIT_ROWS = 1_000_000
+"""Rows processed at a time when rows are split."""
+
+
+def split_heldout(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Split rows by their hashes into rows to fit on and held-out rows.
+
+    The seed and a row's content decide its side, so equal rows are never on both. Of equal held-out rows only the first
+    is returned. `HELDOUT_SHARE` of the distinct rows are held out, at least `MIN_HELDOUT` or half of them, whichever
+    is fewer, and at most `MAX_HELDOUT`.
+
+    Args:
+        hashes: 64-bit hash of each row `(n,)`.
+        seed: seed of the choice of held-out hashes.
+
+    Returns:
+        The indices of the rows to fit on, and those of the held-out rows, both ascending.
+
+    Raises:
+        FitError: if there are fewer than `MIN_DISTINCT_ROWS` distinct rows.
+    """
+    distinct = sort_distinct(hashes)
+    if len(distinct) < MIN_DISTINCT_ROWS:
+        raise FitError(f"a fit needs at least {MIN_DISTINCT_ROWS} different rows, the source has {len(distinct)}")
+
+    wanted = max(int(len(distinct) * HELDOUT_SHARE), min(MIN_HELDOUT, len(distinct) // 2))
+    order = np.random.default_rng(seed).permutation(len(distinct))
+    chosen = np.sort(distinct[order[: min(wanted, MAX_HELDOUT)]])
+    del distinct, order  # of millions of rows these are what takes memory
+
+    is_held = _find_members(chosen, hashes)
+    held_rows = np.flatnonzero(is_held)
+    _, first = np.unique(hashes[held_rows], return_index=True)
+    return np.flatnonzero(~is_held), held_rows[np.sort(first)]
+
+
+def sort_distinct(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the distinct hashes in ascending order."""
+    ordered = np.sort(hashes)  # `np.unique` would use a table five times as large
+    is_first = np.ones(len(ordered), bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_first]
+
+
+def _find_members(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return a mask `(n,)` of the hashes that are in `chosen`.
+
+    Args:
+        chosen: sorted hashes, at least one.
+        hashes: `(n,)`.
+    """
+    is_member = np.zeros(len(hashes), bool)
+
+    # By binary search in blocks; `np.isin` would sort all hashes again.
+    for start in range(0, len(hashes), SPLIT_ROWS):
+        block = hashes[start : start + SPLIT_ROWS]
+        positions = np.minimum(np.searchsorted(chosen, block), len(chosen) - 1)
+        is_member[start : start + SPLIT_ROWS] = chosen[positions] == block
+    return is_member
