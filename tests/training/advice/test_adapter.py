@@ -12,7 +12,7 @@ from lathe.training.advice.request import AdviceRequest
 from lathe.training.advice.row_sample import RowSample
 from lathe.training.errors import AdviceError, FitError
 from lathe.transforms.progress import no_progress
-from tests.training.fitting.test_query_pairs import NumberEncoder, pairs_of, write
+from tests.training.fitting.test_pairs import NumberEncoder, pairs_of, write
 
 TEXTS = [f"document {n}" for n in range(600)]
 

@@ -11,7 +11,7 @@ from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit
 from lathe.transforms.base import Checkpoint
 from lathe.transforms.progress import no_progress
-from tests.training.fitting.test_query_pairs import ADAPTER, NumberEncoder, pairs_of, write
+from tests.training.fitting.test_pairs import ADAPTER, NumberEncoder, pairs_of, write
 
 CANARY = "query 777777"
 """A query that no other text has a part of; its vector is as unique."""
