@@ -14,7 +14,8 @@ import pytest
 
 from lathe.training.encoder.spec import StoreSettings
 from lathe.training.encoder.upstream.encoder import UpstreamEncoder
-from lathe.training.encoder.upstream.store import BLOCKS, StoredSpace, UpstreamStore
+from lathe.training.encoder.upstream.store import StoredSpace, UpstreamStore
+from lathe.training.encoder.vector_database import BLOCKS
 from lathe.training.errors import UpstreamError
 from tests.embeddings_server import rows_of
 from tests.helpers import LATHE
