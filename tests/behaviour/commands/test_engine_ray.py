@@ -74,7 +74,7 @@ def test_ctrl_c_stops_the_started_ray_its_workers_and_its_folder(home, texts):
         assert tokens
         [folder] = set(Path("/tmp").glob("lathe-ray-*")) - before
         os.killpg(child.pid, signal.SIGINT)
-        assert "the same command goes on from there" in child.stderr.read().decode().splitlines()[-1]
+        assert "the same command continues from there" in child.stderr.read().decode().splitlines()[-1]
     assert child.returncode == 130
     assert not folder.exists()
     time.sleep(2)
