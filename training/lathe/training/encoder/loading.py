@@ -123,11 +123,11 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
         getattr(model.config, "max_position_embeddings", None),
         getattr(model.tokenizer, "model_max_length", None),
     )
-    most = min((limit for limit in limits if limit is not None and limit > 0), default=0)
-    if not most:
+    highest = min((limit for limit in limits if limit is not None and limit > 0), default=0)
+    if not highest:
         raise EncoderError(f"{spec.name} reads texts of any length: leave max_length out")
-    if not 2 < spec.max_length <= most:
-        raise EncoderError(f"{spec.name} reads 3 to {most} tokens, not max_length {spec.max_length}")
+    if not 2 < spec.max_length <= highest:
+        raise EncoderError(f"{spec.name} reads 3 to {highest} tokens, not max_length {spec.max_length}")
 
     model.max_seq_length = spec.max_length
 
