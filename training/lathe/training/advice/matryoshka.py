@@ -1,4 +1,7 @@
-"""Test for Matryoshka structure: whether the first coordinates preserve more neighbours than random coordinates."""
+"""Test for Matryoshka structure.
+
+It asks whether the first coordinates preserve more neighbours than random coordinates.
+"""
 
 from dataclasses import dataclass
 
@@ -61,11 +64,13 @@ def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
     rows, width = vectors[:MAX_ROWS], vectors.shape[1]
     random = np.random.default_rng(seed)
     cuts = []
+
     for size in dict.fromkeys(int(width * share) for share in SHARES if width * share >= 1):
         first = 100 * recall_at_k(rows, rows[:, :size], NEIGHBOURS)
         samples = [np.sort(random.permutation(width)[:size]) for _ in range(RESAMPLES)]
-        others = [100 * recall_at_k(rows, rows[:, coordinates], NEIGHBOURS) for coordinates in samples]
-        cuts.append(Cut(size, first, float(np.mean(others)), max(others)))
+        random_recalls = [100 * recall_at_k(rows, rows[:, coordinates], NEIGHBOURS) for coordinates in samples]
+        cuts.append(Cut(size, first, float(np.mean(random_recalls)), max(random_recalls)))
+
     return Matryoshka(cuts, len(cuts) > 1 and not find_failing_cuts(cuts))
 
 

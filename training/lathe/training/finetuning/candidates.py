@@ -65,11 +65,15 @@ def find_candidates(
     queries = _index_by_words(pair.anchor for pair in pairs)
     trained = {normalize_text(pair.positive) for pair in pairs}
     answers: dict[str, set[str]] = {query: {query} & kept.keys() for query in queries}
+
     for pair in judged:
         query, positive = normalize_text(pair.anchor), normalize_text(pair.positive)
         if query in queries and (positive in trained or positive not in forbidden):
             answers[query].add(positive)
-    known = {words: positives[words] for found in answers.values() for words in sorted(found) if words in positives}
+
+    known = {
+        words: positives[words] for answering in answers.values() for words in sorted(answering) if words in positives
+    }
     return Candidates(
         documents=kept | {words: text for words, text in known.items() if words not in kept},
         queries=queries,
@@ -81,14 +85,17 @@ def find_candidates(
 
 def _index_by_words(texts: Iterable[str]) -> dict[str, str]:
     """Map each normalized text to the first of the texts that has this normalized form."""
-    found: dict[str, str] = {}
+    first_spellings: dict[str, str] = {}
     for text in texts:
-        found.setdefault(normalize_text(text), text)
-    return found
+        first_spellings.setdefault(normalize_text(text), text)
+    return first_spellings
 
 
 def _read_pairs_of_all_splits(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
-    """Yield the pairs of every split of a data set; skip splits that raise `DataSetError`."""
+    """Yield the pairs of every split of a data set.
+
+    Splits that raise `DataSetError` are skipped.
+    """
     for split in data.list_splits():
         try:
             yield from find_pairs(data, source.model_copy(update={"split": split})).pairs

@@ -68,7 +68,7 @@ class LocationSettings(Settings):
 
     @model_validator(mode="after")
     def require_one_place(self) -> Self:
-        """Return the settings, after checking the location.
+        """Check that exactly one location is named, with the settings that it needs.
 
         Raises:
             ValueError: unless exactly one of folder, file and hub data set is named; for a hub data set without a task;
@@ -76,11 +76,13 @@ class LocationSettings(Settings):
         """
         if self.columns and self.hub is None:
             raise ValueError("columns are those of a hub data set; a file names its anchor and positive")
-        given = [name for name in ("folder", "jsonl", "hub") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"name a folder, a jsonl file or a hub data set, one of them; got {given or 'none'}")
+
+        named = [name for name in ("folder", "jsonl", "hub") if getattr(self, name) is not None]
+        if len(named) != 1:
+            raise ValueError(f"name a folder, a jsonl file or a hub data set, one of them; got {named or 'none'}")
         if self.hub is not None and self.task is None:
             raise ValueError("a hub data set needs its task")
+
         return self
 
 
@@ -117,7 +119,7 @@ class TargetSettings(Settings):
 
 
 class TrainingSettings(Settings):
-    """Settings of the training; the defaults are those of the REZE paper's Appendix B.
+    """Settings of the training, with the REZE paper's defaults (its Appendix B).
 
     Attributes:
         learning_rate: highest learning rate, at the end of the warmup.
@@ -195,7 +197,11 @@ class Job(DataSettings):
 
     @model_validator(mode="after")
     def require_mining_settings(self) -> Self:
-        """Return the job; raise `ValueError` if a source asks for mined negatives, but the job has no such settings."""
+        """Check that the job says how to mine negatives if a source asks for mined ones.
+
+        Raises:
+            ValueError: if it does not.
+        """
         if self.negatives is None and any(source.negatives == "mined" for source in self.sources):
             raise ValueError("a source asks for mined negatives; say how with negatives: {num_negatives: 3}")
         return self
@@ -217,8 +223,10 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
         raise JobError(f"{path}: {error.strerror}") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise JobError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
+
     if not isinstance(written, dict):
         raise JobError(f"{path.name} must hold settings by name, such as sources, not {type(written).__name__}")
+
     try:
         return kind.model_validate(_make_paths_absolute(written, path.resolve().parent))
     except ValidationError as error:
@@ -234,18 +242,19 @@ def _make_paths_absolute(written: dict[str, Any], beside: Path) -> dict[str, Any
         written: the settings as read from YAML.
         beside: folder of the YAML file.
     """
-    found = {
+    settings = {
         name: [_make_absolute(item, beside) for item in value]
         if isinstance(value, list)
         else _make_absolute(value, beside)
         for name, value in written.items()
     }
     for part, names in _NAMES_OR_PATHS.items():
-        holder = found.get(part) if part else found
+        holder = settings.get(part) if part else settings
         if isinstance(holder, dict):
-            lying = {name: str(beside / holder[name]) for name in names if _exists_at(holder.get(name), beside)}
-            holder |= lying
-    return found
+            existing = {name: str(beside / holder[name]) for name in names if _exists_at(holder.get(name), beside)}
+            holder |= existing
+
+    return settings
 
 
 _NAMES_OR_PATHS = {"": ("encoder",), "negatives": ("model",)}
@@ -277,6 +286,7 @@ def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> s
         return f"unknown setting {place}; there are {known}"
     if first["type"] == "missing":
         return f"{place} is missing"
+
     message = first["msg"].removeprefix("Value error, ")
     return f"{place or 'the job'}: {message}, got {first['input']!r:.60}" if place else message
 
@@ -285,7 +295,7 @@ def _list_fields_at(kind: type[BaseModel], loc: tuple[int | str, ...]) -> list[s
     for part in loc:
         if isinstance(part, str) and part in kind.model_fields:
             annotation = kind.model_fields[part].annotation
-            kind = next(one for one in _find_nested_models(annotation))
+            kind = next(model for model in _find_nested_models(annotation))
     return list(kind.model_fields)
 
 
