@@ -19,7 +19,9 @@ MARK = "/./"
 
 @dataclass(frozen=True)
 class RootedFile:
-    """File below a folder; each opening fails if the path, or a link along it, leads out of the folder.
+    """File below a folder, which nothing outside of the folder is opened for.
+
+    Each opening fails if the path, or a link along it, leads out of the folder.
 
     Attributes:
         root: the folder; it may itself be a link.
@@ -31,7 +33,10 @@ class RootedFile:
 
     @classmethod
     def parse(cls, written: str) -> "RootedFile | None":
-        """Parse `ROOT/./PATH`; return None for a plain path."""
+        """Parse `ROOT/./PATH`.
+
+        The result is None for a plain path.
+        """
         root, mark, path = written.partition(MARK)
         return cls(expand_home(root or "/"), path) if mark else None
 
@@ -86,16 +91,20 @@ def list_local(place: str) -> tuple[bool, list[str]]:
     except (OSError, ValueError):  # missing, no name at all, the home of a user there is not
         known = " and ".join(BUILT_IN)
         raise SourceError(f"there is no file or folder {display_path(place)!r}; built in are {known}") from None
+
     if found is None:
         return False, [str(rooted or expand_home(place))]
     if rooted is not None:
         inside = [path for path in found if not _is_hidden(PurePosixPath(path).relative_to(PurePosixPath(rooted.path)))]
         return True, [str(RootedFile(rooted.root, path)) for path in inside]
+
     return True, found
 
 
 def _list_path(place: str) -> list[str] | None:
-    """Return the sorted paths of all files below a folder, without hidden ones; None if the path is a file.
+    """Return the sorted paths of all files below a folder, without hidden ones.
+
+    The result is None if the path is a file.
 
     Raises:
         FileNotFoundError: if there is neither a file nor a folder.
