@@ -16,9 +16,9 @@ from lathe.training.sources.shards import Shard, is_path
 
 
 class ShardTasks:
-    """Iterable of a run's tasks: one for each unfinished shard of a local file, one for all shards of a remote one.
+    """Iterable of a run's tasks, which also collects their outcomes.
 
-    Also collects the outcomes of the tasks.
+    A task encodes one unfinished shard of a local file, or all shards of a remote one.
 
     Args:
         run: the shards, their folders and the encoder.
@@ -61,7 +61,7 @@ class ShardTasks:
                     report(shard, read_position(folder).rows)
 
     def record_outcome(self, done: TaskResult, report: Report) -> None:
-        """Record how a task ended: report its rows, add a damaged file to `damaged`, or raise the worker's error.
+        """Record how a task ended: report its rows, or note a damaged file in `damaged`.
 
         Raises:
             SourceError: for a damaged file, unless the source skips such files.

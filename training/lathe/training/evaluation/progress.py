@@ -44,6 +44,7 @@ class StagedProgress:
         """
         if stage != self.stage:
             self.stage, self.begun = stage, time.monotonic()
+
         names = list(SHARES)
         before = sum(SHARES[name] for name in names[: names.index(stage)])
         progress = (self.encoder + before + SHARES[stage] * fraction) / self.encoders

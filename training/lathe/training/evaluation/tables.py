@@ -105,6 +105,7 @@ def build_retention_table(retentions: Sequence[Retention]) -> Table:
     for retention in retentions:
         row = rows.setdefault(retention.label, {"reducer": retention.label, **shares})
         row[format_fraction(retention.share)] = retention.mean
+
     return Table.from_records(rows.values(), default=format_percent)
 
 
