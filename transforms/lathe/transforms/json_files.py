@@ -18,11 +18,11 @@ def parse_json(content: bytes | str) -> Any:
             surrogates.
     """
     try:
-        found = json.loads(content)
+        parsed = json.loads(content)
     except RecursionError:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from None
-    _require_portable(found)
-    return found
+    _require_portable(parsed)
+    return parsed
 
 
 def parse_json_object(content: bytes | str) -> dict[str, Any]:
@@ -31,10 +31,10 @@ def parse_json_object(content: bytes | str) -> dict[str, Any]:
     Raises:
         ValueError: also if it is no object.
     """
-    found = parse_json(content)
-    if not isinstance(found, dict):
+    parsed = parse_json(content)
+    if not isinstance(parsed, dict):
         raise ValueError("it holds no JSON object")
-    return found
+    return parsed
 
 
 def read_json_file(path: Path) -> Any:
@@ -54,6 +54,7 @@ def _require_portable(value: Any, depth: int = 0) -> None:
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+
     if isinstance(value, str):
         value.encode()
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:

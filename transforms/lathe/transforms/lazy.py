@@ -29,7 +29,11 @@ def load_lazily(package: str, init_file: str) -> PackageHooks:
     names = sorted(modules)
 
     def import_name(name: str) -> Any:
-        """Import a name of the stub and return its object; raise `AttributeError` for other names."""
+        """Import a name of the stub and return its object.
+
+        Raises:
+            AttributeError: for other names.
+        """
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(modules[name], package), name)

@@ -82,7 +82,10 @@ class Method:
 
     @property
     def sample(self) -> tuple[int | None, int]:
-        """Number of sentences to fit on, None for all, and the seed that draws them; a part of the key."""
+        """Number of sentences to fit on, None for all, and the seed that draws them.
+
+        Both are a part of the key.
+        """
         return None, 0
 
     def unsuited_reason(self, fingerprint: str, dimensions: int) -> str | None:

@@ -80,7 +80,7 @@ class Span:
 
     @property
     def rows(self) -> int | None:
-        """Number of rows; None if `stop` is None."""
+        """Number of rows, or None if `stop` is None."""
         return None if self.stop is None else self.stop - self.start
 
 

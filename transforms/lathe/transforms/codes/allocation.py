@@ -58,6 +58,7 @@ def allocate_bits(variances: NDArray[np.float64], total: int) -> NDArray[np.int6
     # The index breaks ties, so that equal variances get their bits in order on every machine.
     queue = [(-float(variance) * float(gains[0]), i) for i, variance in enumerate(variances) if variance > 0]
     heapq.heapify(queue)
+
     for _ in range(total):
         if not queue:
             break
@@ -65,6 +66,7 @@ def allocate_bits(variances: NDArray[np.float64], total: int) -> NDArray[np.int6
         bits[i] += 1
         if bits[i] < MAX_BITS:
             heapq.heappush(queue, (-float(variances[i]) * float(gains[bits[i]]), i))
+
     return bits
 
 
@@ -73,10 +75,10 @@ def equal_bits(variances: NDArray[np.float64], total: int, bits: int) -> NDArray
 
     Coordinates without variance get no bits.
     """
-    found = np.zeros(len(variances), np.int64)
+    bits_of_each = np.zeros(len(variances), np.int64)
     best = np.argsort(-variances, kind="stable")[: total // bits]
-    found[best] = bits
-    return np.where(variances > 0, found, 0)
+    bits_of_each[best] = bits
+    return np.where(variances > 0, bits_of_each, 0)
 
 
 def lay_out(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int) -> CodeLayout:
@@ -88,14 +90,16 @@ def lay_out(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int
         octets: number of bytes of the code.
     """
     whole = lay_out_in_whole_bytes(bits, variances, octets)
-    given = np.zeros_like(bits)
-    given[whole.coordinates] = whole.bits
-    wanted_error, error = ((variances * distortions()[each]).sum() for each in (bits, given))
-    return whole if error <= MAX_EXCESS * wanted_error else lay_out_in_sequence(bits, variances)
+    allocated = np.zeros_like(bits)
+    allocated[whole.coordinates] = whole.bits
+    ideal_error, error = ((variances * distortions()[bit_counts]).sum() for bit_counts in (bits, allocated))
+    return whole if error <= MAX_EXCESS * ideal_error else lay_out_in_sequence(bits, variances)
 
 
 def lay_out_in_sequence(bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
-    """Place coordinates one after the other, so that each gets its bits exactly; they may cross bytes.
+    """Place coordinates one after the other, so that each gets its bits exactly.
+
+    They may cross bytes.
 
     Args:
         bits: number of bits of each coordinate `(d,)`, 0 to 8.
@@ -119,26 +123,28 @@ def lay_out_in_whole_bytes(bits: NDArray[np.int64], variances: NDArray[np.float6
         variances: variance of each coordinate `(d,)`.
         octets: number of bytes of the code.
     """
-    room = [BYTE] * octets
+    free_bits = [BYTE] * octets
     placed: list[tuple[int, int, int, int]] = []
 
     def place(coordinate: int, wanted: int) -> None:
         """Put a coordinate into the first byte that has room for all of its bits, else into the widest gap."""
-        octet = next((i for i, free in enumerate(room) if free >= wanted), None)
+        octet = next((i for i, free in enumerate(free_bits) if free >= wanted), None)
         if octet is None:
-            octet = max(range(octets), key=room.__getitem__)
-        taken = min(wanted, room[octet])
+            octet = max(range(octets), key=free_bits.__getitem__)
+        taken = min(wanted, free_bits[octet])
         if taken:
-            room[octet] -= taken
-            placed.append((coordinate, taken, octet, room[octet]))
+            free_bits[octet] -= taken
+            placed.append((coordinate, taken, octet, free_bits[octet]))
 
     order = np.lexsort((-variances, -bits))
     for coordinate in order[bits[order] > 0].tolist():
         place(coordinate, int(bits[coordinate]))
+
     for coordinate in order[(bits[order] == 0) & (variances[order] > 0)].tolist():
-        if not any(room):
+        if not any(free_bits):
             break
         place(coordinate, 1)
+
     # A coordinate that was cut has fewer bits than its neighbours; groups of equal bits must be contiguous.
     placed.sort(key=lambda entry: -entry[1])
     columns = np.array(placed, np.int64).reshape(-1, 4).T

@@ -13,7 +13,10 @@ from lathe.transforms.codes.lloyd_max import MAX_BITS, normal_quantizer
 
 
 class CodeDecoder(Map):
-    """Decoder of the codes of `TransformCoding`: μ + f·Σᵢ ŷᵢ·decoderᵢ; a code of zeros becomes the zero vector."""
+    """Decoder of the codes of `TransformCoding`, μ + f·Σᵢ ŷᵢ·decoderᵢ.
+
+    A code of zeros becomes the zero vector.
+    """
 
     kind = "code_decoder"
 
@@ -65,8 +68,8 @@ class CodeDecoder(Map):
     def _solve(self, squares: Tensor, along: Tensor) -> Tensor:
         """Return the positive f with ‖μ + f·r‖ = norm, `(n,)`, given ‖r‖² and ⟨μ, r⟩ `(n,)` each."""
         # f²‖r‖² + 2f⟨μ, r⟩ − (norm² − ‖μ‖²) = 0. A mean of vectors of one norm is shorter than they are.
-        room = (self.norm.square() - self.mean.square().sum()).clamp(min=0)
-        root = (along.square() + squares * room).sqrt()
+        squared_rest = (self.norm.square() - self.mean.square().sum()).clamp(min=0)
+        root = (along.square() + squares * squared_rest).sqrt()
         return torch.where(squares > 0, (root - along) / squares.clamp(min=torch.finfo(squares.dtype).tiny), 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -97,6 +100,7 @@ class CodeDecoder(Map):
             values = self.values(codes)
             scores = encoded[:, :-1] @ values
             factors = self.factors(values) if factors is None else factors
+
         scores = scores if factors is None else scores * factors
         return (scores + encoded[:, -1:]).masked_fill((codes == 0).all(dim=1), 0)
 

@@ -42,7 +42,10 @@ class Affine(Map):
         return Signature(self.weight.shape[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return Wx + b, `(n, d)` to `(n, k)`, normalized if `normalize`; zeros for zero rows and rounding error."""
+        """Return Wx + b, `(n, d)` to `(n, k)`, normalized if `normalize`.
+
+        Zero rows, and outputs that are only rounding error, become zero.
+        """
         y = functional.linear(x, self.weight, self.bias)
         return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
 
@@ -55,11 +58,14 @@ class Affine(Map):
         weight = following.weight.double() @ self.weight.double()
         if self.bias is None and following.bias is None:
             return Affine(weight)
+
         bias = weight.new_zeros(weight.shape[0])
         if self.bias is not None:
             bias = bias + following.weight.double() @ self.bias.double()
+
         if following.bias is not None:
             bias = bias + following.bias.double()
+
         return Affine(weight, bias)
 
 
@@ -98,19 +104,21 @@ def largest_gain(weight: Tensor) -> float:
     # Drawn on the CPU, because a GPU's generator draws other numbers from the same seed.
     start = torch.Generator().manual_seed(0)
     vector = torch.randn(weight.shape[1], generator=start, dtype=torch.float64).to(weight.device)
+
     for _ in range(GAIN_ITERATIONS):
         image = weight.T @ (weight @ (vector / vector.norm()))
         if not image.any():
             return 0.0
         vector = image
+
     # The vector is WᵀW times a unit vector, so its norm approaches the square of the singular value.
     return float(vector.norm().sqrt())
 
 
 def pseudo_inverse(weight: Tensor) -> Tensor:
-    """Return the pseudo-inverse W⁺ `(d, k)`; singular values within float32 rounding of zero count as zero.
+    """Return the pseudo-inverse W⁺ `(d, k)` of a weight, a float64 copy of a float32 one.
 
-    The weight is a float64 copy of a float32 one.
+    Singular values within float32 rounding of zero count as zero.
     """
     # The default tolerance follows the dtype: float64's would invert the rounding error of float32 entries.
     inverse: Tensor = torch.linalg.pinv(weight, rtol=max(weight.shape) * torch.finfo(torch.float32).eps)

@@ -45,7 +45,10 @@ class Alignment(Linear, registered=False):
         return replace(inputs, dimensions=dimensions, zero_variance_directions=max(0, dimensions - rank))
 
     def output_rank(self, rank: int) -> int:
-        """Return the rank of the outputs given that of the inputs: the same, unless a subclass limits it."""
+        """Return the rank of the outputs given that of the inputs.
+
+        It is the same, unless a subclass limits it.
+        """
         return rank
 
     def set_pair_map(self, weight: torch.Tensor, moments: PairedMoments) -> None:
@@ -71,14 +74,19 @@ class Alignment(Linear, registered=False):
         return [Affine(weight, self.target_mean.double() - weight @ self.mean.double())]
 
     def inverse(self) -> Map:
-        """Return y ↦ W⁺(y − μ_y) + μ_x with the pseudo-inverse W⁺, as one `InverseAffine`; y ↦ W⁺y if not centred."""
+        """Return y ↦ W⁺(y − μ_y) + μ_x with the pseudo-inverse W⁺, as one `InverseAffine`.
+
+        If not centred, it is y ↦ W⁺y.
+        """
         inverse = pseudo_inverse(self.weight.double())
         offset = self.mean - inverse @ self.target_mean.double() if self.centered else None
         return InverseAffine(inverse.float(), None if offset is None else offset.float())
 
 
 class Procrustes(Alignment):
-    """Orthogonal map that brings vectors closest to their targets; norms and angles stay.
+    """Orthogonal map that brings vectors closest to their targets.
+
+    Norms and angles stay.
 
     W = VUᵀ with XᵀY = UΣVᵀ (Schönemann, 1966). If the dimensions differ, W is orthogonal on its smaller side only. With
     `center`, μ_x is subtracted before the map and μ_y added after it.
@@ -129,7 +137,10 @@ class LowRankAffine(Alignment):
         require_between(self.kind, "ridge", self.ridge, 0, 1e6)
 
     def output_rank(self, rank: int) -> int:
-        """Return the rank of the outputs given that of the inputs: the same, but at most `self.rank` if that is set."""
+        """Return the rank of the outputs given that of the inputs.
+
+        It is the same, but at most `self.rank` if that is set.
+        """
         return rank if self.rank is None else min(rank, self.rank)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
@@ -156,6 +167,7 @@ class LowRankAffine(Alignment):
                 f"{self.kind} without a ridge needs vectors that vary in all {len(own)} directions, these "
                 f"{moments.count} rows do not: set a ridge above 0, or fit on more"
             )
+
         regression = np.linalg.solve(own + self.ridge * level * np.eye(len(own)), cross)
         top = Spectrum.of(cross.T @ regression).directions[: self.rank]
         # W = VᵀV·Bᵀ with V `(r, k)`: multiplied from the right it costs 2rkd; VᵀV first would cost k²d.

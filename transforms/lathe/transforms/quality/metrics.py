@@ -81,12 +81,13 @@ def recall_at_k(
 def recall_of_anchors(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> NDArray[np.float64]:
-    """Return the recall@k of each row against all others, `(n,)` float64; `recall_at_k` is their mean.
+    """Return the recall@k of each row against all others, `(n,)` float64, whose mean is `recall_at_k`.
 
     Parameters and errors as in `recall_at_k`.
     """
     if k < 1 or oversampling < 1:
         raise InputError(f"k and the oversampling must be at least 1, got {k} and {oversampling}")
+
     _require_same_rows(before, after, at_least=k * oversampling + 1)
 
     def shares(original: Tensor, reduced: Tensor) -> Tensor:
@@ -97,6 +98,7 @@ def recall_of_anchors(
             right = returned >= nearest.values[:, -1:] - COMPAT_TOLERANCE
         else:
             right = (nearest.indices.unsqueeze(2) == candidates.unsqueeze(1)).any(2)
+
         return right.double().mean(1)
 
     # At −∞ a row is never its own neighbour, and column numbers stay row numbers, which `shares` compares.
@@ -120,13 +122,15 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
     _require_same_rows(outputs, targets, at_least=k + 1)
     x, y = (normalized_rows(a, np.float32) for a in (outputs, targets))
     recalls = np.empty(len(x))
+
     for rows in anchor_blocks(len(x)):
         # Target i is left out of both searches: as its own query it would always be found first.
-        itself = torch.arange(rows.start, rows.stop).unsqueeze(1)
-        wanted, returned = (
-            (queries[rows] @ y.T).scatter(1, itself, -torch.inf).topk(k, dim=1).indices for queries in (y, x)
+        own_columns = torch.arange(rows.start, rows.stop).unsqueeze(1)
+        nearest, returned = (
+            (queries[rows] @ y.T).scatter(1, own_columns, -torch.inf).topk(k, dim=1).indices for queries in (y, x)
         )
-        recalls[rows] = (wanted.unsqueeze(2) == returned.unsqueeze(1)).any(2).double().mean(1).numpy()
+        recalls[rows] = (nearest.unsqueeze(2) == returned.unsqueeze(1)).any(2).double().mean(1).numpy()
+
     return float(recalls.mean())
 
 
@@ -151,13 +155,20 @@ def search_recall_of_anchors(
     _require_same_rows(queries, documents, at_least=k * oversampling + 1)
     _require_same_rows(before, queries, at_least=1)
     x = normalized_rows(before, np.float32)
-    asked, answered = (torch.from_numpy(as_numpy(side)) for side in (queries, documents))
+    query_rows, document_rows = (torch.from_numpy(as_numpy(side)) for side in (queries, documents))
     recalls = np.empty(len(x))
+
     for rows in anchor_blocks(len(x)):
-        itself = torch.arange(rows.start, rows.stop).unsqueeze(1)
-        nearest = (x[rows] @ x.T).scatter(1, itself, -torch.inf).topk(k, dim=1).indices
-        found = (asked[rows] @ answered.T).scatter(1, itself, -torch.inf).topk(k * oversampling, dim=1).indices
-        recalls[rows] = (nearest.unsqueeze(2) == found.unsqueeze(1)).any(2).double().mean(1).numpy()
+        own_columns = torch.arange(rows.start, rows.stop).unsqueeze(1)
+        nearest = (x[rows] @ x.T).scatter(1, own_columns, -torch.inf).topk(k, dim=1).indices
+        candidates = (
+            (query_rows[rows] @ document_rows.T)
+            .scatter(1, own_columns, -torch.inf)
+            .topk(k * oversampling, dim=1)
+            .indices
+        )
+        recalls[rows] = (nearest.unsqueeze(2) == candidates.unsqueeze(1)).any(2).double().mean(1).numpy()
+
     return recalls
 
 
@@ -174,13 +185,15 @@ def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) 
     """
     _require_same_rows(queries, documents, at_least=2)
     _require_same_rows(exact, documents, at_least=2)
-    asked, errors = (torch.from_numpy(as_numpy(side).astype(np.float64)) for side in (queries, documents - exact))
-    pairs = len(asked) * (len(asked) - 1)
-    own = (asked * errors).sum(1)
-    total, squares = -float(own.sum()), -float(own.square().sum())
-    for rows in anchor_blocks(len(asked)):
-        block = asked[rows] @ errors.T
+    query_rows, errors = (torch.from_numpy(as_numpy(side).astype(np.float64)) for side in (queries, documents - exact))
+    pairs = len(query_rows) * (len(query_rows) - 1)
+    own_errors = (query_rows * errors).sum(1)
+    total, squares = -float(own_errors.sum()), -float(own_errors.square().sum())
+
+    for rows in anchor_blocks(len(query_rows)):
+        block = query_rows[rows] @ errors.T
         total, squares = total + float(block.sum()), squares + float(block.square().sum())
+
     mean = total / pairs
     return mean, squares / pairs - mean**2
 
@@ -224,7 +237,9 @@ def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
 
 
 def isoscore(moments: Moments) -> float:
-    """Return the IsoScore of the covariance, from 0 (one direction) to 1 (equal variance in all); 0 if d < 2.
+    """Return the IsoScore of the covariance, from 0 (one direction) to 1 (equal variance in all).
+
+    It is 0 if d < 2.
 
     IsoScore equals (PR − 1)/(d − 1) with the participation ratio PR = tr(C)²/‖C‖²_F, so that no
     eigenvalues are needed. It is also 0 without variance.
@@ -245,7 +260,9 @@ def anchor_blocks(n: int) -> Iterator[slice]:
 def _measure_anchors(
     before: FloatArray, after: FloatArray, self_similarity: float | None, measure: Callable[[Tensor, Tensor], Tensor]
 ) -> NDArray[np.float64]:
-    """Apply `measure` to every row's cosines to all rows, before and after, in blocks; return one value a row, `(n,)`.
+    """Apply `measure` to every row's cosines to all rows, before and after, in blocks.
+
+    Returns one value a row, `(n,)`.
 
     `measure` takes two blocks that `_similarity_blocks` yields and returns `(b,)`. The result is allocated first: small
     results between large blocks would fragment the heap, and 20,000 rows would take gigabytes.
@@ -271,19 +288,24 @@ def _similarity_blocks(
     n = before.shape[0]
     for rows in anchor_blocks(n):
         count = rows.stop - rows.start
-        itself = torch.zeros(count, n, dtype=torch.bool)
-        itself[torch.arange(count), torch.arange(rows.start, rows.stop)] = True
+        is_self = torch.zeros(count, n, dtype=torch.bool)
+        is_self[torch.arange(count), torch.arange(rows.start, rows.stop)] = True
         blocks = [space[rows] @ space.T for space in spaces]
+
         if self_similarity is None:
             # A boolean mask flattens; every row loses exactly one entry, so `view` restores the rows.
-            first, second = (block[~itself].view(count, n - 1) for block in blocks)
+            first, second = (block[~is_self].view(count, n - 1) for block in blocks)
         else:
-            first, second = (block.masked_fill_(itself, self_similarity) for block in blocks)
+            first, second = (block.masked_fill_(is_self, self_similarity) for block in blocks)
+
         yield first, second
 
 
 def normalized_rows(vectors: FloatArray, dtype: type[np.floating[Any]]) -> Tensor:
-    """Return the rows `(n, d)` in `dtype`, L2-normalized, as a new tensor; near-zero rows become zeros."""
+    """Return the rows `(n, d)` in `dtype`, L2-normalized, as a new tensor.
+
+    Near-zero rows become zeros.
+    """
     # `astype` copies, and torch warns about arrays that it may not write to, such as memory maps.
     return unit_rows(torch.from_numpy(as_numpy(vectors).astype(dtype)))
 
@@ -298,11 +320,15 @@ def average_ranks(values: Tensor) -> Tensor:
     sums = zeros.scatter_add(1, groups, positions)
     counts = zeros.scatter_add(1, groups, torch.ones_like(zeros))
     averages = (sums / counts.clamp(min=1)).gather(1, groups)
+
     return zeros.scatter(1, order, averages)
 
 
 def correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Return the Pearson correlation of each row of `a` with that row of `b`, `(b,)`; 0 where a row is constant."""
+    """Return the Pearson correlation of each row of `a` with that row of `b`, `(b,)`.
+
+    It is 0 where a row is constant.
+    """
     a = a - a.mean(1, keepdim=True)
     b = b - b.mean(1, keepdim=True)
     scale = a.norm(dim=1) * b.norm(dim=1)
@@ -310,7 +336,11 @@ def correlation(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _require_same_rows(before: FloatArray, after: FloatArray, at_least: int) -> None:
-    """Raise `InputError` unless `before` and `after` have the same number of rows, at least `at_least`."""
+    """Check that `before` and `after` have the same number of rows, at least `at_least`.
+
+    Raises:
+        InputError: if they have not.
+    """
     if before.shape[0] != after.shape[0]:
         raise InputError(f"{before.shape[0]} rows before and {after.shape[0]} after do not correspond")
     if before.shape[0] < at_least:

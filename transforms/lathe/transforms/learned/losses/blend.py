@@ -62,7 +62,10 @@ def blend(
 
 
 def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
-    """Return for each output its angular, 1 − Pearson and neighbour loss, unweighted; `blend` divides by them."""
+    """Return for each output its angular, 1 − Pearson and neighbour loss, unweighted.
+
+    `blend` divides by them.
+    """
 
     def correlation(original_cosines: Tensor) -> AnchorLoss:
         targets = standardize_rows(original_cosines)

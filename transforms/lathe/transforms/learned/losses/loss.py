@@ -1,4 +1,4 @@
-"""Types of GeoPres losses: the loss function, its inputs at setup, its entry in the registry; losses of linear maps."""
+"""Types of GeoPres losses, the registry's entry, and the losses of all prefixes of a linear map."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -83,8 +83,10 @@ def prefix_losses(
     y = x @ weight.T
     outputs = [y[:, :size] for size in sizes]
     lengths = [z.norm(dim=1, keepdim=True).clamp_(min=MIN_LENGTH) for z in outputs] if normalized else []
+
     if normalized:
         outputs = [z / length for z, length in zip(outputs, lengths, strict=True)]
+
     gradient = torch.zeros_like(weight)
     losses = []
     for index, (value, output_gradient) in enumerate(loss(x, outputs)):
@@ -94,4 +96,5 @@ def prefix_losses(
             output_gradient = (output_gradient - (output_gradient * z).sum(1, keepdim=True) * z) / lengths[index]
             output_gradient = output_gradient.masked_fill_(lengths[index] <= MIN_LENGTH, 0)
         gradient[: sizes[index]] += importance[index] * (output_gradient.T @ x)
+
     return losses, gradient

@@ -52,7 +52,7 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
 
 
 def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit a non-increasing sequence to each row by least squares; return group labels and fitted values, `(b, n)` each.
+    """Fit a non-increasing sequence to each row by least squares.
 
     Isotonic regression by pooling adjacent violators, for all rows at once. Neighbouring groups whose means increase
     end in one group whatever the order of pooling, so every round pools all such runs. One round is enough if
