@@ -76,15 +76,15 @@ def list_beneath(root: Path, name: str) -> list[str] | None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             return None
 
-        found = []
+        paths = []
         for folder, _, files, held in os.fwalk(".", dir_fd=descriptor, onerror=_raise):
             for file in files:
                 path = str(PurePosixPath(name, folder, file))
                 mode = os.stat(file, dir_fd=held, follow_symlinks=False).st_mode
                 if stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and _leads_to_file(root, path)):
-                    found.append(path)
+                    paths.append(path)
 
-    return sorted(found, key=lambda path: PurePosixPath(path).parts)
+    return sorted(paths, key=lambda path: PurePosixPath(path).parts)
 
 
 @contextmanager

@@ -16,8 +16,8 @@ def find_similar(name: str, known: Iterable[str]) -> str | None:
     which the ratio does not see in short ones: `prot` and `port` have .75.
     """
     wrong = name[:MAX_CHARACTERS].lower().replace("-", "_")
-    spelled = {other.lower(): other for other in known}
-    reordered = [other for other in spelled if sorted(other) == sorted(wrong)]
+    spelled = {known_name.lower(): known_name for known_name in known}
+    reordered = [known_name for known_name in spelled if sorted(known_name) == sorted(wrong)]
     matches = reordered or get_close_matches(wrong, spelled, n=1, cutoff=SIMILARITY)
     return spelled[matches[0]] if matches else None
 

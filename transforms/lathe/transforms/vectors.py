@@ -69,10 +69,10 @@ def as_vectors(vectors: Any) -> Vectors:
 
 def require_matrix(vectors: Vectors) -> None:
     """Raise `InputError` unless `vectors` has the shape `(n, d)` with d ≥ 1."""
-    found = getattr(vectors, "shape", None)
-    if found is None:
+    declared = getattr(vectors, "shape", None)
+    if declared is None:
         raise InputError(f"vectors must be an array or a tensor (n, d), got {type(vectors).__name__}")
-    shape = tuple(found)
+    shape = tuple(declared)
     if len(shape) != 2 or shape[1] == 0:
         raise InputError(f"vectors must have the shape (n, d), got {shape}")
 

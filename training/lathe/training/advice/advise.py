@@ -314,8 +314,10 @@ def list_warnings(
     for name, problem in problems.items():
         yield f"{name} could not be fitted: {problem}."
 
-    kept = {} if confirmed is None else compute_preserved_shares(confirmed, sizes.full)
-    missed_shares = [f"{format_percent(share)} of {what}" for what, share in kept.items() if share.bounds[0] < keep]
+    preserved = {} if confirmed is None else compute_preserved_shares(confirmed, sizes.full)
+    missed_shares = [
+        f"{format_percent(share)} of {what}" for what, share in preserved.items() if share.bounds[0] < keep
+    ]
     if confirmed is not None and missed_shares:
         yield (
             f"Fitted at {confirmed.dimensions} dimensions by itself the chain just misses the {100 * keep:g} % that "

@@ -274,8 +274,8 @@ def _logit(share: float) -> float:
     return math.log(share / (1 - share))
 
 
-def _expit(value: float) -> float:
-    return 1 / (1 + math.exp(-value))
+def _expit(logit: float) -> float:
+    return 1 / (1 + math.exp(-logit))
 
 
 def choose_setting(settings: Sequence[Setting], goal: IndexGoal) -> Setting | None:
@@ -301,13 +301,17 @@ def explain_no_setting(settings: Sequence[Setting], goal: IndexGoal) -> str:
         best = max(fitting, key=lambda candidate: candidate.recall)
         reasons.append(f"{best.chain} with {best.m} links reaches {best.recall:.3f} with {format_bytes(best.memory)}")
     else:
-        least = min(settings, key=lambda candidate: candidate.memory)
-        reasons.append(f"the smallest graph, {least.chain} with {least.m} links, takes {format_bytes(least.memory)}")
+        cheapest = min(settings, key=lambda candidate: candidate.memory)
+        reasons.append(
+            f"the smallest graph, {cheapest.chain} with {cheapest.m} links, takes {format_bytes(cheapest.memory)}"
+        )
 
     reaching = [candidate for candidate in settings if candidate.recall >= goal.recall]
     if reaching:
-        least = min(reaching, key=lambda candidate: candidate.memory)
-        reasons.append(f"{goal.recall} takes {format_bytes(least.memory)} ({least.chain} with {least.m} links)")
+        cheapest = min(reaching, key=lambda candidate: candidate.memory)
+        reasons.append(
+            f"{goal.recall} takes {format_bytes(cheapest.memory)} ({cheapest.chain} with {cheapest.m} links)"
+        )
 
     return f"no setting is expected to reach recall {goal.recall}{limit}: {'; '.join(reasons)}"
 

@@ -66,8 +66,12 @@ def plot_sizes(advice: Advice) -> Any:
         plot_curves(
             axis,
             (
-                (trial.reducer, trial.dimensions, value if isinstance(value, Interval) else Interval(value, None, None))
-                for trial, value in values
+                (
+                    trial.reducer,
+                    trial.dimensions,
+                    measured if isinstance(measured, Interval) else Interval(measured, None, None),
+                )
+                for trial, measured in values
             ),
         )
         if advice.best is not None and advice.best.reducer:

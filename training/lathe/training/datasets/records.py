@@ -210,17 +210,17 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warni
     if not records:
         raise DataSetError(f"{path.name} has no rows")
 
-    kept = []
+    nonblank = []
     for record in records:
         if name := _find_blank_field(record, fields):
             warnings.add(f"rows left out because {name!r} holds only spaces", record.place)
         else:
-            kept.append(record)
+            nonblank.append(record)
 
-    if not kept:
+    if not nonblank:
         raise DataSetError(f"{path.name} holds nothing but blank texts")
 
-    return kept
+    return nonblank
 
 
 def _parse_object(line: bytes, place: str) -> dict[str, Any]:

@@ -48,8 +48,8 @@ class ShardTasks:
                     yield self._build_task(file, together)
 
     def _build_task(self, file: str, folders: list[Path]) -> Task:
-        place = str(Path(file).absolute()) if is_path(file) else file
-        shards = [replace(self.shards[folder][0], file=place) for folder in folders]
+        location = str(Path(file).absolute()) if is_path(file) else file
+        shards = [replace(self.shards[folder][0], file=location) for folder in folders]
         name = f"{self.run.source.name_of(file)}, rows {shards[0].start:,} to {shards[-1].stop:,}"
         return Task(name, "encode", (shards, self.run.source.field, folders, self.token))
 

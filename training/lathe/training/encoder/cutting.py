@@ -165,33 +165,33 @@ class TextCutter:
         encoding = encoded.encodings[0]
         return _Tokens(encoding.ids, encoding.offsets, encoding.word_ids)
 
-    def _has_enough_tokens(self, found: _Tokens, length: int, side: Side) -> bool:
+    def _has_enough_tokens(self, tokens: _Tokens, length: int, side: Side) -> bool:
         """Return whether a part has more tokens than the model reads, all in words that end well before the cut.
 
         The result is False if the tokenizer reports no offsets, and for a text cut from the left, unless the tokenizer
         is WordPiece.
 
         Args:
-            found: tokens of the part.
+            tokens: tokens of the part.
             length: characters of the part, with the prompt.
             side: the end of the text that is cut off.
         """
-        if found.spans is None or len(found.ids) <= self.wanted:
+        if tokens.spans is None or len(tokens.ids) <= self.wanted:
             return False
 
-        places = zip(found.words, found.spans, strict=True)
+        offsets = zip(tokens.words, tokens.spans, strict=True)
         if side == "right":
-            last = found.words[-1]
-            safe = sum(word != last and end <= length - SAFE_CHARACTERS for word, (_, end) in places)
+            last = tokens.words[-1]
+            safe = sum(word != last and end <= length - SAFE_CHARACTERS for word, (_, end) in offsets)
         else:
-            first = found.words[0]
+            first = tokens.words[0]
             safe = self.only_whole_words * sum(
-                word != first and start >= SAFE_CHARACTERS for word, (start, _) in places
+                word != first and start >= SAFE_CHARACTERS for word, (start, _) in offsets
             )
 
         return safe >= self.wanted
 
-    def _tokens_are_stable(self, found: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
+    def _tokens_are_stable(self, tokens: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
         """Return whether the tokens that the model reads of a part stay the same if the text is cut elsewhere.
 
         If they do, the part is long enough: this ends the search for a cut in a text without spaces. They are compared
@@ -200,7 +200,7 @@ class TextCutter:
         For WordPiece the result is always False.
 
         Args:
-            found: tokens of the part.
+            tokens: tokens of the part.
             earlier: token ids of the part half as long; empty if there was none.
             part: the part, with the prompt.
             side: the end of the text that is cut off.
@@ -208,16 +208,16 @@ class TextCutter:
         read = slice(0, self.wanted) if side == "right" else slice(-self.wanted, None)
         if (
             self.only_whole_words
-            or min(len(earlier), len(found.ids)) <= self.wanted
-            or earlier[read] != found.ids[read]
+            or min(len(earlier), len(tokens.ids)) <= self.wanted
+            or earlier[read] != tokens.ids[read]
         ):
             return False
 
         shorter = [part[:-count] if side == "right" else part[count:] for count in range(1, OTHER_CUTS + 1)]
         other_ids = self.tokenizer(shorter, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
-        return all(ids[read] == found.ids[read] for ids in other_ids)
+        return all(ids[read] == tokens.ids[read] for ids in other_ids)
 
-    def _remove_long_stretches(self, kept: str, before: str, found: _Tokens, unread: "_UnreadText") -> str:
+    def _remove_long_stretches(self, kept: str, before: str, tokens: _Tokens, unread: "_UnreadText") -> str:
         """Remove the middles of long stretches that gave at most one token, if the part's tokens stay equal.
 
         If they change, the part is returned unchanged. If such a stretch reaches the cut, its characters are also
@@ -226,11 +226,11 @@ class TextCutter:
         Args:
             kept: the part so far.
             before: the prompt before it, or ''.
-            found: tokens of prompt and part.
+            tokens: tokens of prompt and part.
             unread: characters not examined yet.
         """
         text = before + kept
-        stretches = [] if found.spans is None else list(_find_long_stretches(found.spans, len(before), len(text)))
+        stretches = [] if tokens.spans is None else list(_find_long_stretches(tokens.spans, len(before), len(text)))
         if not stretches:
             return kept
 
@@ -240,7 +240,7 @@ class TextCutter:
             end = stop - STRETCH // 2
 
         shorter = "".join([*parts, text[end:]])
-        if self._tokenize(shorter).ids != found.ids:
+        if self._tokenize(shorter).ids != tokens.ids:
             return kept
 
         for start, stop in stretches:

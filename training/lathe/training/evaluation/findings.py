@@ -45,6 +45,6 @@ def summarize(findings: Findings) -> list[str]:
     The answer comes first, then other comparisons and retentions.
     """
     comparisons = [describe_comparison(comparison) for comparison in findings.comparisons]
-    others = [sentence for sentence in comparisons if sentence != findings.decision.sentence]
+    other_sentences = [sentence for sentence in comparisons if sentence != findings.decision.sentence]
     retentions = render_sentences(TEMPLATE, {"retentions": findings.retentions})
-    return [findings.decision.sentence, *others, *retentions]
+    return [findings.decision.sentence, *other_sentences, *retentions]

@@ -90,8 +90,8 @@ def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
 
     def cut(row: dict[str, list[Any]]) -> dict[str, list[Any]]:
         length = min(len(value) for value in row.values())
-        kept = sorted(_shuffle_rows(length, seed)[:share])
-        return {name: [value[index] for index in kept] for name, value in row.items()}
+        positions = sorted(_shuffle_rows(length, seed)[:share])
+        return {name: [value[index] for index in positions] for name, value in row.items()}
 
     return data.map(cut, keep_in_memory=True)
 

@@ -251,9 +251,9 @@ class Evaluation:
             problems = [f"{task.task}: {task.error}" for task in self.list_tasks()]
             raise EvaluationError("no data set can be evaluated: " + "; ".join(problems))
 
-        asked = dict.fromkeys(pair for task in usable for pair in task.asked)
+        prompted_texts = dict.fromkeys(pair for task in usable for pair in task.asked)
         store = self.open_store(member)
-        self.encode(encoder, store, [*asked, *((None, sentence) for sentence in self.sentences)])
+        self.encode(encoder, store, [*prompted_texts, *((None, sentence) for sentence in self.sentences)])
         result, fitted = self.fit(member, store)
         self.score(result, store, fitted, {task.key: task.type for task in usable}, workers)
 

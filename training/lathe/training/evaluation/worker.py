@@ -165,9 +165,11 @@ def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
 
     meta = task.metadata
     language = trial.entry.language or ",".join(LETTERS.get(code, code) for code in meta.languages)
-    asked = tuple(collector.asked)
+    prompted_texts = tuple(collector.asked)
 
-    return TaskDescription(name, trial.key, meta.type, language, meta.main_score, asked, len(asked), left_out)
+    return TaskDescription(
+        name, trial.key, meta.type, language, meta.main_score, prompted_texts, len(prompted_texts), left_out
+    )
 
 
 def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> list[Score]:

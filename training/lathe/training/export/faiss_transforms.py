@@ -224,10 +224,10 @@ def _write_transforms(faiss: Any, folder: Path, transforms: list[Any]) -> list[s
 
 
 def _behind(faiss: Any, folder: Path, names: list[str], index: Any) -> Any:
-    whole = faiss.IndexPreTransform(index)
+    pipeline = faiss.IndexPreTransform(index)
     for name in reversed(names):
-        whole.prepend_transform(faiss.read_VectorTransform(str(folder / name)))
-    return whole
+        pipeline.prepend_transform(faiss.read_VectorTransform(str(folder / name)))
+    return pipeline
 
 
 def _to_faiss_transforms(faiss: Any, step: Map, width: int) -> list[Any]:

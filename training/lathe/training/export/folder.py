@@ -106,11 +106,11 @@ def write_description(folder: Path, chain: Chain, reference: str, usage: str) ->
         usage: Markdown text on how to load the export.
     """
     described = {key: value for key, value in chain.metadata.items() if key != "manifest_sha256"}
-    whole = described.get("output_dimensions", chain.output_dimensions)
+    full_dimensions = described.get("output_dimensions", chain.output_dimensions)
     described |= {"input_dimensions": chain.input_dimensions, "output_dimensions": chain.output_dimensions}
 
-    if whole != chain.output_dimensions and "certificate" in described:
-        described[f"certificate_at_{whole}"] = described.pop("certificate")
+    if full_dimensions != chain.output_dimensions and "certificate" in described:
+        described[f"certificate_at_{full_dimensions}"] = described.pop("certificate")
 
     (folder / "lathe.json").write_text(json.dumps({"chain": reference} | described, indent=1) + "\n")
     steps = ", ".join(step["kind"] for step in chain.metadata.get("steps", chain.specs()))

@@ -120,11 +120,11 @@ def _add_product_encoding(graph: GraphBuilder, step: ProductCoding, x: str, outp
     They map centred floats to coordinates, byte by byte, and compare those of a byte with its 256 centroids. Rows of
     zeros get codes of zeros.
     """
-    books, offsets, places = (tensor.cpu().numpy() for tensor in step.prepare_books())
+    books, offsets, positions = (tensor.cpu().numpy() for tensor in step.prepare_books())
     octets, width, _ = books.shape
     # Columns of zeros fill the bytes with fewer coordinates than others.
     encoder = np.zeros((step.encoder.shape[1], octets * width), np.float32)
-    encoder[:, places] = step.encoder.T.cpu().numpy()
+    encoder[:, positions] = step.encoder.T.cpu().numpy()
     centred = graph.add_node("Sub", [x, graph.add_constant(step.mean.cpu().numpy())])
     y = graph.add_node("MatMul", [centred, graph.add_constant(encoder)])
     y = graph.add_node("Reshape", [y, graph.add_constant(np.array([0, octets, width]))])
@@ -204,8 +204,8 @@ def _add_cells(graph: GraphBuilder, codes: str, bits: NDArray[Any], octets: NDAr
 
 def _binary_places(dimensions: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the byte of each dimension's bit and its position there, `(k,)` each, in the order of `numpy.packbits`."""
-    places = np.arange(dimensions)
-    return places // BYTE, BYTE - 1 - places % BYTE
+    positions = np.arange(dimensions)
+    return positions // BYTE, BYTE - 1 - positions % BYTE
 
 
 def _packing_weights(octets: NDArray[Any], shifts: NDArray[Any], length: int) -> NDArray[np.float32]:

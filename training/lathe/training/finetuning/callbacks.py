@@ -43,9 +43,9 @@ class LossReporter(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Restore the loss sums of the checkpoint resumed from, and remove later lines from the training log."""
         self.begun, self.first = time.monotonic(), state.global_step
-        whole = Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}" / _COMPLETE
-        if whole.is_file():
-            self.components.restore(orjson.loads(whole.read_bytes()))
+        complete = Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}" / _COMPLETE
+        if complete.is_file():
+            self.components.restore(orjson.loads(complete.read_bytes()))
         if state.is_world_process_zero:
             self.log.replace([line for line in self.log.read() if line["step"] <= state.global_step])
 
@@ -147,9 +147,9 @@ class EvaluationCallback(TrainerCallback):
         if state.global_step % self.settings.every and state.global_step < state.max_steps:
             return
 
-        value = self._evaluate_and_log(state)
-        if state.best_metric is None or value > state.best_metric:
-            state.best_metric, state.best_global_step = value, state.global_step
+        metric = self._evaluate_and_log(state)
+        if state.best_metric is None or metric > state.best_metric:
+            state.best_metric, state.best_global_step = metric, state.global_step
             state.best_model_checkpoint = str(Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}")
             control.should_save = True
 

@@ -61,10 +61,10 @@ def find_candidates(
     judged = [*pairs, *_read_pairs_of_all_splits(data, source)]
     positives = _index_by_words(pair.positive for pair in judged)
     documents = _index_by_words(_read_documents(data, source, judged))
-    kept = {words: text for words, text in documents.items() if words not in forbidden}
+    allowed = {words: text for words, text in documents.items() if words not in forbidden}
     queries = _index_by_words(pair.anchor for pair in pairs)
     trained = {normalize_text(pair.positive) for pair in pairs}
-    answers: dict[str, set[str]] = {query: {query} & kept.keys() for query in queries}
+    answers: dict[str, set[str]] = {query: {query} & allowed.keys() for query in queries}
 
     for pair in judged:
         query, positive = normalize_text(pair.anchor), normalize_text(pair.positive)
@@ -75,11 +75,11 @@ def find_candidates(
         words: positives[words] for answering in answers.values() for words in sorted(answering) if words in positives
     }
     return Candidates(
-        documents=kept | {words: text for words, text in known.items() if words not in kept},
+        documents=allowed | {words: text for words, text in known.items() if words not in allowed},
         queries=queries,
         answers=answers,
         test_positives=trained & set(forbidden),
-        forbidden=len(documents) - len(kept),
+        forbidden=len(documents) - len(allowed),
     )
 
 

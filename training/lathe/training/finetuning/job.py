@@ -263,8 +263,8 @@ _PATHS = ("folder", "jsonl", "corpus")
 """Settings that always hold a path."""
 
 
-def _exists_at(value: Any, beside: Path) -> bool:
-    return isinstance(value, str) and (beside / value).exists()
+def _exists_at(setting: Any, beside: Path) -> bool:
+    return isinstance(setting, str) and (beside / setting).exists()
 
 
 def _make_absolute(item: Any, beside: Path) -> Any:
@@ -280,15 +280,15 @@ def _make_absolute(item: Any, beside: Path) -> Any:
 
 def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> str:
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
+    location = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = ", ".join(_list_fields_at(kind, first["loc"][:-1]))
-        return f"unknown setting {place}; there are {known}"
+        return f"unknown setting {location}; there are {known}"
     if first["type"] == "missing":
-        return f"{place} is missing"
+        return f"{location} is missing"
 
     message = first["msg"].removeprefix("Value error, ")
-    return f"{place or 'the job'}: {message}, got {first['input']!r:.60}" if place else message
+    return f"{location or 'the job'}: {message}, got {first['input']!r:.60}" if location else message
 
 
 def _list_fields_at(kind: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:

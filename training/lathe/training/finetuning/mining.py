@@ -156,7 +156,7 @@ def _list_answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
             yield query, candidates.documents[answer]
 
 
-def _group_by_query(candidates: Candidates, auxiliary: AuxiliaryEncoder, found: Dataset) -> list[MiningResult]:
+def _group_by_query(candidates: Candidates, auxiliary: AuxiliaryEncoder, triplets: Dataset) -> list[MiningResult]:
     """Group the library's triplets by query, and compute the scores of all known answers from the cached vectors.
 
     Triplets are dropped if their negative is a positive that the target's test holds (`candidates.test_positives`). A
@@ -164,7 +164,7 @@ def _group_by_query(candidates: Candidates, auxiliary: AuxiliaryEncoder, found: 
     """
     tested = {candidates.documents[words] for words in candidates.test_positives}
     negatives: dict[str, dict[str, float]] = {query: {} for query in candidates.queries.values()}
-    for row in found:
+    for row in triplets:
         if row["negative"] not in tested:
             negatives[row["query"]][row["negative"]] = row["scores"][1]
 

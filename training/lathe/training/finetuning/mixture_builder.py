@@ -131,8 +131,8 @@ class MixtureBuilder:
             raise JobError(f"two sources are called {data.name}; give one a name")
 
         try:
-            found = find_pairs(data, source)
-            pairs, report = self.select_pairs(found, source, SourceReport(data.name, data.task))
+            found_pairs = find_pairs(data, source)
+            pairs, report = self.select_pairs(found_pairs, source, SourceReport(data.name, data.task))
         except DataSetError as error:
             if source.folder is None or _locate(data) == source.folder.resolve():
                 raise DataSetError(f"{data.name}: {error}") from error
@@ -289,16 +289,19 @@ def remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tup
     counts = {ANSWERS: 0, TESTED: 0}
     cleaned = []
     for pair in pairs:
-        kept = []
+        true_negatives = []
         for text in pair.negatives:
             words = normalize_text(text)
-            why = ANSWERS if words in answers[normalize_text(pair.anchor)] else TESTED if words in forbidden else None
-            if why:
-                counts[why] += 1
+            if words in answers[normalize_text(pair.anchor)]:
+                counts[ANSWERS] += 1
+            elif words in forbidden:
+                counts[TESTED] += 1
             else:
-                kept.append(text)
+                true_negatives.append(text)
 
-        cleaned.append(replace(pair, negatives=tuple(kept)) if len(kept) < len(pair.negatives) else pair)
+        cleaned.append(
+            replace(pair, negatives=tuple(true_negatives)) if len(true_negatives) < len(pair.negatives) else pair
+        )
 
     return cleaned, {why: count for why, count in counts.items() if count}
 

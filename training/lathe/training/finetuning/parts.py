@@ -47,7 +47,11 @@ def build_margin_table(mined: Mapping[str, MiningStatistics]) -> Table:
     Sources without negatives are left out.
     """
     return Table.from_records(
-        ({"source": name} | dict(zip(QUANTILES, one.margin, strict=True)) for name, one in mined.items() if one.margin),
+        (
+            {"source": name} | dict(zip(QUANTILES, statistics.margin, strict=True))
+            for name, statistics in mined.items()
+            if statistics.margin
+        ),
         default=".3f",
     )
 

@@ -224,8 +224,10 @@ def train(
                 trainer._load_from_checkpoint(str(folder / f"{CHECKPOINT_PREFIX}{trainer.state.best_global_step}"))
         _require_finite(model)
     except NonFiniteLossError as error:
-        kept = find_last_checkpoint(folder)
-        remark = f"the last good checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
+        last_checkpoint = find_last_checkpoint(folder)
+        remark = (
+            f"the last good checkpoint is {last_checkpoint.name}" if last_checkpoint else "there is no checkpoint yet"
+        )
         step = trainer.state.global_step
         raise NonFiniteLossError(f"{error} at step {step}; {remark}. A smaller learning rate often helps") from None
 

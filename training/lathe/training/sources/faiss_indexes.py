@@ -200,12 +200,12 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
         size = _require_keeping(path)
         with native_path(path) as here, _limit_claims(faiss, size):
             # A file may name another one for its lists, anywhere: it is looked for in the same folder.
-            whole = faiss.read_index(here, faiss.IO_FLAG_ONDISK_SAME_DIR)
+            stored_index = faiss.read_index(here, faiss.IO_FLAG_ONDISK_SAME_DIR)
     except (RuntimeError, OSError) as error:
         raise SourceError(f"{path.name} is not a FAISS index that can be read") from error
 
     mapped: NDArray[np.int64] | None = None
-    index: Any = faiss.downcast_index(whole)
+    index: Any = faiss.downcast_index(stored_index)
     if isinstance(index, faiss.IndexIDMap):
         mapped, index = faiss.vector_to_array(index.id_map), faiss.downcast_index(index.index)
 

@@ -109,8 +109,11 @@ def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
     for index, value in enumerate(raw.values):
         fits = isinstance(value, list) and len(value) == width > 0
         if not fits or not all(isinstance(x, int | float) and not isinstance(x, bool) for x in value):
-            found = _describe_value(value)
-            raise SourceError(f"{raw.describe_row(index)}: {found} in a source that began with {kind_name(width)}")
+            description = _describe_value(value)
+            raise SourceError(
+                f"{raw.describe_row(index)}: {description} in a source that began with {kind_name(width)}"
+            )
+
     return np.array(raw.values, dtype=np.float64)
 
 

@@ -83,8 +83,8 @@ def list_local(place: str) -> tuple[bool, list[str]]:
     """
     rooted = RootedFile.parse(place)
     try:
-        found = _list_path(place) if rooted is None else list_beneath(rooted.root, rooted.path)
-        if found is None and rooted is not None:
+        files = _list_path(place) if rooted is None else list_beneath(rooted.root, rooted.path)
+        if files is None and rooted is not None:
             rooted.open().close()
     except OutsideError as error:
         raise OutsideSourceError(f"{error.filename!r} leads out of the folder that may be read") from error
@@ -92,13 +92,13 @@ def list_local(place: str) -> tuple[bool, list[str]]:
         known = " and ".join(BUILT_IN)
         raise SourceError(f"there is no file or folder {display_path(place)!r}; built in are {known}") from None
 
-    if found is None:
+    if files is None:
         return False, [str(rooted or expand_home(place))]
     if rooted is not None:
-        inside = [path for path in found if not _is_hidden(PurePosixPath(path).relative_to(PurePosixPath(rooted.path)))]
+        inside = [path for path in files if not _is_hidden(PurePosixPath(path).relative_to(PurePosixPath(rooted.path)))]
         return True, [str(RootedFile(rooted.root, path)) for path in inside]
 
-    return True, found
+    return True, files
 
 
 def _list_path(place: str) -> list[str] | None:

@@ -224,8 +224,8 @@ def _arrow_exception() -> type[Exception]:
     """Return the base class of pyarrow's exceptions, imported on call because pyarrow is optional."""
     from pyarrow import ArrowException
 
-    found: type[Exception] = ArrowException
-    return found
+    base: type[Exception] = ArrowException
+    return base
 
 
 def count_parquet(file: Readable, field: str) -> int:

@@ -193,7 +193,7 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         return ChatError(f"refused with {status}", message, retryable=False, status=status)
 
 
-def _read_answer(found: Mapping[str, Any], prompt: str) -> Answer:
+def _read_answer(response: Mapping[str, Any], prompt: str) -> Answer:
     """Build the answer from the first choice of a response.
 
     The tokens are estimated if the endpoint did not count them.
@@ -204,19 +204,20 @@ def _read_answer(found: Mapping[str, Any], prompt: str) -> Answer:
         ChatError: if the first choice has no message.
     """
     try:
-        choice = found["choices"][0]
+        choice = response["choices"][0]
         message = choice["message"]
         content, refusal = message.get("content"), message.get("refusal")
     except (IndexError, KeyError, TypeError, AttributeError) as error:
         raise ChatError("other JSON", "JSON without a message came back", retryable=True) from error
 
     text, refused, reason = _extract_text(content), _extract_text(refusal), choice.get("finish_reason")
-    counts = _read_token_counts(found.get("usage"))
+    counts = _read_token_counts(response.get("usage"))
     prompt_tokens, completion_tokens = counts or (estimate_tokens(prompt), estimate_tokens(text or refused))
+    finish_reason = reason if isinstance(reason, str) else ""
 
     return Answer(
         text=text or refused,
-        finish_reason="content_filter" if refused and not text else reason if isinstance(reason, str) else "",
+        finish_reason="content_filter" if refused and not text else finish_reason,
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         counted=counts is not None,

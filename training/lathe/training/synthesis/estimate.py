@@ -71,8 +71,13 @@ class Estimate:
         """Return a note on the estimate's accuracy and, with prices, a sentence on the cost."""
         lines = ["Each stage leaves out some, so that the next take fewer calls; answers that cannot be used add some."]
         if self.prices is not None:
-            expected, most, name = format_amount(self.cost()), format_amount(self.cost(most=True)), self.prices.currency
-            lines.append(f"Cost: about {expected} {name}, {most} {name} if every answer is as long as allowed.")
+            expected, maximum, name = (
+                format_amount(self.cost()),
+                format_amount(self.cost(most=True)),
+                self.prices.currency,
+            )
+            lines.append(f"Cost: about {expected} {name}, {maximum} {name} if every answer is as long as allowed.")
+
         return lines
 
 

@@ -33,9 +33,9 @@ def _require_free_fields(parameters: dict[str, JsonValue]) -> dict[str, JsonValu
     Raises:
         ValueError: if they do.
     """
-    taken = [name for name in RESERVED_FIELDS if name in parameters]
-    if taken:
-        raise ValueError(f"{taken[0]} is not set here: see docs/synthesis.md for the setting that makes it")
+    reserved = [name for name in RESERVED_FIELDS if name in parameters]
+    if reserved:
+        raise ValueError(f"{reserved[0]} is not set here: see docs/synthesis.md for the setting that makes it")
     return parameters
 
 

@@ -194,18 +194,18 @@ class Pipeline:
 
         The others are recorded as rejected.
         """
-        known, kept = NearDuplicates(self.job.similarity), []
+        known, distinct = NearDuplicates(self.job.similarity), []
         for draft in drafts:
             (text,) = draft.new_texts(stage)
             near = known.find_closest(text)
             if near is None:
                 known.add(text)
-                kept.append(draft)
+                distinct.append(draft)
             else:
                 reason = "duplicate" if normalize_text(near[0]) == normalize_text(text) else "near duplicate"
                 self._reject(stage, reason, text, draft, of=near[0], similarity=round(near[1], 3))
 
-        return kept
+        return distinct
 
     def _reject_known(self, stage: str, drafts: Sequence[PairDraft]) -> list[PairDraft]:
         """Return the drafts of which no new text matches a test set.

@@ -339,7 +339,9 @@ class Chain(nn.Module):
     def inverse_kind(self) -> Inverse:
         """How well the chain can be inverted: `"none"` if it normalizes, else as well as its worst step."""
         kinds = {step.inverse_kind for step in self.transforms} | {"none" if self.normalize else "exact"}
-        return "none" if "none" in kinds else "approximate" if "approximate" in kinds else "exact"
+        if "none" in kinds:
+            return "none"
+        return "approximate" if "approximate" in kinds else "exact"
 
     def inverse_transform(self, rows: Any) -> Any:
         """Invert the steps in reverse order, `(n, k)` to `(n, d)`.
@@ -627,13 +629,13 @@ class Chain(nn.Module):
         Raises:
             ArtifactError: if it does not.
         """
-        for name, found in (
+        for name, actual in (
             ("input_dimensions", self.input_dimensions),
             ("output_dimensions", self.output_dimensions),
             ("nested", self.nested),
         ):
-            if manifest[name] != found:
-                raise ArtifactError(f"its {name} is {found}, its manifest says otherwise: {manifest[name]}")
+            if manifest[name] != actual:
+                raise ArtifactError(f"its {name} is {actual}, its manifest says otherwise: {manifest[name]}")
 
         if unknown := [name for name in tensors if name not in self.tensors() and not name.startswith(MOMENTS_PREFIX)]:
             raise ArtifactError(f"the tensor {unknown[0]!r} belongs to no step")

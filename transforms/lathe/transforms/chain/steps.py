@@ -34,9 +34,9 @@ def parse_steps(text: str) -> list[Transform]:
     if text.lstrip().startswith("["):
         return build_steps(_parse_json(text))
 
-    whole = _parse_or_none(text) if text.lstrip().startswith("{") else None
-    if isinstance(whole, dict) and whole and "kind" not in whole:
-        return build_steps(whole)
+    parsed = _parse_or_none(text) if text.lstrip().startswith("{") else None
+    if isinstance(parsed, dict) and parsed and "kind" not in parsed:
+        return build_steps(parsed)
 
     for part in _split_top_level(text):
         # Commas separate parameters as well as steps: a part such as `nested=true` belongs to the step before it.
@@ -131,13 +131,13 @@ def _parse_step(part: str) -> Spec:
     if part.startswith("{"):
         return dict(_parse_json(part))  # a part that begins with a brace is an object or no JSON
 
-    kind, _, rest = (piece.strip() for piece in part.partition(":"))
-    if not rest:
+    kind, _, argument = (piece.strip() for piece in part.partition(":"))
+    if not argument:
         return {"kind": kind}
-    if PARAMETER.match(rest):
-        return {"kind": kind} | _parse_parameter(rest)
+    if PARAMETER.match(argument):
+        return {"kind": kind} | _parse_parameter(argument)
 
-    return {"kind": kind, _main_parameter(kind): _parse_value(rest)}
+    return {"kind": kind, _main_parameter(kind): _parse_value(argument)}
 
 
 def _main_parameter(kind: str) -> str:

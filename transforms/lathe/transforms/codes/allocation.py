@@ -89,11 +89,11 @@ def lay_out(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int
         variances: variance of each coordinate `(d,)`.
         octets: number of bytes of the code.
     """
-    whole = lay_out_in_whole_bytes(bits, variances, octets)
+    whole_bytes = lay_out_in_whole_bytes(bits, variances, octets)
     allocated = np.zeros_like(bits)
-    allocated[whole.coordinates] = whole.bits
+    allocated[whole_bytes.coordinates] = whole_bytes.bits
     ideal_error, error = ((variances * distortions()[bit_counts]).sum() for bit_counts in (bits, allocated))
-    return whole if error <= MAX_EXCESS * ideal_error else lay_out_in_sequence(bits, variances)
+    return whole_bytes if error <= MAX_EXCESS * ideal_error else lay_out_in_sequence(bits, variances)
 
 
 def lay_out_in_sequence(bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
@@ -131,10 +131,10 @@ def lay_out_in_whole_bytes(bits: NDArray[np.int64], variances: NDArray[np.float6
         octet = next((i for i, free in enumerate(free_bits) if free >= wanted), None)
         if octet is None:
             octet = max(range(octets), key=free_bits.__getitem__)
-        taken = min(wanted, free_bits[octet])
-        if taken:
-            free_bits[octet] -= taken
-            placed.append((coordinate, taken, octet, free_bits[octet]))
+        given_bits = min(wanted, free_bits[octet])
+        if given_bits:
+            free_bits[octet] -= given_bits
+            placed.append((coordinate, given_bits, octet, free_bits[octet]))
 
     order = np.lexsort((-variances, -bits))
     for coordinate in order[bits[order] > 0].tolist():

@@ -119,12 +119,12 @@ class ProductCoding(TransformCoding):
         Near-zero rows become zeros.
         """
         rows = x.reshape(-1, x.shape[-1])
-        books, offsets, place = self.prepare_books()
+        books, offsets, positions = self.prepare_books()
         width, blocks = books.shape[1], []
 
         for block in torch.split(rows, BLOCK_ROWS):
             y = block.new_zeros(self.bytes * width, len(block))
-            y[place] = self.coordinates(block)
+            y[positions] = self.coordinates(block)
             points = y.reshape(self.bytes, width, len(block)).transpose(1, 2)
             # ‖y − c‖²/2 without ‖y‖², which is the same for all centroids.
             blocks.append(torch.baddbmm(offsets, points, books, alpha=-1).argmin(2).T.to(torch.uint8))
@@ -145,15 +145,15 @@ class ProductCoding(TransformCoding):
         # Coordinate i is the r-th of its byte: it counts the earlier ones with the same byte.
         rank = (octets.unsqueeze(0) == octets.unsqueeze(1)).tril(-1).sum(1)
         width = int(rank.max()) + 1
-        place = octets * width + rank
+        positions = octets * width + rank
         weighted = self.centroids * self.deviations.square().unsqueeze(1)
         books = weighted.new_zeros(self.bytes * width, CENTROIDS)
-        books[place] = weighted
+        books[positions] = weighted
         offsets = weighted.new_zeros(self.bytes, CENTROIDS).index_add_(0, octets, weighted * self.centroids / 2)
         # The code of zeros is the zero vector's: no other row gets 0 in its last byte.
         offsets[int(octets.max()), 0] = torch.inf
 
-        return books.reshape(self.bytes, width, CENTROIDS), offsets.unsqueeze(1), place
+        return books.reshape(self.bytes, width, CENTROIDS), offsets.unsqueeze(1), positions
 
     def _build_decoder(self) -> "ProductDecoder":
         return ProductDecoder(self.mean, self.decoder, self.layout, self.norm, self.centroids, self.bytes)

@@ -308,9 +308,9 @@ class TransformCoding(Quantizer):
         crosses = bool((self._ends() > BYTE * (self.layout[1] + 1)).any())
 
         # A byte holds up to eight coordinates; those that are the first, second, … of their byte are added together.
-        for places in _distinct_byte_groups(octets):
-            index = torch.tensor(places, device=rows.device)
-            shift = torch.tensor([shifts[i] for i in places], dtype=torch.uint8, device=rows.device)
+        for positions in _distinct_byte_groups(octets):
+            index = torch.tensor(positions, device=rows.device)
+            shift = torch.tensor([shifts[i] for i in positions], dtype=torch.uint8, device=rows.device)
             code[self.layout[1][index]] |= cells[index] << shift.unsqueeze(1)
             if crosses:
                 beyond = cells[index].int() << shift.int().unsqueeze(1) >> BYTE

@@ -107,8 +107,8 @@ class Procrustes(Alignment):
         moments = _require_pairs(data)
         _, cross = moments.blocks(centered=self.center)
         # NumPy returns U and Vᵀ, so W = VUᵀ is (UVᵀ)ᵀ. A mean instead of the sum XᵀY scales only Σ, which W lacks.
-        left, _, right = np.linalg.svd(cross, full_matrices=False)
-        self.set_pair_map(torch.from_numpy((left @ right).T.copy()), moments)
+        left_vectors, _, right_vectors = np.linalg.svd(cross, full_matrices=False)
+        self.set_pair_map(torch.from_numpy((left_vectors @ right_vectors).T.copy()), moments)
 
 
 class LowRankAffine(Alignment):
@@ -153,8 +153,8 @@ class LowRankAffine(Alignment):
                 direction while the ridge is 0.
         """
         moments = _require_pairs(data)
-        own, cross = moments.blocks(centered=True)
-        level = own.trace() / len(own)
+        input_moment, cross = moments.blocks(centered=True)
+        level = input_moment.trace() / len(input_moment)
         if self.rank is not None and self.rank > cross.shape[1]:
             raise InputError(
                 f"{self.kind} of rank {self.rank} needs targets of at least as many dimensions, not {cross.shape[1]}"
@@ -162,13 +162,13 @@ class LowRankAffine(Alignment):
         if level <= moments.rounding_variance():
             raise InputError(f"{self.kind} needs vectors that differ: there is nothing to regress on")
         # `np.linalg.solve` raises no error for a matrix that rounding alone makes invertible, and returns noise.
-        if self.ridge == 0 and Spectrum.of(own, moments.rounding_variance()).rank < len(own):
+        if self.ridge == 0 and Spectrum.of(input_moment, moments.rounding_variance()).rank < len(input_moment):
             raise InputError(
-                f"{self.kind} without a ridge needs vectors that vary in all {len(own)} directions, these "
+                f"{self.kind} without a ridge needs vectors that vary in all {len(input_moment)} directions, these "
                 f"{moments.count} rows do not: set a ridge above 0, or fit on more"
             )
 
-        regression = np.linalg.solve(own + self.ridge * level * np.eye(len(own)), cross)
+        regression = np.linalg.solve(input_moment + self.ridge * level * np.eye(len(input_moment)), cross)
         top = Spectrum.of(cross.T @ regression).directions[: self.rank]
         # W = VᵀV·Bᵀ with V `(r, k)`: multiplied from the right it costs 2rkd; VᵀV first would cost k²d.
         self.set_pair_map(torch.from_numpy(top.T @ (top @ regression.T)), moments)

@@ -38,7 +38,7 @@ def compare_neighbours(raw: Rows, first: Rows, second: Rows, k: int = 10) -> dic
         "raw_recall_at_k": {
             "first": _compute_interval(by_first),
             "second": _compute_interval(by_second),
-            "difference": _compute_interval(by_second - by_first, least=-1.0),
+            "difference": _compute_interval(by_second - by_first, minimum=-1.0),
         },
     }
 
@@ -57,8 +57,8 @@ def _share_neighbours(first: Rows, second: Rows, k: int) -> NDArray[np.float64]:
     return shares
 
 
-def _compute_interval(values: NDArray[np.float64], least: float = 0.0) -> dict[str, float]:
-    """Return the mean and its normal 95 % interval, clipped to [`least`, 1]."""
+def _compute_interval(values: NDArray[np.float64], minimum: float = 0.0) -> dict[str, float]:
+    """Return the mean and its normal 95 % interval, clipped to [`minimum`, 1]."""
     mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
-    low, high = max(mean - NORMAL_QUANTILE * error, least), min(mean + NORMAL_QUANTILE * error, 1.0)
+    low, high = max(mean - NORMAL_QUANTILE * error, minimum), min(mean + NORMAL_QUANTILE * error, 1.0)
     return {"value": mean, "low": float(low), "high": float(high)}

@@ -84,8 +84,8 @@ class Gaussian:
     @property
     def shares(self) -> list[float]:
         """Explained-variance ratio of each principal direction, in descending order, rounded to 6 decimals."""
-        rest = float(self.variances[-1]) * (self.dimensions - len(self.directions))
-        shares = self.variances[:-1] / (float(self.variances[:-1].sum(dtype=np.float64)) + rest)
+        noise_variance = float(self.variances[-1]) * (self.dimensions - len(self.directions))
+        shares = self.variances[:-1] / (float(self.variances[:-1].sum(dtype=np.float64)) + noise_variance)
         return [round(float(share), 6) for share in shares]
 
     def standardize(self, rows: FloatArray) -> NDArray[np.float32]:

@@ -217,11 +217,16 @@ def _choose(before: Option, other_options: Sequence[Option]) -> tuple[Option | N
 
 
 def _write_sentence(
-    goal: PlaceGoal, rows: int, before: Option, chosen: Option | None, simpler: Option | None, others: Sequence[Option]
+    goal: PlaceGoal,
+    rows: int,
+    before: Option,
+    chosen: Option | None,
+    simpler: Option | None,
+    other_options: Sequence[Option],
 ) -> str:
     where = f"In {goal.place.title}"
     if chosen is None:
-        best = max(others, key=lambda one: one.recall.value, default=None)
+        best = max(other_options, key=lambda option: option.recall.value, default=None)
         tried = f" ({best.candidate.words} finds {_format_recall(best.recall)})" if best else ""
         return (
             f"{where}, leave the vectors as they are: nothing that was tried saves {MIN_SAVING:.0%} and is sure to "

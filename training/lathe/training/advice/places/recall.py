@@ -120,10 +120,10 @@ def extrapolate(
     )
 
 
-def _expect(found: NDArray[np.int64], sampled: int, rows: int) -> float:
+def _expect(counts_by_k: NDArray[np.int64], sampled: int, rows: int) -> float:
     """Return the logit of the recall to expect among `rows` rows, from counts `(len(NEAREST), q)` in a sample."""
     sizes = np.log([sampled * K / k for k in NEAREST])
-    logits = np.array([_compute_logit(counts, k) for counts, k in zip(found, NEAREST, strict=True)])
+    logits = np.array([_compute_logit(counts, k) for counts, k in zip(counts_by_k, NEAREST, strict=True)])
     log_rows = math.log(rows)
     if log_rows <= sizes[-1]:
         return float(np.interp(log_rows, sizes, logits))
@@ -140,5 +140,5 @@ def _compute_logit(counts: NDArray[np.int64], k: int) -> float:
     return float(math.log(hits / (possible - hits)))
 
 
-def _expit(value: float) -> float:
-    return 1 / (1 + math.exp(-value))
+def _expit(logit: float) -> float:
+    return 1 / (1 + math.exp(-logit))

@@ -101,7 +101,7 @@ class UpstreamSpace:
             return
 
         try:
-            found = await self._probe()
+            probed = await self._probe()
         except (UpstreamUnavailableError, UpstreamBusyError):
             if known is None:
                 raise
@@ -109,19 +109,19 @@ class UpstreamSpace:
             self.found = known
             return
 
-        if known is not None and known.fingerprint == found.fingerprint:
+        if known is not None and known.fingerprint == probed.fingerprint:
             self.found = known
-            self._confirm_or_refuse(found)
+            self._confirm_or_refuse(probed)
             return
 
         if known is not None:
             log.warning("%s states another model; its vectors belong to another space now", self.name)
 
-        self._require_shared(found)
-        self.found = found
+        self._require_shared(probed)
+        self.found = probed
         self._write()
 
-    def _require_shared(self, found: StoredSpace) -> None:
+    def _require_shared(self, space: StoredSpace) -> None:
         """Check that another address with the same fingerprint answers the same vectors.
 
         They differ if `provider` gives two addresses one name, and they answer by different models.
@@ -129,8 +129,8 @@ class UpstreamSpace:
         Raises:
             UpstreamError: if they do.
         """
-        shared = None if self.store is None else self.store.find_fingerprint(found.fingerprint)
-        if shared is not None and _find_cosine(shared.probes, found.probes) < MIN_COSINE:
+        shared = None if self.store is None else self.store.find_fingerprint(space.fingerprint)
+        if shared is not None and _find_cosine(shared.probes, space.probes) < MIN_COSINE:
             raise UpstreamError(
                 f"{self.upstream.provider_name} answers other vectors at this address than at another one under the "
                 f"name {self.upstream.model}: give the encoder {self.name} another provider, or another revision"
@@ -164,13 +164,13 @@ class UpstreamSpace:
     def _is_due(self, space: StoredSpace) -> bool:
         return time.time() - space.checked_at >= self.upstream.probe_seconds
 
-    def _confirm_or_refuse(self, found: StoredSpace) -> None:
+    def _confirm_or_refuse(self, answered: StoredSpace) -> None:
         """Store the time of the comparison if an answer is of the known space, else set `problem`."""
-        if change := self._describe_stated(found.stated) or self._describe_difference(found.probes):
+        if change := self._describe_stated(answered.stated) or self._describe_difference(answered.probes):
             self._refuse(change)
             return
         self.problem = None
-        self.found = replace(self.known, checked_at=found.checked_at)
+        self.found = replace(self.known, checked_at=answered.checked_at)
         self._write()
 
     def _write(self) -> None:

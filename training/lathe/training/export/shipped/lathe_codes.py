@@ -59,9 +59,9 @@ class Codec:
         """Return the number of the nearest centroid of each byte `(n, bytes)` to coordinates `(n, m)`."""
         a, codes = self.arrays, np.zeros((len(y), self.arrays.bytes), np.uint8)
         for octet in np.unique(a.octets):
-            own = a.octets == octet
-            centroids = (a.centroids[own] * a.deviations[own, None]).T
-            distances = (centroids**2).sum(axis=1) / 2 - (y[:, own] * a.deviations[own]) @ centroids.T
+            in_byte = a.octets == octet
+            centroids = (a.centroids[in_byte] * a.deviations[in_byte, None]).T
+            distances = (centroids**2).sum(axis=1) / 2 - (y[:, in_byte] * a.deviations[in_byte]) @ centroids.T
             # Zeros are the code of the zero vector, so no other row gets 0 in its last byte.
             first = int(octet == a.octets.max())
             codes[:, octet] = distances[:, first:].argmin(axis=1) + first
@@ -93,13 +93,13 @@ class Codec:
             stream = np.unpackbits(codes, axis=1, bitorder="little")[:, self.places].astype(np.int64) << self.ranks
             values = a.levels[np.add.reduceat(stream, self.starts, axis=1) + (1 << a.bits)]
 
-        rest = values @ a.decoder
+        residual = values @ a.decoder
         if a.norm:  # the positive f with ‖mean + f·rest‖ = norm
-            along, room = rest @ a.mean, np.maximum(a.norm**2 - (a.mean**2).sum(), 0)
-            square = np.maximum((rest**2).sum(axis=1), np.finfo(np.float32).tiny)
-            rest *= ((np.sqrt(along**2 + square * room) - along) / square)[:, None]
+            along, squared_rest = residual @ a.mean, np.maximum(a.norm**2 - (a.mean**2).sum(), 0)
+            square = np.maximum((residual**2).sum(axis=1), np.finfo(np.float32).tiny)
+            residual *= ((np.sqrt(along**2 + square * squared_rest) - along) / square)[:, None]
 
-        return np.where(codes.any(axis=1, keepdims=True), a.mean + rest, np.float32(0))
+        return np.where(codes.any(axis=1, keepdims=True), a.mean + residual, np.float32(0))
 
     def score(self, queries: Any, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the inner products `(a, n)` of queries, the encoder's vectors `(a, k)`, with codes `(n, bytes)`."""

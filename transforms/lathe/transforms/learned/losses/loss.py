@@ -89,8 +89,8 @@ def prefix_losses(
 
     gradient = torch.zeros_like(weight)
     losses = []
-    for index, (value, output_gradient) in enumerate(loss(x, outputs)):
-        losses.append(value)
+    for index, (loss_of_prefix, output_gradient) in enumerate(loss(x, outputs)):
+        losses.append(loss_of_prefix)
         if normalized:  # normalizing removes the part of a gradient that points along an output
             z = outputs[index]
             output_gradient = (output_gradient - (output_gradient * z).sum(1, keepdim=True) * z) / lengths[index]

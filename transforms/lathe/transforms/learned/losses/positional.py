@@ -45,7 +45,7 @@ def positional(
     sides = [_AugmentedRows(z) for z in outputs]
     floors = [MIN_DISTANCE**2 * torch.finfo(x.dtype).eps * side.mean_square + TINY for side in sides]
     ones = [torch.cat([side.rows, side.rows.new_ones(m, 1)], 1) for side in sides]
-    pulls = [torch.zeros_like(one) for one in ones]  # R Z and R·1 for R_ij = δ_ij/d_ij
+    pulls = [torch.zeros_like(augmented) for augmented in ones]  # R Z and R·1 for R_ij = δ_ij/d_ij
     products = [x.new_zeros((), dtype=torch.float64) for _ in sides]  # Σ δ d
 
     for rows, columns in _upper_tiles(m, tile or TILE.get(x.device.type, TILE["cuda"])):
