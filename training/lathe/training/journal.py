@@ -79,7 +79,7 @@ class Journal(Generic[T]):
 
 
 def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the first setting that differs from a job's recorded ones, such as `training.seed`.
+    """Return the name of the first setting that differs from the recorded ones, such as `training.seed`.
 
     The result is None if none differs, or if there is no record yet. Recorded settings that `settings` lacks do not
     count. A setting that the record lacks differs unless its value is None.

@@ -100,7 +100,9 @@ def fit(
     workspace: Path | None = None,
     on_progress: Progress = no_progress,
 ) -> FitResult:
-    """Fit a chain on texts or vectors and measure it on rows held out of the fit and on out-of-domain text.
+    """Fit a chain on texts or vectors, and measure it.
+
+    It is measured on rows held out of the fit and on out-of-domain text.
 
     Args:
         source: texts, which are encoded, or vectors.

@@ -89,7 +89,9 @@ def list_beneath(root: Path, name: str) -> list[str] | None:
 
 @contextmanager
 def _open_descriptor(root: Path, name: str) -> Iterator[int]:
-    """Open `root/name`, a file or folder, and yield its descriptor to a `with` block, which closes it at the end.
+    """Open `root/name`, a file or folder, and yield its descriptor.
+
+    It is closed at the end of the block.
 
     Links are resolved step by step and never out of `root`; raises what `open_beneath` does.
     """

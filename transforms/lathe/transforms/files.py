@@ -172,7 +172,9 @@ def write_synced(path: Path, payload: bytes, private: bool = False) -> None:
 
 
 def replace_synced(path: Path, payload: bytes, private: bool = False) -> None:
-    """Write bytes to a file atomically: readers see either the old or the new content, even after a crash.
+    """Write bytes to a file atomically.
+
+    Readers see either the old or the new content, even after a crash.
 
     The bytes are written to `.<name>` beside it and fsynced; that file is then renamed, or deleted after an error.
     """

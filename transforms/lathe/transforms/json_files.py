@@ -48,9 +48,14 @@ def read_json_file(path: Path) -> Any:
 
 
 def _require_portable(value: Any, depth: int = 0) -> None:
-    """Raise `ValueError` for what Python's parser accepts and others do not: deep nesting, long integers, surrogates.
+    """Check that a JSON value holds nothing that other parsers refuse.
+
+    Refused are deep nesting, long integers and lone surrogates.
 
     An object's keys are checked like its values.
+
+    Raises:
+        ValueError: if it does.
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")

@@ -142,6 +142,7 @@ def advise(
     advising = part_of(on_progress, 0.0, ADVISED if planner else 1.0)
     planning = part_of(on_progress, ADVISED, 1.0)
     on_progress(0.0, f"reading {source.name}")
+    # One pass over the source: everything later is measured on this sample.
     row_sample = sample_rows(source, request.sample_rows, request.seed)
     if len(row_sample) < MIN_DISTINCT_ROWS:
         raise AdviceError(
@@ -161,6 +162,7 @@ def advise(
     with claim_workspace_folder(workspace, f"advice-{source.content_key(encoder.vectors_key)[:32]}") as folder:
         encoding = SampleEncoder(encoder, folder)
         encoding.encode(list_texts_to_encode(row_sample), part_of(advising, 0.0, ENCODED))
+        # Halves of texts can fail where the texts do not, so the sample is built from what was encoded.
         sample = build_text_sample(row_sample, encoding.vectors, encoding.failed)
         require_enough_encoded(source.name, sample, len(row_sample), encoding.failed)
 
@@ -232,6 +234,7 @@ def build_advice(
     goal = PlaceGoal(PLACES[request.place], request.rows, request.metric, request.recall)
     decision = decide(goal, sample, part_of(on_progress, 0.0, DECIDED), request.seed)
     on_decision(decision)
+    # Diagnosis and decision hold for few rows; a recommendation does not.
     shortage = check_row_count(len(sample.row_sample))
     row_sample, diagnosis = sample.row_sample, diagnose(sample.heldout)
     advice = Advice(
@@ -262,6 +265,7 @@ def build_advice(
     confirmed, transfer = None, []
 
     if best.steps:
+        # Refitted at its own dimensions: in the comparison every reducer was fitted at the largest size and cut.
         chain = measurer.fit_chain(best.steps)
         confirmed = measurer.measure(best.reducer, chain, best.dimensions) if best.reducer else None
         transfer = list(evaluate_transfer(sample, chain))

@@ -136,6 +136,7 @@ def compare_budgets(measurer: SizeMeasurer, sizes: SizeComparison, on_progress: 
         sizes: measurements of the reducers.
         on_progress: called with progress in [0, 1] and a message.
     """
+    # Codes and databases start from the same debiased vectors as the reducers.
     fit: FloatArray = measurer.chain.floats(measurer.sample.fit[:MAX_FIT_ROWS])
     moments, before = moments_of(fit), measurer.before
     nearest = find_candidates(before, before, NEIGHBOURS)
@@ -157,6 +158,8 @@ def compare_budgets(measurer: SizeMeasurer, sizes: SizeComparison, on_progress: 
         except TransformError as error:
             comparison.problems[CODES] = str(error)
 
+        # Floats of the reducers were measured at all sizes: those that fill this budget exactly are comparable with
+        # codes.
         comparison.chains.extend(_take_reducers(measurer, sizes, budget))
         searches = [*search_truncated(fit, before, budget, CANDIDATES)]
         searches += [] if rabitq is None else rabitq.search(budget, CANDIDATES)

@@ -123,7 +123,11 @@ class RaBitQSearch:
         self._rows: FloatArray = ((rows - moments.mean) @ axes.T).astype(np.float32)
 
     def search(self, budget: int, k: int) -> Iterator[DatabaseSearch]:
-        """Yield a search for k candidates for each of `RABITQ_BITS`, on as many axes as fit in `budget` bytes.
+        """Yield a search for each of `RABITQ_BITS`, on as many axes as fit in a budget.
+
+        Args:
+            budget: bytes of a vector.
+            k: number of candidates.
 
         A number of bits of which no code fits is skipped.
         """

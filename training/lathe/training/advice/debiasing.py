@@ -93,7 +93,9 @@ class DebiasingComparison:
 
 
 def compare_debiasing(sample: Sample) -> DebiasingComparison:
-    """Fit every method of `METHODS` on the rows to fit on, measure it on the held-out rows, and choose one.
+    """Compare all debiasing methods of `METHODS`, and choose one.
+
+    Each is fitted on the rows to fit on, and measured on the held-out rows.
 
     A method that cannot be fitted gets a trial with a `problem`.
     """
@@ -112,6 +114,7 @@ def compare_debiasing(sample: Sample) -> DebiasingComparison:
         trials.append(_measure_method(method, chain, sample, ranks))
 
     by_halves, why = choose_by_halves(ranks) if ranks else (NOTHING, _explain_no_halves(sample))
+    # R2 is known to help where the mean is long, also where split-half retrieval cannot tell.
     chosen, r2 = by_halves, next(trial for trial in trials if trial.method == "R2")
     if r2.problem is None and (mean_norm := trials[0].mean_norm) is not None:
         chosen = choose_by_mean_norm(by_halves, mean_norm, r2.gain)

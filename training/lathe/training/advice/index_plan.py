@@ -191,7 +191,7 @@ def measure_settings(
     measure: GraphMeasurer,
     on_progress: Progress,
 ) -> list[Setting]:
-    """Build graphs over a sample and over a quarter of it, search them, and extrapolate to the number of rows.
+    """Measure graphs over a sample and over a quarter of it, and extrapolate to the number of rows.
 
     Similarity is the cosine. The logit of recall and the time of a query are taken as linear in the logarithm of the
     number of rows; neither improves with it.
@@ -206,6 +206,7 @@ def measure_settings(
         on_progress: called with progress in [0, 1] and a message.
     """
     base, queries = (unit_rows(torch.from_numpy(np.array(vectors, np.float32))).numpy() for vectors in (base, queries))
+    # Two sizes give the slope with which recall falls and time grows.
     sizes = (len(base) // 4, len(base))
     truths = [find_nearest(queries, base[:size], k) for size in sizes]
     settings: list[Setting] = []

@@ -56,7 +56,7 @@ class Matryoshka:
 
 
 def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
-    """Compare recall@10 of the first coordinates of raw vectors `(n, d)` with that of as many random coordinates.
+    """Compare recall@10 of the first coordinates of raw vectors with that of random coordinates.
 
     They are compared at a half, a quarter and an eighth of the dimensions. Only the first `MAX_ROWS` rows are used; at
     least 11 are needed.

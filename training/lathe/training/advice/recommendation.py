@@ -162,7 +162,7 @@ def _explain_size(sizes: SizeComparison, trial: SizeTrial | None, keep: float) -
 
 
 def _explain_reducer(sizes: SizeComparison, trial: SizeTrial) -> str:
-    """Return a sentence that compares the reducer's recall@10 with that of the others at the same dimensions."""
+    """Compare the reducer's recall@10 with that of the others at the same dimensions, in a sentence."""
     of_size = [size_trial for size_trial in sizes.trials if size_trial.dimensions == trial.dimensions]
     each = ", ".join(f"{size_trial.reducer} {size_trial.recall_at_10:.3f}" for size_trial in of_size)
     best = max(of_size, key=lambda size_trial: size_trial.recall_at_10)

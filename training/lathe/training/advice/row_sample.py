@@ -66,9 +66,12 @@ def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
                 if not value.strip():
                     blank += 1
                     continue
+                # Texts that differ only in spaces or case are one row, or a test row could be in the fit.
                 content = " ".join(value.split()).casefold().encode(errors="surrogatepass")
             else:
                 content = value.tobytes()
+
+            # The salt is the seed: another seed gives other hashes, and so another sample.
             lowest.add(hashlib.blake2b(content, digest_size=16, salt=salt).digest(), value)
 
     sampled = list(lowest)

@@ -49,7 +49,9 @@ def list_shortages(sample: Sample, debiasing: DebiasingComparison, best: Recomme
 
 
 def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
-    """Yield a shortage if split-half retrieval is impossible, or if R2's gain is neither significant nor precise.
+    """Yield a shortage if the sample cannot tell whether debiasing helps.
+
+    It cannot if split-half retrieval is impossible, or if R2's gain is neither significant nor precise.
 
     Precise means an interval of at most ± `PRECISE_POINTS` points. Nothing is yielded for vectors without texts, since
     more rows would not help.
@@ -66,6 +68,7 @@ def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator
 
     reach = (gain.high - gain.low) / 2
     if reach > PRECISE_POINTS:
+        # The half-width of an interval falls with the root of the number of rows.
         heldout = int(len(sample.heldout) * (reach / PRECISE_POINTS) ** 2) + 1
         yield Shortage(
             f"whether debiasing gains or loses less than {reach:.1f} points cannot be told with {sample.cut:,} texts "

@@ -153,7 +153,7 @@ def _build_size_table(advice: Advice) -> Table:
 
 
 def _build_budget_table(advice: Advice) -> Table:
-    """Build the table of the best chain at each budget of bytes, beside recall@10 of the methods of databases.
+    """Build the table of the best chain at each budget of bytes, beside the methods of databases.
 
     The recommended codes are marked with an arrow.
     """

@@ -74,7 +74,7 @@ def evaluate_transfer(sample: Sample, chain: Chain) -> Iterator[TransferResult]:
 def _measure_transfer(
     name: str, chain: Chain, vectors: FloatArray, cut: TextHalves | None, halves: int
 ) -> TransferResult:
-    """Measure a fitted chain on vectors `(n, d)`, and in split-half retrieval on the first `halves` texts of `cut`.
+    """Measure the geometry and the split-half retrieval of a fitted chain on vectors `(n, d)`.
 
     Args:
         name: value of `TransferResult.text`.

@@ -96,6 +96,7 @@ class Pool:
         queue, idle = TaskQueue(tasks, lead), list(self.ready)
         busy: dict[Any, tuple[Any, int, Task]] = {}
         while True:
+            # The queue gives None while its oldest task is too far behind, though tasks are left.
             while idle and (numbered_task := queue.take()) is not None:
                 worker, (number, task) = idle.pop(), numbered_task
                 busy[getattr(worker, task.method).remote(*task.arguments)] = (worker, number, task)
@@ -116,6 +117,7 @@ class Pool:
                 except ray.exceptions.RayTaskError as error:
                     done = TaskResult(number, task, error=_worker_exception(error, task))
                 except ray.exceptions.RayError as error:
+                    # The worker died, not the task: another worker takes it, up to MAX_TRIES times.
                     self._replace(worker)
                     queue.put_back(number, task, _explain_error(error))
                     continue

@@ -166,7 +166,9 @@ class TextCutter:
         return _Tokens(encoding.ids, encoding.offsets, encoding.word_ids)
 
     def _has_enough_tokens(self, tokens: _Tokens, length: int, side: Side) -> bool:
-        """Return whether a part has more tokens than the model reads, all in words that end well before the cut.
+        """Return whether a part has enough tokens in words that end well before the cut.
+
+        Enough are more than the model reads.
 
         The result is False if the tokenizer reports no offsets, and for a text cut from the left, unless the tokenizer
         is WordPiece.
@@ -192,7 +194,7 @@ class TextCutter:
         return safe >= self.wanted
 
     def _tokens_are_stable(self, tokens: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
-        """Return whether the tokens that the model reads of a part stay the same if the text is cut elsewhere.
+        """Return whether the tokens that the model reads of a part do not depend on where the text is cut.
 
         If they do, the part is long enough: this ends the search for a cut in a text without spaces. They are compared
         with those of a part half as long, and with those of the part cut a few characters earlier. If the best

@@ -167,6 +167,7 @@ class Encoder(PromptedEncoder):
         self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
         self.prompts: dict[str, str] = dict(self.model.prompts)
         self.default_prompt_name: str | None = self.model.default_prompt_name
+        # After the template is removed: an encoder without it has other vectors, and so another fingerprint.
         self.fingerprint = compute_fingerprint(
             self.model,
             self.max_length,
@@ -175,7 +176,10 @@ class Encoder(PromptedEncoder):
         )
 
     def _prepare_model(self) -> None:
-        """Convert the loaded model to the dtype of the spec, choose how its batches are padded, and run it once."""
+        """Prepare the loaded model for encoding, and run it once.
+
+        It is converted to the dtype of the spec, and how its batches are padded is chosen.
+        """
         self.transformer, *self.heads = self.model
         for module in self.heads:
             module.float()
@@ -185,6 +189,7 @@ class Encoder(PromptedEncoder):
             # take the last token from the end, and keeps its side.
             self.model.tokenizer.padding_side = "right"
 
+        # Set before the first encoding, which `_convert_and_compare` does.
         self.vocabulary = find_smaller_vocabulary(self.model)
         self.cutter = self.make_cutter()
         self.first_position = 0

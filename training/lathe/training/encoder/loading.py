@@ -133,7 +133,7 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
 
 
 def _append_truncation(spec: EncoderSpec, model: Any) -> None:
-    """Append a module that cuts vectors to the dimensions of the model's settings (truncate_dim), in place.
+    """Append a module that cuts vectors to the dimensions that the model's settings name, in place.
 
     sentence-transformers cuts them after the modules, in `encode` alone. As a module, a matrix with ones on its
     diagonal, the cut is also in exports and in what is trained.

@@ -176,6 +176,7 @@ def flatten(features: Features, first_position: int) -> Features:
     """
     mask = features["attention_mask"].bool()
     lengths = mask.sum(1)
+    # A multiple of ROUND_TOKENS, so that few shapes need a kernel of oneDNN.
     missing = -int(lengths.sum()) % ROUND_TOKENS
 
     if missing:
@@ -188,6 +189,7 @@ def flatten(features: Features, first_position: int) -> Features:
         for name, value in features.items()
         if name != "attention_mask"
     }
+    # Positions start at 0 in each text: (b, t) counts, of which the mask takes the real tokens.
     positions = torch.cat([(mask.cumsum(1) - 1)[mask], torch.arange(missing)])
     bounds = pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
     longest = int(lengths.max())

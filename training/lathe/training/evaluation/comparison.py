@@ -127,7 +127,7 @@ class Comparison:
 
 
 def compare_systems(grid: Grid, scores: Sequence[Score]) -> list[Comparison]:
-    """Compare each encoder with the first one, and each method with the raw vectors and with the first chain.
+    """Compare the encoders with the first one, and the methods with raw vectors and the first chain.
 
     Systems that completed no data set in common are left out.
 

@@ -222,7 +222,10 @@ class Evaluation:
         )
 
     def select_scores(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
-        """Yield this request's scores from the results log, with its own names of tasks, encoders and methods."""
+        """Yield the scores of this request from the results log.
+
+        They get the request's own names of tasks, encoders and methods.
+        """
         for trial in self.trials:
             for result in encoders:
                 for method in result.methods.values():
@@ -293,6 +296,7 @@ class Evaluation:
             known[trial.key] = TaskDescription(trial.entry.name, trial.key, error=str(result)) if failed else result
             self.progress.report("collect", done / len(new), f"read {trial.entry.name}")
 
+        # A failed task is not logged, so that a later run reads it again.
         unlogged = [known[trial.key] for trial in new if trial.key not in self.tasks]
         self.log.add_tasks(description for description in unlogged if description.error is None)
         return [known[trial.key] for trial in trials]
@@ -336,6 +340,7 @@ class Evaluation:
             corpus = split_corpus(store.get(keys), self.digest)
 
         requested = self.request.methods(member.dimensions)
+        # A chain of another encoder, or of other dimensions, is no error: it is left out with its reason.
         reasons = {method.name: method.unsuited_reason(member.fingerprint, member.dimensions) for method in requested}
         methods = [method for method in requested if reasons[method.name] is None]
         problems = {m.name: reason for m in requested if (reason := reasons[m.name]) and m.group != "rescored"}

@@ -171,6 +171,7 @@ def open_folder_suite(written: str, root: Path) -> Suite:
     """
     entries, problems = [], {}
     folders = {path.parent for path in root.rglob(META)}
+    # A folder with rows but without META.json is most likely a mistake, so it is named as a problem.
     data = {path.parent for pattern in ("*.jsonl", "*.jsonl.gz") for path in root.rglob(pattern)}
 
     for folder in sorted(folders | data):

@@ -162,7 +162,7 @@ def _jackknife_spearman(task: Any, predictions: Any, rows: Any, scores: Any) -> 
 
 
 def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Return the jackknife of average precision under the similarity where it is highest, as mteb's `max_ap`."""
+    """Jackknife the average precision under the similarity where it is highest, as mteb's `max_ap`."""
     from sklearn.metrics import average_precision_score
 
     labels = np.asarray(rows[task.label_column_name][:])

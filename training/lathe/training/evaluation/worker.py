@@ -271,8 +271,10 @@ def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
     from lathe.training.evaluation.tasks import reset_random_state
     from lathe.training.evaluation.units import UnitRecorder
 
+    # mteb draws from the task's generators: every method must meet the same draws.
     reset_random_state(task)
     recorder = UnitRecorder(task)
+
     with recorder.record() if with_units else nullcontext() as predictions:
         results = mteb.evaluate(
             model,
@@ -299,5 +301,6 @@ def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
             prefix = "" if len(result.scores) == len(subsets) == 1 else f"{split}.{subset['hf_subset']}."
             metrics |= {f"{prefix}{key}": value for key, value in subset.items() if type(value) in (int, float)}
 
+    # NaN is no JSON, and nauc metrics are about abstention, which is not compared here.
     metrics = {key: value for key, value in metrics.items() if value == value and "nauc" not in key}
     return Measurement(score, metrics, units)

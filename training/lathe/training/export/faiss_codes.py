@@ -62,7 +62,10 @@ def build_code_index(faiss: Any, quantizer: Quantizer) -> CodeIndex:
 
 
 def _index_int8(faiss: Any, step: Int8) -> CodeIndex:
-    """Build an IndexScalarQuantizer whose 8-bit cells are those of `step`, counted from 0 instead of −128."""
+    """Build an IndexScalarQuantizer whose 8-bit cells are those of a step.
+
+    They are counted from 0 instead of −128.
+    """
     scale, zero_point = (tensor.float().cpu().numpy() for tensor in (step.scale, step.zero_point))
     kind = faiss.ScalarQuantizer.QT_8bit
     index = faiss.IndexScalarQuantizer(len(scale), kind, faiss.METRIC_INNER_PRODUCT)

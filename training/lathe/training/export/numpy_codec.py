@@ -91,7 +91,10 @@ def write_codec(folder: Path, chain: Chain) -> float:
 
 
 def _float_step_arrays(steps: list[Map]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of folded steps in their order, named `step_I_multiply`, `step_I_add`, `step_I_normalize`."""
+    """Return the arrays of folded steps in their order, by name.
+
+    Names are `step_I_multiply`, `step_I_add` and `step_I_normalize`.
+    """
     arrays: dict[str, NDArray[Any]] = {}
     for i, step in enumerate(steps):
         linear = step.as_affine() if isinstance(step, Selection) else step

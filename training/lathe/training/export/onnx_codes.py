@@ -115,7 +115,9 @@ def _add_transform_encoding(graph: GraphBuilder, step: TransformCoding, x: str, 
 
 
 def _add_product_encoding(graph: GraphBuilder, step: ProductCoding, x: str, output: str) -> str:
-    """Add the nodes that encode floats `x` `(n, k)` as the numbers of the nearest centroids, named `output`.
+    """Add the nodes that encode floats `x` `(n, k)` as numbers of the nearest centroids.
+
+    Their name is `output`.
 
     They map centred floats to coordinates, byte by byte, and compare those of a byte with its 256 centroids. Rows of
     zeros get codes of zeros.

@@ -224,6 +224,7 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
         "activation_function": "torch.nn.modules.linear.Identity",
     }
     tensors = {"linear.weight": step.weight} | ({} if step.bias is None else {"linear.bias": step.bias})
+    # A Dense module has no normalization of its own: an affine map that normalizes becomes two modules.
     entries = [_write_module(folder, index, "Dense", STOCK + "Dense", config, tensors)]
 
     return entries + (_write_step(Normalize(), folder, index + 1) if step.normalize else [])

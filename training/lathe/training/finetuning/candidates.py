@@ -44,7 +44,7 @@ class Candidates:
 def find_candidates(
     data: DataSet, source: SourceSettings, pairs: Sequence[Pair], forbidden: Collection[str]
 ) -> Candidates:
-    """Collect the documents to mine, the queries of the training pairs, and the documents known to answer each query.
+    """Collect the documents to mine, the queries of the training pairs, and their known answers.
 
     Positives of all splits count as answers, not only those of the training pairs. Texts of the target's test are left
     out, unless they are positives of training pairs. Answers that the corpus lacks are added to the documents.
@@ -58,6 +58,7 @@ def find_candidates(
     Raises:
         DataSetError: if the corpus cannot be read.
     """
+    # A positive of another split is an answer too, and must not become a negative.
     judged = [*pairs, *_read_pairs_of_all_splits(data, source)]
     positives = _index_by_words(pair.positive for pair in judged)
     documents = _index_by_words(_read_documents(data, source, judged))

@@ -181,7 +181,9 @@ class TaskEvaluator:
         return f"{self.settings.metric or self.task.metadata.main_score} of {self.name}"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the test's texts, run mteb's evaluator, and return the settings' metric, or the task's main score.
+        """Measure the model on the data set's test with mteb's evaluator.
+
+        The result is the settings' metric, or the task's main score.
 
         Random states stay as they were.
         """

@@ -234,7 +234,9 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
 
 
 def _make_paths_absolute(written: dict[str, Any], beside: Path) -> dict[str, Any]:
-    """Return a copy of the settings with `folder`, `jsonl` and `corpus` of each section absolute, relative to `beside`.
+    """Return a copy of the settings with all paths absolute, relative to `beside`.
+
+    Paths are `folder`, `jsonl` and `corpus` of each section.
 
     Names of encoders and suites become absolute paths if such a path exists in `beside`; else they stay names.
 

@@ -129,7 +129,9 @@ class ContrastiveLoss(nn.Module):
     def compute_loss(
         self, anchors: Tensor, positives: Tensor, labels: Tensor, negatives: Tensor | None = None
     ) -> Tensor:
-        """Return the loss of a batch of embeddings, a scalar computed in float32, and add its parts to `components`.
+        """Compute the loss of a batch of embeddings, a scalar in float32.
+
+        Its parts are added to `components`.
 
         Args:
             anchors: `(b, d)`.
@@ -144,6 +146,7 @@ class ContrastiveLoss(nn.Module):
             a, p = normalize(anchors.float(), dim=1), normalize(positives.float(), dim=1)
             rows = labels.detach().cpu().numpy()
             anchors, candidates = self.regularizer.contrast(a, self._stack_candidates(p, rows, negatives), rows)
+            # Every process has its own anchors and the candidates of all: its positives begin at row b · rank.
             first, excluded = len(rows) * get_rank(), self._mask_excluded(rows, a.device)
             contrastive = info_nce(
                 anchors, _put_positives_first(_gather_rows(candidates)), self.temperature, excluded, first
@@ -175,7 +178,9 @@ class ContrastiveLoss(nn.Module):
         return torch.cat([positives[:, None], hard], dim=1)
 
     def _mask_excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
-        """Build the mask of candidates thatInfoNCE leaves out, `(b, B)`, or `(b, B + B·k)` with hard negatives.
+        """Build the mask `(b, B)` of candidates that InfoNCE leaves out, or None if none can be.
+
+        With hard negatives, the mask is `(b, B + B·k)`.
 
         Returns None if none can be.
 

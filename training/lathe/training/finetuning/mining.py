@@ -157,7 +157,9 @@ def _list_answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
 
 
 def _group_by_query(candidates: Candidates, auxiliary: AuxiliaryEncoder, triplets: Dataset) -> list[MiningResult]:
-    """Group the library's triplets by query, and compute the scores of all known answers from the cached vectors.
+    """Group the library's triplets by query.
+
+    The scores of all known answers are computed from the cached vectors.
 
     Triplets are dropped if their negative is a positive that the target's test holds (`candidates.test_positives`). A
     query without negatives gets a result too.

@@ -135,6 +135,7 @@ class _Tally:
             result: mining result of the query.
             scores: cosine of the query with every document, `(m,)`.
         """
+        # known, near and above are masks (m,) over documents; a document counts for the first reason that applies.
         known = np.zeros(len(scores), bool)
         known[[self.positions[text] for text in result.positives]] = True
         examined = np.argsort(-scores, kind="stable")[: self.examined]

@@ -161,6 +161,7 @@ class MixtureBuilder:
         if len(pairs) < len(found.pairs):
             dropped["duplicate pair"] = len(found.pairs) - len(pairs)
 
+        # Before the cap: a pair that is dropped must not take the place of another.
         shared = find_overlap(pairs, self.forbidden)
         if shared and self.settings.overlap == "drop":
             dropped["shares a text with the target"] = len(shared)
@@ -184,6 +185,7 @@ class MixtureBuilder:
 
         texts = {(pair.anchor, pair.positive) for pair in pairs}
         repeated = len(texts & self.known)
+        # Later sources count these pairs as repeated.
         self.known |= texts
 
         return pairs, replace(
@@ -225,7 +227,10 @@ class MixtureBuilder:
         self.reports = [replace(report, negatives=count) if report.name == name else report for report in self.reports]
 
     def build(self) -> Mixture:
-        """Return the mixture of all pairs, source after source, with each source's prompts put before its texts."""
+        """Build the mixture of all pairs, source after source.
+
+        Each source's prompts are put before its texts.
+        """
         pairs = [
             (self.sources[name].prompts, pair) for name, source_pairs in self.kept.items() for pair in source_pairs
         ]

@@ -13,7 +13,10 @@ QUANTILES = ("5 %", "25 %", "median", "75 %", "95 %")
 
 
 def build_mining_table(mined: Mapping[str, MiningStatistics]) -> Table:
-    """Build the table of each source's queries, documents, mined negatives, median rank and median margin."""
+    """Build the table of what was mined for each source.
+
+    Columns are queries, documents, mined negatives, median rank and median margin.
+    """
     return Table.from_records(
         (
             {
@@ -98,7 +101,10 @@ def build_mining_section(mined: Mapping[str, MiningStatistics]) -> Section:
 
 
 def plot_margins(mined: Mapping[str, MiningStatistics]) -> Any:
-    """Plot the histogram of margins, positive's cosine minus negative's, over all sources, and return the figure."""
+    """Plot the histogram of margins over all sources, and return the figure.
+
+    A margin is the positive's cosine minus the negative's.
+    """
     counts: dict[float, int] = {}
     for statistics in mined.values():
         for bound, count in statistics.histogram.items():

@@ -56,7 +56,9 @@ log = logging.getLogger(__name__)
 
 
 def list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
-    """Yield a warning for each of anchors, positives and hard negatives of which some texts are truncated.
+    """Yield a warning for each kind of texts of which some are truncated.
+
+    Kinds are anchors, positives and hard negatives.
 
     Nothing is yielded for a static encoder, which reads texts of any length.
     """
@@ -163,7 +165,9 @@ def get_process_rank() -> int:
 
 @contextmanager
 def _let_first_process_go_first(device: str | None) -> Iterator[None]:
-    """Run the block in torchrun's first process, then in the others, which find the first one's results on disk.
+    """Run the block in torchrun's first process, then in the others.
+
+    The others find the first one's results on disk.
 
     Without torchrun, the block just runs.
     """
@@ -241,6 +245,7 @@ class TrainingRun:
             if get_process_rank() == 0:
                 page.write()
 
+            # Training loads the base model again: without this, two copies would be in memory.
             del encoder
 
         summary = self._train(mixture, evaluator)
@@ -316,6 +321,7 @@ class TrainingRun:
             "date": datetime.now(UTC).date().isoformat(),
         }
         if get_process_rank() == 0:
+            # Training may cut texts shorter; the saved model reads what the base model reads.
             if model.max_seq_length != length:
                 model.max_seq_length = length
             save_model(model, self.out / MODEL)

@@ -77,6 +77,7 @@ def mine_sources(
             mined = mine_negatives(candidates, auxiliary, settings, count, seed) if count else _list_unmined(candidates)
             cache.write(builder.kept[name], mined, compute_statistics(candidates, auxiliary, settings, count, mined))
 
+        # Pairs whose anchors differ only in case or punctuation share the negatives of one query.
         by_query = {normalize_text(result.query): tuple(result.negatives) for result in mined}
         builder.set_negatives(name, [by_query[normalize_text(pair.anchor)] for pair in builder.kept[name]])
         statistics[name] = cache.read_statistics()

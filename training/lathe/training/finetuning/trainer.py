@@ -190,6 +190,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = find_last_checkpoint(folder)
     if checkpoint is not None:
+        # With the batch of the checkpoint, order of pairs and learning rates stay as they were.
         settings = fit_batch_to_processes(settings, read_batch_size(checkpoint), _is_transformer(model))
 
     adapter = Adapter(model, settings.lora, settings.seed) if settings.lora else None
@@ -248,7 +249,9 @@ def train(
 
 
 def build_dataset(mixture: Mixture, model: Any) -> Dataset:
-    """Convert the pairs to a `datasets.Dataset` of texts, with each pair's index in the mixture as its label.
+    """Convert the pairs to a `datasets.Dataset` of texts.
+
+    The label of a row is the index of its pair in the mixture.
 
     Long texts are cut to about what the model reads, unless the encoder is static.
     """
@@ -353,6 +356,7 @@ def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regula
         JobError: if the gradients of a static encoder would be cached.
     """
     text_ids = assign_text_ids(mixture.anchors, mixture.positives) if settings.mask_identical else None
+    # Ids are shared with the positives, so that a hard negative equal to a positive is recognized.
     negative_ids = assign_negative_ids(mixture.positives, mixture.negatives)
     options: dict[str, Any] = {"regularizer": regularizer, "text_ids": text_ids, "negative_ids": negative_ids}
     if settings.mini_batch_size is not None and settings.mini_batch_size < settings.batch_size:

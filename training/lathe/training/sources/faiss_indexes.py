@@ -183,7 +183,9 @@ def _read_index_header(stored: IO[bytes]) -> bytes:
 
 @contextmanager
 def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | None]]:
-    """Load a FAISS file and yield its vectors and the array of ids `(n,)`, None if the ids are row numbers.
+    """Load a FAISS file and yield its vectors and their ids `(n,)`.
+
+    The ids are None if they are row numbers.
 
     The objects are valid only within the block, because FAISS frees a part of an index with the whole.
 
@@ -250,7 +252,10 @@ def _find_vectors(
 
 @contextmanager
 def _limit_claims(faiss: Any, size: int) -> Iterator[None]:
-    """Have FAISS refuse, within the block, a file that claims an array of more bytes, or more lists, than `size`."""
+    """Limit within the block what FAISS lets a file claim.
+
+    It refuses an array of more bytes, or more lists, than `size`.
+    """
     with LIMITS:
         before = faiss.get_deserialization_vector_byte_limit(), faiss.get_deserialization_loop_limit()
         faiss.set_deserialization_vector_byte_limit(size)

@@ -243,6 +243,7 @@ def _find_dataset(written: str) -> tuple[str, str, str | None]:
     if constants.HF_HUB_OFFLINE:
         raise AccessError(f"hf:{written} is not read while HF_HUB_OFFLINE is set; a folder is read as hf:./FOLDER")
 
+    # `A/B` is ambiguous: the hub is asked for a data set of that name first.
     revision, candidates = _parse_dataset(written)
     for dataset, config in candidates:
         try:
@@ -276,7 +277,9 @@ def _parse_dataset(written: str) -> tuple[str | None, list[tuple[str, str]]]:
 
 
 def _find_folder(path: Path) -> tuple[str, str | None]:
-    """Split the path of a local data set into its folder and its configuration, None if the path is the folder itself.
+    """Split the path of a local data set into its folder and its configuration.
+
+    The configuration is None if the path is the folder itself.
 
     The last part of the path is a configuration if the README.md of the folder above lists it, or if the path is no
     folder.

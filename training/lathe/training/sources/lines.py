@@ -63,7 +63,9 @@ def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
 
 
 def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[int, bytes]]:
-    """Yield the number in the file, from 1, and the stripped bytes of each line of a span that is not blank.
+    """Yield the lines of a span that are not blank, stripped, with their numbers in the file.
+
+    Numbers count from 1.
 
     Raises:
         SourceError: if the file cannot be read or decompressed, or has a line that is too long.

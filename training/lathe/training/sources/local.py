@@ -73,7 +73,9 @@ def display_path(written: str) -> str:
 
 
 def list_local(place: str) -> tuple[bool, list[str]]:
-    """Return whether a path is a folder, and the sorted paths of all files below it, or just the path if it is a file.
+    """List the files below a path, sorted, and say whether it is a folder.
+
+    Of a file, just its path is listed.
 
     Hidden files and those in hidden folders are left out. Paths below `ROOT/./` are returned in that form.
 

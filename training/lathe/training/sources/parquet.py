@@ -104,7 +104,9 @@ def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[
 
 
 def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator[tuple[Record, float]]:
-    """Yield each row of a span of a parquet file as a dict, with the average bytes that a row of its batch takes.
+    """Yield the rows of a span of a parquet file as dicts.
+
+    With each comes the average bytes that a row of its batch takes.
 
     Row groups that end before the span are not read.
 
@@ -116,6 +118,7 @@ def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator
         row, stop = 0, span.stop
         for group in range(parquet.num_row_groups):
             size = parquet.metadata.row_group(group).num_rows
+            # Row groups are skipped by their counts in the footer, without reading them.
             if row + size <= span.start:
                 row += size
                 continue

@@ -249,6 +249,7 @@ class Source:
         if not contents:
             raise self.build_no_rows_error(plan.left_out)
 
+        # Only after all files are seen is it known which kind is the odd one out.
         majority = _find_majority_kind(contents.values())
         for file, (spans, kind) in contents.items():
             if kind == majority:

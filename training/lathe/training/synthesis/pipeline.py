@@ -125,7 +125,9 @@ class Pipeline:
         self.pairs: list[PairDraft] = []
 
     def stages(self) -> Iterator[tuple[StageName, list[Call]]]:
-        """Yield each stage with its distinct calls, whose answers must be logged before the next stage is taken.
+        """Yield each stage with its distinct calls.
+
+        Their answers must be logged before the next stage is taken.
 
         Seeds, queries and documents that match a test set are rejected, as are queries and documents that nearly
         duplicate an earlier one. Advancing fills `calls`, `kept` and `rejected`, and after the last stage sets `pairs`.

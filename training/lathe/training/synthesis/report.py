@@ -61,7 +61,10 @@ def write_outcome(outcome: Outcome, out: Path) -> None:
 
 
 def build_pair_row(pair: PairDraft, outcome: Outcome) -> dict[str, Any]:
-    """Build the JSON object of a pair, which a training reads as a source, with seed and provenance of each stage."""
+    """Build the JSON object of a pair, which a training reads as a source.
+
+    It has the seed, and the provenance of each stage.
+    """
     good = {stage: outcome.log.find_usable(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
     return {
         "anchor": pair.query,

@@ -57,7 +57,9 @@ class Prepared:
     held_out: HeldOut
 
     def identity(self) -> dict[str, Any]:
-        """Return what the answers in a folder depend on: seeds, templates, numbers of personas and queries, stages.
+        """Return what the answers in a folder depend on.
+
+        These are seeds, templates, numbers of personas and queries, and the settings of the stages.
 
         Limits, prices, the endpoint's address and test sets are left out, so they may change between runs.
         """

@@ -112,7 +112,9 @@ class Sender:
         self.probed = False
 
     async def ask(self, stage: StageName, calls: Sequence[Call]) -> None:
-        """Send every call that is not settled in the answer log, concurrently, and add the answers to the log.
+        """Send every call that is not settled in the answer log, concurrently.
+
+        The answers are added to the log.
 
         Equal calls are sent once. The first time, a short request to each model checks the endpoint. A call with an
         unusable answer is sent again, up to the job's number of attempts, at a temperature of at least
@@ -178,6 +180,7 @@ class Sender:
         attempts = self.job.limits.attempts
         while not self.halted.is_set() and not self.log.is_settled(call.key, attempts):
             attempt = len(self.log.attempts(call.key)) + 1
+            # At temperature 0 the model would give the same unusable answer again.
             parameters = _raise_temperature(call.parameters) if attempt > 1 else call.parameters
             begun = time.monotonic()
             answer = await self._send_with_retries(call, parameters)

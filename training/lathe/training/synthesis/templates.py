@@ -99,6 +99,7 @@ def _read_template(path: Path, name: StageName, count: int) -> Prompt:
     if not template.is_valid():
         raise JobError(f"the template {path.name} has a $ that names nothing; write $$ for a dollar sign")
 
+    # A template for several items must say how many.
     needed = (*REQUIRED[name], *(("count",) if count > 1 else ()))
     placeholders, fillable = template.get_identifiers(), ALLOWED[name]
     for placeholder in needed:

@@ -70,7 +70,9 @@ fields belong to the caller.
 def write_artifact(
     path: Path, manifest: Manifest, tensors: "Mapping[str, Tensor]", distribution: bytes | None = None
 ) -> Manifest:
-    """Write a new artifact folder atomically, and return the manifest with schema version and digests added.
+    """Write a new artifact folder atomically.
+
+    Returns the manifest with schema version and digests added.
 
     Missing parent folders are created; an existing artifact is never overwritten.
 
@@ -141,7 +143,9 @@ def display_name(path: Path) -> str:
 
 
 def read_manifest(path: Path, root: Path | None = None) -> Manifest:
-    """Read the manifest of the artifact folder `path`, and verify its schema version, digest and field types.
+    """Read the manifest of an artifact folder, and verify it.
+
+    Checked are schema version, digest and field types.
 
     `root` is as in `read_file`.
 
@@ -198,7 +202,7 @@ def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type
 
 
 def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict[str, Tensor]]":
-    """Read the manifest and the tensors by name from the artifact folder `path`, and verify their digests.
+    """Read the manifest and the tensors by name from an artifact folder, and verify their digests.
 
     `root` is as in `read_file`.
 
@@ -216,7 +220,7 @@ def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict
 
 
 def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Manifest, bytes]:
-    """Read the manifest and the bytes of chain.safetensors from the artifact folder `path`.
+    """Read the manifest and the bytes of chain.safetensors from an artifact folder.
 
     The digests are verified.
 

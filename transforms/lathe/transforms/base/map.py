@@ -182,7 +182,9 @@ class Map(nn.Module):
         raise TypeError(f"{type(self).__name__} must define output_signature")
 
     def infer_signature(self, inputs: Signature, refit: bool = False) -> Signature:
-        """Check the parameters and that this map accepts such inputs, then return the signature of the outputs.
+        """Check that this map accepts such inputs, and return the signature of the outputs.
+
+        The parameters are checked too.
 
         Args:
             inputs: signature of the inputs.

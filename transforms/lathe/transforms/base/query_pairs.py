@@ -88,7 +88,9 @@ class QueryPairs:
 
 
 def measure_relevance(pairs: QueryPairs, k: int = 10) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return nDCG@k and recall@k of each query, `(n,)` each, when it searches all documents by inner product.
+    """Return nDCG@k and recall@k of each query, `(n,)` each.
+
+    Every query searches all documents by inner product.
 
     Relevance is binary. nDCG@k is the sum of 1/log₂(rank + 1) over relevant documents up to rank k, divided by the
     largest that is possible; recall@k is their share of all that are relevant, or of k if more are.
@@ -96,6 +98,7 @@ def measure_relevance(pairs: QueryPairs, k: int = 10) -> tuple[NDArray[np.float6
     n, m = len(pairs.queries), len(pairs.documents)
     documents = torch.from_numpy(np.ascontiguousarray(pairs.documents, np.float32))
     counts = np.bincount(pairs.relevant[:, 0], minlength=n)
+    # A pair of query and document as one integer, so that one sorted search finds all hits of a block.
     keys = np.sort(pairs.relevant[:, 0] * m + pairs.relevant[:, 1])
     discounts = 1 / np.log2(np.arange(2, k + 2))
     ideal = np.concatenate([[0.0], np.cumsum(discounts)])

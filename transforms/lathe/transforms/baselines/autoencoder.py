@@ -131,7 +131,10 @@ class Autoencoder(Transform):
             setattr(self, name, parameter.detach())
 
     def _initial_parameters(self, d: int) -> dict[str, Tensor]:
-        """Draw weights and biases of both layers, by name, from U(−1/√fan_in, 1/√fan_in), requiring gradients."""
+        """Draw weights and biases of both layers, by name, from U(−1/√fan_in, 1/√fan_in).
+
+        They require gradients.
+        """
         # The generator is on the CPU, so that a seed draws the same weights for every device.
         generator = torch.Generator().manual_seed(self.seed)
         k = self.dimensions

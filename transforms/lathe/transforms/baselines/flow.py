@@ -148,7 +148,9 @@ class Flow(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Initialize from the first batch, train by maximum likelihood, and set the buffers and `training_log`.
+        """Train the flow by maximum likelihood, from an initialization by the first batch.
+
+        The buffers and `training_log` are set.
 
         Raises:
             InputError: if `data` are moments, all rows are equal, the training diverges before the first finite
@@ -184,7 +186,10 @@ class Flow(Transform):
             setattr(self, name, tensor)
 
     def _initialize(self, batch: Tensor) -> None:
-        """Set the buffers: random orthogonal mixings, identity couplings, and actnorms that standardize the batch."""
+        """Set the buffers from a batch.
+
+        Mixings are random and orthogonal, couplings the identity, and actnorms standardize the batch.
+        """
         d, blocks = batch.shape[1], self.blocks
         half, second_half, hidden = d // 2, d - d // 2, self.hidden or max(1, d // 2)
         generator = torch.Generator().manual_seed(self.seed)

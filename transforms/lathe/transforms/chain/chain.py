@@ -426,7 +426,9 @@ class Chain(nn.Module):
             raise InputError(f"this chain serves {self.describe_dimensions()} dimensions, not {dimensions}")
 
     def fold(self, dimensions: int | None = None, normalize: bool | None = None, side: Side = "document") -> "Chain":
-        """Return an equivalent chain with runs of affine steps multiplied into one, optionally with fewer dimensions.
+        """Return an equivalent chain with runs of affine steps multiplied into one.
+
+        Its outputs may have fewer dimensions.
 
         Products are computed in float64. A normalization before bias-free maps that end in a normalization changes
         nothing and is dropped. The folded chain agrees with this one to 1e-5 in float32 on embeddings; if a mean to
@@ -543,7 +545,9 @@ class Chain(nn.Module):
         metadata: Mapping[str, Any] | None = None,
         statistics: FitStatistics | None = None,
     ) -> Manifest:
-        """Write the fitted chain as a new artifact folder and return its manifest: `lathe.transforms.artifact.folder`.
+        """Write the fitted chain as a new artifact folder and return its manifest.
+
+        See `lathe.transforms.artifact.folder`.
 
         Args:
             path: of the new folder.

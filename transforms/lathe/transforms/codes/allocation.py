@@ -43,7 +43,9 @@ class CodeLayout:
 
 
 def allocate_bits(variances: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Return the number of bits of each coordinate `(d,)`, 0 to 8, that minimizes the error of `total` bits.
+    """Return the number of bits of each coordinate `(d,)` that minimizes the error of a code.
+
+    A coordinate gets 0 to 8 bits.
 
     Each bit goes to the coordinate whose error it reduces most, where b bits leave the variance times the Lloyd–Max
     distortion of b bits (Gersho and Gray, 1992, section 8.3). The distortion is convex in b, so the greedy choice is
@@ -112,7 +114,9 @@ def lay_out_in_sequence(bits: NDArray[np.int64], variances: NDArray[np.float64])
 
 
 def lay_out_in_whole_bytes(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int) -> CodeLayout:
-    """Place coordinates in bytes so that none crosses a byte, and give what does not fit to other coordinates.
+    """Place coordinates in bytes so that none crosses a byte.
+
+    What does not fit is given to other coordinates.
 
     The largest coordinates are placed first, each in the first byte with room (first fit, decreasing). One that fits
     nowhere is cut to the largest gap. Gaps that remain are filled with coordinates that had no bits. Bytes that begin

@@ -203,7 +203,9 @@ class TransformCoding(Quantizer):
         return []
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Set mean, encoder, decoder and layout from the moments of the rows, and of the queries if there are any.
+        """Set mean, encoder, decoder and layout from moments.
+
+        They are the moments of the rows, and of the queries if there are any.
 
         Raises:
             InputError: if the rows do not vary, or the moments of the queries have other dimensions.
@@ -271,7 +273,11 @@ class TransformCoding(Quantizer):
         )
 
     def check_tensors(self) -> None:
-        """Raise `ArtifactError` unless every coordinate has bits of its own, and norm and count are from 0 upwards."""
+        """Check that every coordinate has bits of its own, and that norm and count are from 0 upwards.
+
+        Raises:
+            ArtifactError: if they are not.
+        """
         for row, (low, high) in zip(self.layout, [(1, MAX_BITS), (0, self.bytes - 1), (0, BYTE - 1)], strict=True):
             require_entries(self.kind, "layout", row, low, high)
 
@@ -430,7 +436,7 @@ class TransformCoding(Quantizer):
         return factors.to(codes.device) if isinstance(codes, Tensor) else factors.cpu().numpy()
 
     def score(self, queries: Any, codes: Any, factors: Any = None) -> Any:
-        """Return the inner products ⟨q, x̂⟩ `(a, n)` of float queries `(a, d)` with the vectors that codes stand for.
+        """Return the inner products ⟨q, x̂⟩ `(a, n)` of queries with the vectors that codes stand for.
 
         The asymmetric score: only one side is quantized. A tensor for a tensor of queries, else a NumPy array.
 

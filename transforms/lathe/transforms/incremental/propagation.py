@@ -32,7 +32,9 @@ def propagate_moments(moments: Moments, affine: Affine) -> Moments:
 
 
 def approximate_normalized_moments(unit_before: Moments, raw_before: Moments, raw_after: Moments) -> Moments:
-    """Approximate the moments of a refitted map's normalized outputs from those before the refit (`unit_before`).
+    """Approximate the moments of a refitted map's normalized outputs.
+
+    They are computed from those before the refit (`unit_before`).
 
     The change of the moments of the raw outputs, scaled to unit norm, is added.
 

@@ -140,7 +140,9 @@ def train(
     checkpoint: Checkpoint | None = None,
     evaluate_start: bool = False,
 ) -> TrainingLog:
-    """Train the parameters in place with AdamW, restore those of the lowest held-out loss, and return the log.
+    """Train the parameters in place with AdamW, and return the log.
+
+    Those of the lowest held-out loss are restored at the end.
 
     Training ends after `config.steps` steps, when patience runs out, or at a loss that is not finite. Without held-out
     rows the last parameters stay. Training resumes from a checkpoint with the same key, and then ends with the same
@@ -206,7 +208,10 @@ def train(
 
 
 def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], Tensor]) -> LossFunction:
-    """Wrap a differentiable loss as a function of a batch that returns the loss and sets every `parameter.grad`."""
+    """Wrap a differentiable loss as a function of a batch.
+
+    It returns the loss and sets every `parameter.grad`.
+    """
 
     def loss_function(batch: Tensor) -> float:
         for parameter in parameters.values():
@@ -260,7 +265,10 @@ def mean_of_varied(kind: str, vectors: Vectors) -> NDArray[np.float64]:
 def _evaluate(
     heldout: Tensor, loss: LossFunction, parameters: Mapping[str, Tensor], best: dict[str, Tensor], log: TrainingLog
 ) -> None:
-    """Append the held-out loss to `log`, copy parameters to `best` if it is the lowest, and set `log.stopped_early`."""
+    """Append the held-out loss to `log`, and copy parameters to `best` if it is the lowest.
+
+    `log.stopped_early` is set.
+    """
     # The gradients that this stores are replaced by the next batch's before the optimizer's next step.
     log.heldout_losses.append(loss(heldout))
     # `argmin` returns the first NaN as the lowest, and a NaN must never be the best.

@@ -169,7 +169,9 @@ class GeoPres(Linear):
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute a start weight, train it unless `data` are moments or steps are 0, and set `weight` and the log.
+        """Set the weight and the log from a start weight, which is trained.
+
+        It is not trained if `data` are moments or steps are 0.
 
         `training_log` is None if nothing was trained.
 
@@ -278,10 +280,11 @@ class GeoPres(Linear):
 
 
 def _spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
-    """Return scaled top eigenvectors `(k, d)` of the uncentred second moment, and all its eigenvectors `(d, d)`.
+    """Return the start weight `(k, d)`, and all eigenvectors `(d, d)` of the uncentred second moment.
 
-    The first is the weight that best keeps squared distances of zero-mean Gaussian data: the i-th eigenvector scaled
-    by √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th. Both tensors are float64.
+    The start weight has the top eigenvectors, scaled. It best keeps squared distances of zero-mean Gaussian data: the
+    i-th eigenvector is scaled by √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th. Both tensors
+    are float64.
 
     Raises:
         InputError: if all rows are equal.

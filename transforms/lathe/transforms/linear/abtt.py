@@ -49,7 +49,7 @@ class ABTT(Transform):
         return self.directions or max(1, round(dimensions / 100))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature with D more zero-variance directions (D − 1 if `literal` and `renormalize`).
+        """Return the input signature with D more zero-variance directions.
 
         One direction fewer is added if both `literal` and `renormalize` are set, because normalizing turns the constant
         that the literal form leaves into a direction again. While the input dimensions are unknown, D is `directions`

@@ -50,9 +50,10 @@ class Affine(Map):
         return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
 
     def then(self, following: "Affine") -> "Affine":
-        """Return one `Affine` that applies this map and then `following`, with the matrices multiplied in float64.
+        """Return one `Affine` that applies this map and then `following`.
 
-        The bias is None if neither map has one. The `normalize` flags are ignored: the returned map does not normalize.
+        The matrices are multiplied in float64. The bias is None if neither map has one. The `normalize` flags are
+        ignored: the returned map does not normalize.
         """
         # W₂(W₁x + b₁) + b₂ = W₂W₁x + (W₂b₁ + b₂)
         weight = following.weight.double() @ self.weight.double()
@@ -96,7 +97,9 @@ def translation(offset: Tensor) -> Affine:
 
 
 def largest_gain(weight: Tensor) -> float:
-    """Estimate the spectral norm (largest singular value) of a weight `(k, d)` by power iteration from a fixed start.
+    """Estimate the spectral norm (largest singular value) of a weight `(k, d)` by power iteration.
+
+    The start is fixed.
 
     Returns a Python number, because reading a tensor in `forward` would make a GPU wait.
     """

@@ -144,7 +144,9 @@ class LowRankAffine(Alignment):
         return rank if self.rank is None else min(rank, self.rank)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Set the weight by reduced-rank ridge regression of the targets on the vectors, and store both means.
+        """Set the weight by reduced-rank ridge regression of the targets on the vectors.
+
+        Both means are stored.
 
         Computed from the centred moments of the pairs in float64.
 

@@ -55,7 +55,9 @@ class PCA(Linear):
         return inputs if self.dimensions is None else inputs.reduce(self.kind, self.dimensions)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Set the weight to the top eigenvectors of the covariance, or of the second moment if `center` is `"none"`.
+        """Set the weight to the top eigenvectors of the covariance.
+
+        If `center` is `"none"`, they are those of the second moment.
 
         The mean is stored only if `center` is `"data"`. Everything is computed from the moments in float64.
 

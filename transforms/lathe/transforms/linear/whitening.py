@@ -206,7 +206,10 @@ class Whitening(Linear):
         return {"power": float(self.chosen_power)} if self.power == AUTO else {}
 
     def _covariance(self, moments: Moments) -> NDArray[np.float64]:
-        """Return the covariance `(d, d)` with ddof=1, or with ddof=0 and shrunk towards tr(C)/d · I by `shrinkage`."""
+        """Return the covariance `(d, d)` with ddof=1.
+
+        With `shrinkage`, it has ddof=0 and is shrunk towards tr(C)/d · I.
+        """
         if self.shrinkage is None:
             return moments.covariance()
 

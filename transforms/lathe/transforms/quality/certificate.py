@@ -43,7 +43,9 @@ def certify(
     pairs: QueryPairs | None = None,
     out_of_domain_pairs: Mapping[str, QueryPairs] | None = None,
 ) -> Certificate:
-    """Measure how a fitted chain changes held-out and out-of-domain vectors, and return the measures as a JSON object.
+    """Measure how a fitted chain changes held-out and out-of-domain vectors.
+
+    The measures are returned as a JSON object.
 
     Args:
         chain: fitted chain.
@@ -198,7 +200,10 @@ def _unit_rows(vectors: FloatArray) -> FloatArray:
 
 
 def _relevance_warnings(certificate: Certificate) -> list[str]:
-    """Return a warning for each corpus that loses more than its interval, and one if the pairs do not gain more."""
+    """List warnings about searches with known relevant documents.
+
+    There is one for each corpus that loses more than its interval, and one if the pairs do not gain more.
+    """
     if "relevance" not in certificate:
         return []
 
@@ -277,7 +282,9 @@ def _clipping_warnings(certificate: Certificate) -> list[str]:
 
 
 def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
-    """Return a warning, as a list of at most one, if output dimensions are constant that the inputs do not explain.
+    """List at most one warning about output dimensions that are constant.
+
+    It is left out if the inputs explain them.
 
     With equal dimensions that means more constant outputs than inputs. Fewer than 2 rows give no warning.
     """

@@ -21,7 +21,9 @@ SHARES = (0.5, 0.9, 0.95, 0.99)
 
 
 def diagnose(vectors: Vectors) -> Diagnostics:
-    """Return statistics of the rows `(n, d)` as a JSON object: norms, duplicates, mean, spectrum and isotropy.
+    """Return statistics of the rows `(n, d)` as a JSON object.
+
+    They are norms, duplicates, mean, spectrum and isotropy.
 
     The rows are read once, in blocks. `norms`, `zero_rows` and `duplicate_rows` describe the rows as they are; all
     other statistics describe the rows after L2 normalization.

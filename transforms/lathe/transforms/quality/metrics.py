@@ -137,7 +137,9 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
 def search_recall_of_anchors(
     before: FloatArray, queries: FloatArray, documents: FloatArray, k: int = 10, oversampling: int = 1
 ) -> NDArray[np.float64]:
-    """Return the recall@k of searches by inner product whose two sides are encoded differently, `(n,)` float64.
+    """Return the recall@k of searches whose two sides are encoded differently, `(n,)` float64.
+
+    Searches are by inner product.
 
     Row i of `queries` searches all documents except its own, i; its right answers are the k nearest neighbours of row i
     by cosine before. With `oversampling`, the share of neighbours among the k·oversampling best, as in `recall_at_k`.
@@ -173,7 +175,9 @@ def search_recall_of_anchors(
 
 
 def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) -> tuple[float, float]:
-    """Return the mean and the variance of ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩ over all pairs of different rows i and j.
+    """Return the mean and the variance of the error of a score, ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩.
+
+    They are taken over all pairs of different rows i and j.
 
     Args:
         queries: q, `(n, m)`.
@@ -277,7 +281,9 @@ def _measure_anchors(
 def _similarity_blocks(
     before: FloatArray, after: FloatArray, self_similarity: float | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, for each block of b anchor rows, their cosines to the other rows, before and after, `(b, n−1)` each.
+    """Yield, for each block of b anchors, their cosines to the other rows, before and after.
+
+    Both are `(b, n−1)`.
 
     Args:
         before: `(n, d)`.

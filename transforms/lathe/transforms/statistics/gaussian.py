@@ -98,7 +98,9 @@ class Gaussian:
         return standardized
 
     def score(self, standardized: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the squared Mahalanobis distance to the mean divided by d, `(n,)`, of rows from `standardize`.
+        """Return the squared Mahalanobis distance to the mean divided by d, `(n,)`.
+
+        Rows are those that `standardize` returned.
 
         That is (x − μ)ᵀ C⁻¹ (x − μ)/d, near 1 for rows like the fitted ones, and inf where float32 overflows. A lower
         score is a higher likelihood.

@@ -50,7 +50,7 @@ def unit_rows(x: Tensor) -> Tensor:
 
 
 def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
-    """Return the outputs `y` with rows set to zero that are only rounding error, or whose inputs `x` are near zero.
+    """Set outputs to zero that are only rounding error, or whose inputs are near zero.
 
     A row in the kernel of a map, or equal to the mean that the map subtracts, becomes noise of about eps·‖x‖, which
     normalizing would turn into a unit vector. Zero inputs give zero outputs, whatever bias the map adds. Returns `y`

@@ -117,6 +117,7 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
         seed: seed of the intervals.
     """
     rows = goal.rows or sample.row_sample.rows
+    # Rows of zeros have no nearest rows by cosine.
     base, queries = (vectors[vectors.any(axis=1)] for vectors in (sample.fit, sample.heldout[:QUERIES]))
     if len(base) + len(queries) < MIN_ROWS:
         sentence = (
@@ -157,12 +158,14 @@ def _measure_options(
     part = len(base) // PART
     candidates = [*goal.place.list_candidates(base.shape[1])]
     exact = search.score(candidates[0].form)
+    # Full vectors give the truth: among all sampled rows, and among a quarter as a check.
     nearest, nearest_in_part = find_nearest(exact), find_nearest(exact[:, :part])
     by_form: dict[StoredForm, list[ExpectedRecall]] = {}
     options, notes = [], []
 
     for done, candidate in enumerate(candidates):
         on_progress(done / len(candidates), f"{goal.place.title}: {candidate.words}")
+        # Several candidates store one form beside other full vectors; its scores are the same.
         if candidate.form not in by_form:
             try:
                 scores = search.score(candidate.form)

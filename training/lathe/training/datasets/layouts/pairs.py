@@ -21,7 +21,9 @@ class Pairs(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read pairs as a search: each anchor is a query, its positives are relevant, all positives are the corpus.
+        """Read pairs as a search for the positives of each anchor.
+
+        Each anchor is a query, its positives are relevant, and all positives are the corpus.
 
         Raises:
             DataSetError: if the file is invalid.

@@ -40,6 +40,7 @@ class Reranking(Layout):
                 continue
 
             for text in positives + negatives:
+                # A text that several queries have as a candidate is one document.
                 corpus.setdefault(ids.setdefault(text, f"d{len(ids)}"), ("", text))
 
             key = f"q{number}"

@@ -63,6 +63,7 @@ class Retrieval(Layout):
         if not useful_judgements:
             raise DataSetError("qrels/test.tsv judges no document relevant to any query")
 
+        # One file of queries serves all splits, so a query of another split is no mistake.
         judged_anywhere = _read_judged_queries(folder)
         for query, row in query_rows.items():
             if query not in relevant and query not in judged_anywhere:
@@ -135,6 +136,7 @@ def read_judgements(path: Path) -> list[Judgement]:
     judgements = []
     for number, line in enumerate(lines, 1):
         parts = line.split("\t")
+        # The header that mteb writes may be missing.
         if not line.strip() or (number == 1 and parts[0] == "query-id"):
             continue
 

@@ -167,7 +167,11 @@ class UpstreamClient:
             )
 
     async def _post(self, content: bytes, limit: int) -> Received:
-        """Send the body of a call and return the whole response of at most `limit` bytes, within the time limit.
+        """Send the body of a call and return the whole response, within the time limit.
+
+        Args:
+            content: JSON body.
+            limit: maximum bytes of the response.
 
         Raises:
             CallError: if no response comes, it is too large, or its status is not a success.

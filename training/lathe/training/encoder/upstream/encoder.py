@@ -320,7 +320,9 @@ class UpstreamEncoder(PromptedEncoder):
         return hashlib.blake2b(payload, digest_size=16).digest()
 
     async def _ask(self, texts: Mapping[bytes, str], options: CallOptions) -> dict[bytes, StoredVector | Exception]:
-        """Request the vectors of texts that are not stored, and return the vector or the error of each by key.
+        """Request the vectors of texts that are not stored.
+
+        Returns the vector or the error of each by key.
 
         Texts that another call has sent already are not sent again: their results are awaited.
         """

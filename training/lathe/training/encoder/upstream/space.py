@@ -95,6 +95,7 @@ class UpstreamSpace:
                 await self._identify()
 
     async def _identify(self) -> None:
+        # A process that asked a short while ago answers for this one: no call is made.
         known = self.store.read_space(self.address) if self.store is not None else None
         if known is not None and not self._is_due(known):
             self.found = known
@@ -109,6 +110,7 @@ class UpstreamSpace:
             self.found = known
             return
 
+        # The API states the same model; only the probe vectors tell whether it is.
         if known is not None and known.fingerprint == probed.fingerprint:
             self.found = known
             self._confirm_or_refuse(probed)

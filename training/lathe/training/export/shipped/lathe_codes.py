@@ -31,7 +31,7 @@ class Codec:
         self.places = (8 * a.octets + a.shifts)[self.owners] + self.ranks
 
     def floats(self, vectors: Any) -> NDArray[np.float32]:
-        """Return the floats `(n, d)` that the chain's steps before the codes make of the encoder's vectors `(n, k)`.
+        """Apply the chain's steps before the codes to the encoder's vectors `(n, k)`.
 
         Queries are compared as these floats. Zero vectors stay zero.
         """

@@ -77,6 +77,7 @@ class Reze(Distillation):
 
         on_progress(1.0, "finding the directions that separate the sources")
         before = source_moments(relations, mixture.sources, len(mixture.names))
+        # Fitted also without shrunk targets: the offsets of `contrast: debiased` come from it.
         shrinkage = fit_shrinkage(before, settings)
         self.offsets = shrinkage.offsets() if settings.contrast == "debiased" else None
         if settings.target == "reference":
@@ -120,7 +121,9 @@ class Reze(Distillation):
         return []
 
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
-        """Return warnings about few sources, and about no more pairs than their relations have dimensions, 2d.
+        """List warnings about few sources and few pairs.
+
+        Pairs are few if they are no more than the 2d dimensions of their relations.
 
         With `target: reference` there are none.
         """

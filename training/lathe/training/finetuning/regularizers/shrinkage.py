@@ -86,7 +86,7 @@ class Shrinkage:
 
 
 def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> Shrinkage:
-    """Compute the factor of each source in each direction, which draws its mean towards the centre of all.
+    """Compute the factors that draw each source's mean towards the centre of all, by direction.
 
     The directions are the eigenspace of all sources' relations together. Only the dimensions in `Shrinkage.variant`
     have factors other than 1, and only sources outside the band around the centre. With `operation: translate`, shifts

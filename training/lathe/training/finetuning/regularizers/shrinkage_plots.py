@@ -21,7 +21,10 @@ def draw_shrinkage(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -
 
 
 def plot_spectrum(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
-    """Plot the eigenvalues of the relations on a log scale, the active dimensions shaded, and return the figure."""
+    """Plot the eigenvalues of the relations on a log scale, and return the figure.
+
+    The active dimensions are shaded.
+    """
     figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
     ranks = np.arange(1, len(shrinkage.eigenvalues) + 1)
     axis.semilogy(ranks, np.maximum(shrinkage.eigenvalues, 1e-12), linewidth=1.2)
@@ -80,7 +83,9 @@ def plot_factors(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> 
 
 
 def plot_between_variance(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
-    """Plot the between-source variance, cumulative over the active dimensions, before and after shrinking.
+    """Plot the between-source variance before and after shrinking.
+
+    It is cumulative over the active dimensions.
 
     Returns None if no dimension is active.
     """

@@ -26,7 +26,9 @@ SHARES = (0.1, 0.7, 0.2)
 def blend(
     x: Tensor, outputs: Sequence[Tensor], starts: Sequence[Sequence[float]], block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, a weighted sum of three losses relative to their starting values, and its gradient.
+    """Compute, for each output, a weighted sum of three losses, and its gradient.
+
+    Each loss is relative to its starting value.
 
     The losses are `angular`, `one_minus_pearson` and `neighbour_divergence`, weighted by `SHARES`. They measure the
     size of every cosine, the order of an anchor's cosines, and which rows are near. Rows must have unit length.

@@ -30,7 +30,9 @@ def mean_over_anchors(
     prepare: Callable[[Tensor], AnchorLoss],
     block_entries: int = MAX_BLOCK_ENTRIES,
 ) -> list[LossAndGradient]:
-    """Compute, for each output, the mean over anchors of a loss on their cosines to the other rows, and its gradient.
+    """Compute, for each output, the mean over anchors of a loss on cosines, and its gradient.
+
+    The cosines are those of an anchor to the other rows.
 
     Anchors are processed in blocks, so that memory does not hold all m × m cosines. Rows must have unit length.
 
@@ -111,7 +113,9 @@ def _min_length(values: Tensor) -> float:
 
 
 def angular(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
-    """Compute, for each output, the mean squared error of all pairs' cosines against those in x, and its gradient.
+    """Compute, for each output, the mean squared error of the pairs' cosines, and its gradient.
+
+    The cosines are compared with those in x.
 
     GeoPres, Eq. 3. With unit rows X `(m, d)` and Z `(m, p)`,
     L = ‖ZZᵀ − XXᵀ‖²_F/(m(m−1)) = (‖ZᵀZ‖² − 2‖XᵀZ‖² + ‖XᵀX‖²)/(m(m−1)) and

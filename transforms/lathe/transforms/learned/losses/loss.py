@@ -66,7 +66,9 @@ def prefix_losses(
     importance: Sequence[float],
     normalized: bool = True,
 ) -> tuple[list[float], Tensor]:
-    """Return the loss of the first p outputs x Wᵀ for each p in `sizes`, and the gradient of their weighted sum.
+    """Return the losses of prefixes of the outputs x Wᵀ, and the gradient of their weighted sum.
+
+    A prefix has the first p outputs, for each p in `sizes`.
 
     Args:
         loss: computes the loss of each output, and its gradient with respect to the output.

@@ -22,7 +22,9 @@ TINY = 1e-30
 def positional(
     x: Tensor, outputs: Sequence[Tensor], scaled: bool = False, tile: int | None = None
 ) -> list[LossAndGradient]:
-    """Compute, for each output, the mean squared error of all pairs' distances against those in x, and its gradient.
+    """Compute, for each output, the mean squared error of the pairs' distances, and its gradient.
+
+    The distances are compared with those in x.
 
     With δ the distances between the rows of `x` and d those between the rows of an output Z:
 
