@@ -62,6 +62,7 @@ class Journal(Generic[T]):
         The file and its folder are created if missing.
         """
         make_root(self.path.parent)
+        # A new file is safe after a crash only once its folder is synced.
         is_new = not self.path.exists()
         with continue_file(self.path, append=True) as file:
             _repair_last_line(file)

@@ -31,6 +31,7 @@ class RateLimiter:
 
         Returns its start on the clock, in seconds.
         """
+        # A slot begins when both limits allow it: the request before has used up its share of the minute.
         start = max(self.clock(), self.requests_free, self.tokens_free)
         self.requests_free = start + self.request_seconds
         self.tokens_free = start + tokens * self.token_seconds

@@ -35,6 +35,7 @@ def cut_in_two(text: str) -> tuple[str, str] | None:
     """
     words = text.split()
     characters = sum(map(len, words))
+    # Chinese and Japanese have no spaces: one "word" may be the whole text.
     if characters >= MIN_SPACELESS * len(words) and not _is_mostly_ascii(text):
         if characters < 2 * MIN_CHARACTERS:
             return None

@@ -80,6 +80,7 @@ def try_adapter(
     measured = relevance_measures(chain, labelled.test)
     by_text = {name: relevance_measures(chain, halves) for name, halves in labelled.out_of_domain.items()}
     ndcg = measured["ndcg_at_10"]
+    # The lower end of the interval, so that a gain by chance is not recommended.
     recommended = ndcg["gain"] > (ndcg["ci95"] or 0)
 
     return AdapterTrial(

@@ -299,6 +299,7 @@ def cosine_of_means(fit: FloatArray, heldout: FloatArray) -> float | None:
 
 def _unit_mean(vectors: FloatArray) -> NDArray[np.float64]:
     """Return the mean of the L2-normalized rows, `(n, d)` to `(d,)` float64."""
+    # Block by block: the unit rows of all in float64 would take twice the memory of the vectors.
     sums = [unit_rows(torch.from_numpy(block.astype(np.float64))).sum(0).numpy() for block in row_blocks(vectors)]
     return np.asarray(np.sum(sums, axis=0) / len(vectors))
 
@@ -342,6 +343,7 @@ def list_remarks(sample: Sample, zero_rows: int) -> Iterator[str]:
         yield f"{zero_rows:,} of {len(sample.heldout):,} held-out vectors are zero: they have no direction."
 
     if row_sample.repeated > 0:
+        # Texts are compared without spaces and case, vectors bit by bit.
         aside = ", spaces and case aside" if row_sample.vectors is None else ""
         yield (
             f"{100 * row_sample.repeated:.1f} % of the rows repeat others{aside}. Each was looked at once; a fit on "

@@ -114,6 +114,7 @@ class BudgetComparison:
 
 def _find_best(trials: list[BudgetTrial]) -> BudgetTrial:
     """Return the first trial with the highest recall@10."""
+    # `max` keeps the first of equals: codes come before reducers.
     return max(trials, key=lambda trial: trial.recall_at_10.value)
 
 
@@ -139,6 +140,7 @@ def compare_budgets(measurer: SizeMeasurer, sizes: SizeComparison, on_progress: 
     # Codes and databases start from the same debiased vectors as the reducers.
     fit: FloatArray = measurer.chain.floats(measurer.sample.fit[:MAX_FIT_ROWS])
     moments, before = moments_of(fit), measurer.before
+    # The truth is the neighbours among the debiased vectors, which every method approximates.
     nearest = find_candidates(before, before, NEIGHBOURS)
     comparison = BudgetComparison([], [], dict(NOT_COMPARED), len(before))
     problem = find_rabitq_problem()

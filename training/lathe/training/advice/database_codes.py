@@ -58,6 +58,7 @@ def find_candidates(queries: FloatArray, documents: FloatArray, k: int) -> NDArr
     """
     query_rows, stored = torch.from_numpy(queries), torch.from_numpy(documents)
     candidates = np.empty((len(queries), k), np.int64)
+    # In blocks, because the scores of all queries would be (n, n).
     for rows in anchor_blocks(len(queries)):
         own_columns = torch.arange(rows.start, rows.stop).unsqueeze(1)
         candidates[rows] = (
@@ -78,6 +79,7 @@ def search_truncated(fit: FloatArray, rows: FloatArray, budget: int, k: int) -> 
     """
     for method, (steps, dimension_bytes) in TRUNCATED.items():
         dimensions = min(int(budget / dimension_bytes), rows.shape[1])
+        # Ranges and signs are learned from the rows to fit on, as a database learns them from its first rows.
         chain = Chain(parse_steps(steps.format(k=dimensions))).fit(fit)
         candidates = find_candidates(chain.transform_queries(rows), chain.floats(rows), k)
         stored = chain.bytes_per_vector or 0  # never None: the chain is fitted

@@ -203,6 +203,7 @@ def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
         harm = f"; harm is done by {_join_names(worse)}" if worse else ""
         return NOTHING, f"no method gains in split-half retrieval beyond its interval{harm}"
 
+    # Simplest first in METHODS: among methods that are not worse than the best, the first one is the simplest.
     best = max(better, key=lambda method: gains[method].value)
     chosen = next(method for method in better if estimate_gain(ranks[method], ranks[best]).sign >= 0)
     why = f"it gains {gains[chosen].value:.2f} points in split-half retrieval"

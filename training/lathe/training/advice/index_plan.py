@@ -249,6 +249,7 @@ def extrapolate(fitted_bytes: int | None, m: int, trials: Sequence[Trial], rows:
             continue
 
         before, faster = few.found[ef, rescoring]
+        # The build time grows as a power of the rows; two trials give the exponent.
         growth = max(0.0, math.log(more.build_seconds / few.build_seconds) / math.log(more.rows / few.rows))
         yield Setting(
             chain=_name_candidate(fitted_bytes),
@@ -257,6 +258,7 @@ def extrapolate(fitted_bytes: int | None, m: int, trials: Sequence[Trial], rows:
             rescore=rescoring,
             memory=round(more.memory * rows),
             disk=more.disk * rows,
+            # Recall may only fall with more rows: a rise between the trials is chance.
             recall=_expit(_logit(recall) + share * min(0.0, _logit(recall) - _logit(before))),
             sampled_recall=recall,
             microseconds=microseconds + share * max(0.0, microseconds - faster),
@@ -271,6 +273,7 @@ def _name_candidate(fitted_bytes: int | None) -> str:
 
 def _logit(share: float) -> float:
     """Return the logit of a share, clipped to between `MIN_LOSS` and 1 − `MIN_LOSS`."""
+    # A sample without any loss has the logit inf, which cannot be extrapolated.
     share = min(max(share, MIN_LOSS), 1 - MIN_LOSS)
     return math.log(share / (1 - share))
 

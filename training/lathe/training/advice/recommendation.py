@@ -104,9 +104,11 @@ def rank_reductions(trials: list[SizeTrial]) -> list[SizeTrial]:
     ranked: list[SizeTrial] = []
     for size in sorted({trial.dimensions for trial in trials}):
         of_size = sorted((t for t in trials if t.dimensions == size), key=lambda t: -t.recall_at_10)
+        # Within EQUAL_RECALL the simplest reducer is preferred: it needs no training, or no fit at all.
         alike = [trial for trial in of_size if of_size[0].recall_at_10 - trial.recall_at_10 <= EQUAL_RECALL]
         simplest = min(alike, key=lambda trial: SIMPLEST.index(trial.reducer))
         ranked += [simplest, *(trial for trial in of_size if trial is not simplest)]
+
     return ranked
 
 

@@ -91,6 +91,7 @@ def _check_cutting(sample: Sample) -> Shortage:
             "longer texts would tell, more of these would not",
         )
 
+    # As many of further texts are taken to be long enough as of these.
     heldout = math.ceil(MIN_HALVES * len(sample.heldout) / sample.cut)
     return Shortage(
         f"{question}: {sample.cut} held-out texts have the {2 * MIN_WORDS} words to be cut in two",

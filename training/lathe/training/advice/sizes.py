@@ -143,6 +143,7 @@ class SizeMeasurer:
             fitting(0.0, f"fitting {name} and measuring it at {len(self.widths)} sizes")
 
             try:
+                # One fit at the largest size serves all smaller ones: every reducer here is nested.
                 chain = self.fit_chain(f"{self.debiasing},{steps.format(k=self.widths[0])}", fitting)
             except TransformError as error:
                 problems[name] = str(error)
@@ -209,6 +210,7 @@ def _time_gemm(widths: list[int]) -> dict[int, float]:
     machine.
     """
     sample = np.random.default_rng(0).standard_normal((GEMM_ROWS, max(widths)), np.float32)
+    # Contiguous, because a view of wider rows would be read at their stride.
     rows = {width: torch.from_numpy(np.ascontiguousarray(sample[:, :width])) for width in widths}
     times: dict[int, list[float]] = {width: [] for width in widths}
 

@@ -63,10 +63,12 @@ def evaluate_transfer(sample: Sample, chain: Chain) -> Iterator[TransferResult]:
     Both results use the same number of rows, at most `GEOMETRY_ROWS`, and of text halves, so that they are comparable.
     """
     out_of_domain = sample.out_of_domain
+    # Recall falls with the number of rows, so both sets are cut to the same number.
     rows = min(len(sample.heldout), GEOMETRY_ROWS, len(out_of_domain.vectors) if out_of_domain else GEOMETRY_ROWS)
     cut = [part.halves for part in (sample, out_of_domain) if part is not None and part.halves is not None]
     halves = min((len(part) for part in cut), default=0)
     yield _measure_transfer(HELD_OUT, chain, sample.heldout[:rows], sample.halves, halves)
+
     if out_of_domain is not None:
         yield _measure_transfer(OUT_OF_DOMAIN, chain, out_of_domain.vectors[:rows], out_of_domain.halves, halves)
 

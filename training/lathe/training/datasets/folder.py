@@ -151,6 +151,7 @@ def read_meta(folder: Path, task: str | None = None) -> Meta:
         content = orjson.loads((folder / META).read_bytes())
         return Meta(task or content["task"], content.get("language", "en"))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        # The job's task counts: a damaged META.json is then no obstacle.
         if task is not None:
             return Meta(task)
         if isinstance(error, FileNotFoundError):

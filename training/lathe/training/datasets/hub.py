@@ -103,6 +103,7 @@ class HubDataSet:
         Raises:
             DataSetError: if the data set cannot be loaded, lacks a column, or its content is invalid.
         """
+        # Written as files, so that rows of the hub pass the same checks as those of a folder.
         with TemporaryDirectory() as folder:
             for name in self.layout.test_splits:
                 with (Path(folder) / f"{name}.jsonl").open("wb") as file:
@@ -139,6 +140,7 @@ class HubDataSet:
 
         for row in rows:
             fields = {ours: row[theirs] for ours, theirs in names.items()}
+            # Old sets of mteb hold rows as lists in one row.
             if all(isinstance(value, list) for value in fields.values()):
                 yield from (dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True))
             else:

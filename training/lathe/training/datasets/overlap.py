@@ -78,6 +78,7 @@ def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
     if isinstance(data, Search):
         yield from data.queries.values()
         for title, text in data.corpus.values():
+            # A training text may be the document with its title or without.
             yield from dict.fromkeys((text, f"{title} {text}".strip()))
         return
 

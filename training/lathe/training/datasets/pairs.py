@@ -204,8 +204,10 @@ class PairRows:
                     f"{row.place}: 'label' must be a string or a number, not {shorten_value(row['label'])}"
                 )
 
+        # Texts in the job take precedence over those of the data set.
         known: Mapping[str, str] = self.data.read_labels() | self.settings.labels
         texts = {label: known.get(label, label) for label in dict.fromkeys(str(row["label"]) for row in rows)}
+        # A label such as "3" says nothing of its class to an encoder.
         silent = [label for label, text in texts.items() if not text.strip(digits + punctuation + whitespace)]
         if silent:
             named = ", ".join(repr(label) for label in silent[:MAX_NAMED])

@@ -60,6 +60,7 @@ def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
     os.environ |= QUIET | (LOOPBACK if address is None else {})  # read when Ray is imported, and by what it starts
     options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     if address is not None:
+        # Before Ray is imported into this process, which it would kill if no cluster answers.
         _require_answer(address)
 
     folder = make_ray_folder(Path(SHORT if Path(SHORT).is_dir() else tempfile.gettempdir()))

@@ -43,6 +43,7 @@ class ShardTasks:
         """Yield the tasks, file by file, without files found damaged so far."""
         for file, folders in groupby(self.shards, lambda folder: self.shards[folder][0].file):
             here = list(folders)
+            # All shards of a remote file are one task, so that it is downloaded once.
             for together in [here] if is_remote(file) or is_hub(file) else [[folder] for folder in here]:
                 if self.run.source.name_of(file) not in self.damaged:
                     yield self._build_task(file, together)

@@ -104,6 +104,7 @@ def ray_engine(address: str | None, cores: int, workers: int | None = None) -> I
         if total == 0:
             raise EngineError(f"the Ray cluster at {address} has no CPU cores")
 
+        # A worker without a core of its own would wait for one forever.
         count = min(workers or total, total)
         engine = RayEngine(count, min(total // count, *filter(None, nodes)))  # a worker has all its cores on one node
         try:

@@ -100,9 +100,11 @@ class TaskQueue:
             EngineError: if this is the `MAX_TRIES`-th worker that died at the task.
         """
         self.tries[number] += 1
+        # A task at which several workers die is to blame itself, such as by a text that exhausts memory.
         if self.tries[number] == MAX_TRIES:
             raise EngineError(
                 f"{MAX_TRIES} workers died at {task.name}, the last one so: {why}. If their memory ran out, "
                 "take fewer workers (--workers) or machines with more of it"
             )
+
         self.again.append((number, task))

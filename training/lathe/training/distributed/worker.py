@@ -151,6 +151,7 @@ class Worker:
             EngineError: if this machine does not see the file, or the folder of the token.
             SourceError, FitError, EngineError: see `encode_shard`.
         """
+        # Before any text is encoded: a folder that is not shared would lose the vectors.
         token.require_seen()
         file = shards[0].file
         if is_path(file) and not Path(file).exists():

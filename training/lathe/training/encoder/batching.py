@@ -108,6 +108,7 @@ def split_features(features: Features, budget: int, slack: int, padding_side: st
     # The tokenizer padded (texts, tokens) to the longest text of all; a batch keeps the columns of its own longest.
     mask = features["attention_mask"]
     lengths = mask.sum(1).numpy().astype(np.int64)
+    # By true length, so that neighbours need little padding.
     order = np.array(sort_longest_first(lengths.tolist()), dtype=np.int64)
 
     for bounds in split_padded_batches(lengths[order].tolist(), budget, slack):

@@ -161,6 +161,7 @@ def _split_text(text: str, tokenizer: Any, max_tokens: int, encoder: str) -> Ite
             stop = _find_word_start(words, first + max_tokens, max_tokens // SEARCHED)
             yield window[spans[first][0] : spans[stop - 1][1]], stop - covered
             divided, covered = True, stop
+            # The next chunk begins within the last one, by the overlap, at the start of a word.
             first = _find_word_start(words, stop - overlap, max_tokens // SEARCHED)
 
         if is_last:

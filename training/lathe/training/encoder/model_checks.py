@@ -37,6 +37,7 @@ def require_loadable(spec: EncoderSpec, model: str) -> None:
     if spec.upstream is not None:
         raise EncoderError(f"{spec.name} is behind an embeddings API: this takes a model that is loaded here")
 
+    # Rerankers and sparse encoders name their type there; sentence-transformers would load them all the same.
     kind = _read_settings(model, "config_sentence_transformers.json", spec).get("model_type", MODEL_TYPE)
     if kind != MODEL_TYPE:
         raise EncoderError(f"{spec.name} is a {kind}, which is not supported; models may be a {MODEL_TYPE}")

@@ -108,10 +108,12 @@ def pack_linear_layers(model: torch.nn.Module) -> None:
         for name, child in list(module._modules.items()):
             if type(child) is torch.nn.Linear:
                 gelu = ends_in_gelu and name == "dense"
+                # A layer in several places is packed once, so that its weights stay shared.
                 if (child, gelu) not in packed:
                     packed[child, gelu] = PackedLinear(child, gelu)
                 setattr(module, name, packed[child, gelu])
 
+        # The packed layer applies the GELU itself.
         if ends_in_gelu:
             module.intermediate_act_fn = torch.nn.Identity()
 

@@ -163,6 +163,7 @@ def compare_scores(baseline: Array, compared: Array, difference: float) -> Inter
     interval = mean_interval(100 * (compared - baseline))
     if interval.low is None or interval.high is None:
         return Interval(difference, None, None)
+    # Values may be a jackknife's, whose mean differs from the score: the interval is moved to the score.
     reach = (interval.high - interval.low) / 2
     return Interval(difference, difference - reach, difference + reach)
 

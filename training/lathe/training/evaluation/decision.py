@@ -78,6 +78,7 @@ def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
         key=lambda comparison: -comparison.verdict.difference.value,
     )
     better = [comparison for comparison in candidates if comparison.verdict.outcome == "better"]
+    # By the lower bound: the largest gain may be the least certain one.
     leading = max(better, key=lambda comparison: comparison.verdict.difference.low or 0.0) if better else candidates[0]
     sentence = describe_comparison(leading) if len(candidates) == 1 else _describe_several(candidates)
 

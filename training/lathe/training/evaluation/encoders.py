@@ -124,6 +124,7 @@ def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: flo
     prompt.
     """
     prompt, output = encoder.prompt(None), encoder.fingerprint
+    # The fingerprint covers neither dtype nor default prompt, and both change the vectors.
     if encoder.spec.dtype != "float32" or prompt:
         output = hashlib.sha256(repr((output, encoder.spec.dtype, prompt)).encode()).hexdigest()[:32]
 

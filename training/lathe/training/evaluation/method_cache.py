@@ -73,6 +73,7 @@ class MethodCache:
         return FittedMethod(method.name, key, folder, cut, method.group == "rescored"), measures
 
     def _load_or_measure(self, folder: Path, size: int, corpus: Corpus, output: str) -> dict[str, float]:
+        # The measures depend on the held-out rows too, so their key has the corpus besides the method.
         key = hashlib.sha256(f"{folder.name} {output} {corpus.digest}".encode()).hexdigest()[:32]
         path = self.folder / f"{key}.json"
         with suppress(OSError, ValueError):  # missing or damaged: they are measured again

@@ -87,6 +87,8 @@ class RescoringModel:
     def __init__(self, model: StoredModel) -> None:
         assert model.chain is not None
         original = copy(model)
+        # Query maps at the chain's beginning change what is looked for, so the raw vectors are searched by their
+        # outputs.
         original.chain, original.dimensions = leading_query_maps(model.chain), None
         self.mteb_model_meta = model.mteb_model_meta
         # mypy: mteb's protocol wants metadata that its own base class may lack.

@@ -71,6 +71,7 @@ class Workers:
             for index, result in self._run_parallel(waiting):
                 del waiting[index]
                 yield index, result
+            # The job that killed a process is most likely among the first that wait.
             for index in list(waiting)[: 2 * self.processes]:
                 yield index, self._run_alone(waiting.pop(index))
 

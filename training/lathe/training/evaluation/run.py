@@ -395,6 +395,7 @@ class Evaluation:
         raw = Raw(member.name, member.output, member.dimensions, *prompts, store.folder)
         jobs = []
 
+        # Methods of one task in one job, so that a process loads the task once.
         for trial in (trial for trial in self.trials if trial.key in usable):
             suited = [m for m in fitted if encoder.methods[m.name].suits_task(usable[trial.key])]
             unscored = [m for m in suited if not self.log.has_score((trial.key, member.output, m.key))]

@@ -54,6 +54,7 @@ def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
     mean = float(values.mean())
     if np.ptp(values) < NEGLIGIBLE:
         return Interval(mean, None, None)
+    # The standard error of the mean, with n − 1 degrees of freedom.
     error = float(values.std(ddof=1) / np.sqrt(len(values)))
     reach = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
     return Interval(mean, mean - reach, mean + reach)

@@ -218,6 +218,7 @@ def jackknife(metric: Callable[[NDArray[np.bool_]], float], units: int) -> UnitV
     """
     groups = min(units, MAX_JACKKNIFE_GROUPS)
     full = metric(np.ones(units, bool))
+    # Every g-th unit, so that neighbouring rows, which are often alike, are in different groups.
     group_of_unit = np.arange(units) % groups
     without = np.array([metric(group_of_unit != group) for group in range(groups)])
     return UnitValues(full, units, groups * full - (groups - 1) * without)

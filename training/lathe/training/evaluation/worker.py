@@ -136,6 +136,7 @@ def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
         task = entry.data_set().build_task(left_out)
 
     load_data(task)
+    # A suite may name another metric or type than the task has.
     changes = {"main_score": entry.main_score, "type": entry.type}
     task.metadata = task.metadata.model_copy(update={name: value for name, value in changes.items() if value})
 

@@ -225,6 +225,7 @@ def _write_transforms(faiss: Any, folder: Path, transforms: list[Any]) -> list[s
 
 def _behind(faiss: Any, folder: Path, names: list[str], index: Any) -> Any:
     pipeline = faiss.IndexPreTransform(index)
+    # `prepend_transform` puts each one in front of the others.
     for name in reversed(names):
         pipeline.prepend_transform(faiss.read_VectorTransform(str(folder / name)))
     return pipeline

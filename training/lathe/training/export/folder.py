@@ -75,6 +75,7 @@ def open_staging_folder(folder: Path) -> Iterator[Path]:
 
     folder = folder.absolute()
     created = [parent for parent in folder.parents if not parent.exists()]
+    # Beside the folder, because a rename is atomic only within a file system.
     staging = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}")
 
     try:

@@ -132,6 +132,7 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
             path = staging / "model.onnx"
             _trace_encoder(encoder, path)
             traced = onnx.load(path)
+            # Models of different versions cannot be merged.
             graph.ir_version = traced.ir_version
             merged = onnx.compose.merge_models(traced, graph, io_map=[(ENCODED, VECTORS)])
             path.unlink()

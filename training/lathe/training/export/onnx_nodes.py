@@ -89,6 +89,7 @@ class GraphBuilder:
 
         float64 is converted to float32.
         """
+        # ONNX operators take inputs of one type; the graph computes in float32.
         values = values.astype(np.float32) if values.dtype == np.float64 else values
         name = f"chain_constant_{len(self.constants)}"
         self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))

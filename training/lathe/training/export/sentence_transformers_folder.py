@@ -82,6 +82,7 @@ def export_sentence_transformers(
     floats = chain.without_quantizer().floats(encoder.encode(PROBE_TEXTS).vectors)
     with open_staging_folder(folder) as staging:
         encoder.model.save(str(staging), create_model_card=False)
+        # Not every version and server reads the format of the installed version.
         modules = _use_common_formats(staging, json.loads((staging / "modules.json").read_text()), encoder.max_length)
         unit = [] if modules[-1]["type"].endswith(".Normalize") else [Normalize()]  # chains take unit vectors
 

@@ -166,6 +166,7 @@ class EvaluationCallback(TrainerCallback):
         Raises:
             NonFiniteLossError: if the metric is NaN.
         """
+        # Only the first process evaluates; the others get its number, so that all stop at the same step.
         metrics = [self.evaluator.measure(self.encode) if state.is_world_process_zero else 0.0]
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.broadcast_object_list(metrics)

@@ -125,6 +125,7 @@ def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[
 
         max_held_out, held_out = min(settings.rows, int(len(rows) * HELD_OUT_SHARE)), 0
         groups = list(by_anchor.values())
+        # Whole groups of pairs with one anchor: a query must not be trained on and evaluated.
         for number in random_numbers.permutation(len(groups)):
             if held_out + len(groups[number]) <= max_held_out:
                 is_held_out[groups[number]] = True

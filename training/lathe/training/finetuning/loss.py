@@ -142,6 +142,7 @@ class ContrastiveLoss(nn.Module):
         Raises:
             NonFiniteLossError: if the loss is NaN or infinite.
         """
+        # In bfloat16 cosines would have two to three digits, and InfoNCE divides them by the temperature.
         with torch.autocast(anchors.device.type, enabled=False):
             a, p = normalize(anchors.float(), dim=1), normalize(positives.float(), dim=1)
             rows = labels.detach().cpu().numpy()

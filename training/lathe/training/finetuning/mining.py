@@ -164,6 +164,7 @@ def _group_by_query(candidates: Candidates, auxiliary: AuxiliaryEncoder, triplet
     Triplets are dropped if their negative is a positive that the target's test holds (`candidates.test_positives`). A
     query without negatives gets a result too.
     """
+    # Such a text may be a positive, which the job allows, but as a negative it would be pushed away.
     tested = {candidates.documents[words] for words in candidates.test_positives}
     negatives: dict[str, dict[str, float]] = {query: {} for query in candidates.queries.values()}
     for row in triplets:

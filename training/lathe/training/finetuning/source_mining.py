@@ -69,6 +69,7 @@ def mine_sources(
 
         candidates = find_candidates(builder.data[name], builder.sources[name], builder.kept[name], builder.forbidden)
         count = count_negatives_per_query(candidates, settings, name)
+        # The key covers all that the negatives depend on: a changed setting mines again.
         cache = MinedCache(folder, name, _compute_key(encoder, candidates, settings, builder.kept[name], seed))
         mined = cache.read()
 

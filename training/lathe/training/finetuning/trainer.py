@@ -203,6 +203,7 @@ def train(
         encoding = partial(_encode, model, settings.batch_size)
         callbacks.append(EvaluationCallback(log, evaluator, encoding, on_progress))
 
+    # After the evaluation, which may ask for a checkpoint at this step.
     callbacks.append(Checkpoints(loss.components, batch, lambda: _require_finite(model)))
     trainer = Trainer(
         model=model,
@@ -213,6 +214,7 @@ def train(
     )
     trainer.adapter = adapter
 
+    # They print to the terminal; `LossReporter` reports the progress.
     for unwanted in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(unwanted)
 

@@ -153,6 +153,7 @@ def list_hub(written: str) -> list[str]:
 
     with _explained_errors(written):
         dataset, commit, config = _find_dataset(match["dataset"])
+        # Only the description is read here; rows are streamed later.
         builder = _load_builder(dataset, commit, config)
         if builder.info.builder_name not in HUB_FORMATS:
             raise SourceError(

@@ -83,6 +83,7 @@ def count_written_numbers(text: str) -> int:
 
     A list of fewer than `MIN_WRITTEN_NUMBERS` is taken for a text, such as a line of code.
     """
+    # Cheap tests first: every text of a source is looked at.
     if not (text.startswith("[") and text.endswith("]")) or text.count(",") < MIN_WRITTEN_NUMBERS - 1:
         return 0
 

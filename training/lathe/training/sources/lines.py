@@ -71,6 +71,7 @@ def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[in
         SourceError: if the file cannot be read or decompressed, or has a line that is too long.
     """
     with _open_decompressed(file) as lines:
+        # The offset was counted on the decompressed content; gzip decompresses up to it.
         if span.byte:
             lines.seek(span.byte)
         numbered = enumerate(_read_bounded_lines(file, lines), span.line + 1)

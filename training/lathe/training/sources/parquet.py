@@ -163,6 +163,7 @@ def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: i
             f"{MAX_ROW_BYTES:,} each are read"
         )
 
+    # An estimate from headers alone: decompressing first could exhaust memory.
     columns = (metadata.column(number) for number in range(metadata.num_columns))
     largest = max(read_dictionary_size(stored, column) for column in columns if column.num_values)
     return max(1, min(rows, MAX_BATCH_BYTES // max(largest, 1)))

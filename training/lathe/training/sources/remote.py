@@ -128,6 +128,7 @@ class _Stream(io.RawIOBase):
         """
 
         def read() -> bytes:
+            # A failed read may have moved the position.
             self.file.seek(self.position)
             return bytes(self.file.read(len(buffer)))
 

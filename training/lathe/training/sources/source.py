@@ -372,6 +372,7 @@ def file_key(file: str) -> str:
         return digest(*RemoteFile(file).key())
 
     path = Path(file)
+    # Size and content come from the opened file, so that they are of the same one.
     with parse_local_path(file).open("rb") as opened:
         status = os.fstat(opened.fileno())
         if status.st_size <= HASHED_BYTES:

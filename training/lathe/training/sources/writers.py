@@ -143,6 +143,7 @@ class ParquetWriter:
             )
 
         columns = {name: self.column(name, records) for name in self.types or names}
+        # The first batch decides the types: a parquet file has one schema.
         self.types = {name: column.type for name, column in columns.items()}
         self.append(columns, vectors)
 

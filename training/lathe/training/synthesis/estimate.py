@@ -99,6 +99,7 @@ def estimate(pipeline: Pipeline, job: SynthesisJob, log: AnswerLog) -> Estimate:
             continue
 
         open_calls = [call for call in calls if not log.is_settled(call.key, job.limits.attempts)]
+        # Calls that do not exist yet: their prompts are the template and a text of the stage before.
         template = estimate_tokens(pipeline.prompts[stage].text)
         prompts = sum(estimate_tokens(call.prompt) for call in open_calls) + expected_drafts * (template + texts)
         count = len(open_calls) + expected_drafts

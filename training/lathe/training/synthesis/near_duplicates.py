@@ -103,6 +103,7 @@ class NearDuplicates:
         return (self.texts[-position], similarity) if similarity >= self.similarity else None
 
     def _sketch(self, runs: set[str]) -> "MinHash":
+        # Copied, so that the permutations are not drawn again for each text.
         sketch = self.empty.copy()
         sketch.update_batch(shingle.encode("utf-8", "surrogatepass") for shingle in runs)
         return sketch

@@ -136,6 +136,7 @@ class Pipeline:
         self.kept["seeds"] = len(drafts)
         for stage in STAGES:
             calls = [self._build_call(stage, draft) for draft in drafts] if self.job.asks(stage) else []
+            # Drafts with equal prompts share one call.
             self.calls[stage] = list({call.key: call for call in calls}.values())
             yield stage, self.calls[stage]
 

@@ -106,6 +106,7 @@ class Sender:
         self.failures: Counter[str] = Counter()
         self.unanswered: dict[str, tuple[Call, str]] = {}
         self.in_a_row = 0
+        # An event and no flag, so that workers that wait are woken.
         self.halted = asyncio.Event()
         self.spent: str | None = None
         self.error: JobError | None = None
@@ -277,6 +278,7 @@ class Sender:
             if error.retry_after > MAX_WAIT:
                 self._fail(f"the endpoint asks to wait {error.retry_after / MINUTE:,.0f} minutes ({error})")
                 return
+            # A little more than asked for, and not all at once.
             seconds = error.retry_after + random.uniform(0, 0.1) * self.job.limits.backoff
             self.limiter.hold(seconds)
 
@@ -310,6 +312,7 @@ class Sender:
         Calls that failed with one of `PROMPT_STATUSES` do not count, since the prompt may be to blame.
         """
         self.unanswered[call.key] = (call, str(error))
+        # A refused prompt says nothing of the endpoint.
         self.in_a_row += error.status not in PROMPT_STATUSES
         if self.in_a_row >= MAX_FAILED_CALLS:
             self._fail(f"{MAX_FAILED_CALLS} calls in a row were not answered, the last: {error}")

@@ -60,10 +60,12 @@ def _measure_pgvector(candidate: Candidate, rows: int) -> Cost:
     """
     stored = candidate.form.bytes + 8
     neighbours = 4 + 6 * 2 * LINKS
+    # PostgreSQL aligns tuples to 8 bytes; each has a line pointer of 4.
     entry = _align(72 + stored) + 4 + _align(neighbours) + 4
     pages = math.ceil(rows / max(PAGE // entry, 1)) if entry <= PAGE else rows * 2
     column = 0 if candidate.form.element == "bit" else stored * rows
     beside = 0 if candidate.beside is None else (candidate.beside.bytes + 8) * rows
+
     return Cost(column, 8192 * pages, beside)
 
 

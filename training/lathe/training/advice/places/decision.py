@@ -213,6 +213,7 @@ def _choose(before: Option, other_options: Sequence[Option]) -> tuple[Option | N
     simpler = next((option for option in reaching if option.candidate.one_line), None)
     if simpler is None or simpler is smallest:
         return smallest, None
+    # A chain has to be fitted and kept: it must save more than a setting of the place alone.
     if smallest.counted > (1 - WORTH_A_CHAIN) * simpler.counted:
         return simpler, None
 

@@ -131,6 +131,7 @@ class FormSearch:
     def _compare(self, stored: FloatArray, queries: FloatArray) -> NDArray[np.float32]:
         products: NDArray[np.float32] = (torch.from_numpy(queries) @ torch.from_numpy(stored).T).numpy()
         if self.metric == "l2":
+            # −‖x − q‖² without ‖q‖², which is the same for all rows of a query.
             products = (2 * products - (stored**2).sum(axis=1)).astype(np.float32)
         return products
 
@@ -147,6 +148,7 @@ def _round_on_one_scale(vectors: FloatArray) -> FloatArray:
 def _round_on_each_scale(vectors: FloatArray) -> FloatArray:
     """Round each dimension to 256 steps between its least and its largest value, as floats `(n, d)`."""
     lowest = vectors.min(axis=0)
+    # A dimension that never varies would divide by zero.
     scale = np.maximum((vectors.max(axis=0) - lowest) / 255, np.float32(1e-12))
     return np.asarray(np.round((vectors - lowest) / scale) * scale + lowest, np.float32)
 
@@ -171,6 +173,7 @@ def _score_rabitq(rows: FloatArray, queries: FloatArray) -> NDArray[np.float32]:
     """
     import faiss
 
+    # RaBitQ assumes vectors around the origin without a preferred direction.
     mean, dimensions = rows.mean(axis=0), rows.shape[1]
     rotation: Any = faiss.RandomRotationMatrix(dimensions, dimensions)
     rotation.init(0)

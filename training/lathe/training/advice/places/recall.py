@@ -104,6 +104,7 @@ def extrapolate(
     # The first entry is of all queries, the others are of resamples: their spread is what chance alone explains.
     errors = predicted - seen
     excess = max(0.0, abs(errors[0]) - 1.96 * errors[1:].std())
+    # The error of predicting over a factor of PART is taken to grow with the logarithm of the factor.
     widening = excess * math.log(rows / sampled) / math.log(PART)
     low, high = np.quantile(expected[1:], [0.025, 0.975])
     counted = queries * max(1.0, K * sampled / rows)
@@ -127,6 +128,8 @@ def _expect(counts_by_k: NDArray[np.int64], sampled: int, rows: int) -> float:
     log_rows = math.log(rows)
     if log_rows <= sizes[-1]:
         return float(np.interp(log_rows, sizes, logits))
+
+    # Recall is not extrapolated upwards: more rows make a search no easier.
     slope = min(0.0, float(np.polyfit(sizes, logits, 1)[0]))
     return float(logits[-1] + slope * (log_rows - sizes[-1]))
 

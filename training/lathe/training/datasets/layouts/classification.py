@@ -33,6 +33,7 @@ class Classification(Layout):
             warn_of_single_labels(rows, warnings, split)
             splits[split] = rows
 
+        # Labels are compared as text: 1 and "1" are the same class.
         trained = {str(row["label"]) for row in splits["train"]}
         for row in splits["test"]:
             if str(row["label"]) not in trained:

@@ -61,6 +61,7 @@ class Sts(Layout):
             DataSetError: if a score is not a number, all are equal and there is no `min_score`, or a row that is used
                 has no second sentence.
         """
+        # A first pass over the rows: the threshold depends on the lowest and the highest score.
         scores = []
         for row in rows.data.read_rows(rows.split):
             row.require("score")

@@ -49,6 +49,7 @@ class Summarization(Layout):
         """Return the lowest and the highest grade as `min_score` and `max_score`, at least 1 apart."""
         assert isinstance(data, Tables)
         grades = [grade for row in data.splits["test"]["relevance"] for grade in row]
+        # At least 1 apart, because mteb divides by the difference.
         return {"min_score": min(grades), "max_score": max(max(grades), min(grades) + 1)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:

@@ -337,6 +337,7 @@ class UpstreamEncoder(PromptedEncoder):
         waiting = {key: self.in_flight.get(key) or self.loop.create_future() for key in texts}
         unsent = [key for key in texts if key not in self.in_flight]
         self.in_flight |= {key: waiting[key] for key in unsent}
+        # An answer's size grows with the dimensions, and is limited.
         size = min(self.upstream.batch_size, count_call_texts(self.dimensions))
         batches = [unsent[start : start + size] for start in range(0, len(unsent), size)]
 

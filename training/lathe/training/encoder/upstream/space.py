@@ -119,6 +119,7 @@ class UpstreamSpace:
         if known is not None:
             log.warning("%s states another model; its vectors belong to another space now", self.name)
 
+        # Before the space is stored: two models under one fingerprint would mix their vectors.
         self._require_shared(probed)
         self.found = probed
         self._write()

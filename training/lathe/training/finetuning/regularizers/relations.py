@@ -62,6 +62,7 @@ def load_or_compute_relations(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     relations = write_rows(folder / RELATIONS, shape, lambda rows: reference.relations(mixture, rows))
+    # Last: a killed run leaves relations without a manifest, which are computed again.
     replace_synced(folder / MANIFEST, orjson.dumps(depends, option=orjson.OPT_INDENT_2))
 
     return relations, False
