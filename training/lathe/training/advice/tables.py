@@ -177,7 +177,6 @@ def _build_budget_table(advice: Advice) -> Table:
 
 
 def _build_first_coordinate_table(advice: Advice) -> Table:
-    """Build the table of recall@10 of the first coordinates and of random coordinates."""
     return Table.from_records(
         (
             {

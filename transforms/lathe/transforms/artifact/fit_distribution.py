@@ -91,6 +91,7 @@ class FitDistribution:
         standardized = gaussian.standardize(heldout)
         scores = gaussian.score(standardized)
         low, high = np.quantile(vector_norms(heldout), NORM_LEVELS).tolist()
+        # Squared distances from the mean in units of σ: the share outside the subspace is the same in any unit.
         energy = float(np.vecdot(standardized, standardized).sum(dtype=np.float64))
         outside = None
 

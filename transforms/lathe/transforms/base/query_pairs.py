@@ -54,6 +54,7 @@ class QueryPairs:
             if len(wrong):
                 raise InputError(f"a pair names {name} {wrong[0]}; there are {count}, counted from 0")
 
+        # A repeated pair would count twice in nDCG.
         distinct, counts = np.unique(relevant, axis=0, return_counts=True)
         if len(distinct) < len(relevant):
             query, document = distinct[counts > 1][0]
@@ -73,6 +74,7 @@ class QueryPairs:
         Args:
             rows: distinct rows of queries, `(k,)`.
         """
+        # new_rows[old row] is the row among the selected queries, −1 for the others.
         new_rows = np.full(len(self.queries), -1)
         new_rows[rows] = np.arange(len(rows))
         retained = self.relevant[new_rows[self.relevant[:, 0]] >= 0]
@@ -111,6 +113,7 @@ def measure_relevance(pairs: QueryPairs, k: int = 10) -> tuple[NDArray[np.float6
         ranked = (queries @ documents.T).topk(min(k, m), dim=1).indices.numpy()
         found_keys = np.arange(start, start + len(queries))[:, None] * m + ranked
         hits = keys[np.searchsorted(keys, found_keys).clip(max=len(keys) - 1)] == found_keys
+        # A query with more than k relevant documents can find k of them at most.
         best = np.minimum(counts[rows], k)
         ndcg[rows] = (hits * discounts[: hits.shape[1]]).sum(axis=1) / ideal[best]
         recall[rows] = hits.sum(axis=1) / best

@@ -222,6 +222,7 @@ class Flow(Transform):
         y = (x + self.offset[block]) * self.log_scale[block].exp()
         y = functional.linear(y, self.mixing[block])
         first, second = _split_halves(y)
+        # Only the second half is changed, by a function of the first: its Jacobian is triangular, and easy to invert.
         log_scale, shift = self.coupling(block, first)
         return torch.cat([first, second * log_scale.exp() + shift], -1), log_scale
 

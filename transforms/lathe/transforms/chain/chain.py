@@ -479,6 +479,7 @@ class Chain(nn.Module):
         last = self.transforms[-1] if self.transforms else None
         if not isinstance(last, Affine) or self.quantizer is not None or self.normalize:
             return None
+        # The first outputs of Wx + b are the first rows of W and b; slices share the tensors' memory.
         bias = None if last.bias is None else last.bias[:dimensions]
         return Chain([*self.transforms[:-1], Affine(last.weight[:dimensions], bias, last.normalize)], normalize=False)
 

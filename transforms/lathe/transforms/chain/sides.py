@@ -60,6 +60,7 @@ class Sides(Transform):
             StepError: if a step cannot follow those before it, or the sides end in different dimensions.
         """
         queries, documents = (side.output_signature(inputs) for side in (self.query_side, self.document_side))
+        # Queries may lack directions that documents have: a later step must expect the larger number.
         empty = max(queries.zero_variance_directions, documents.zero_variance_directions)
         if queries.dimensions is None or documents.dimensions is None:
             return replace(documents, dimensions=None, zero_variance_directions=empty)

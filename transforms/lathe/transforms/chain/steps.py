@@ -31,9 +31,11 @@ def parse_steps(text: str) -> list[Transform]:
         StepError: if the text cannot be parsed, names an unknown kind or parameter, or is empty.
     """
     specs: list[Spec] = []
+    # A JSON list is the steps themselves, as in an artifact's manifest.
     if text.lstrip().startswith("["):
         return build_steps(_parse_json(text))
 
+    # An object without `kind` is no step: its keys are the sides of a search.
     parsed = _parse_or_none(text) if text.lstrip().startswith("{") else None
     if isinstance(parsed, dict) and parsed and "kind" not in parsed:
         return build_steps(parsed)

@@ -78,6 +78,7 @@ def equal_bits(variances: NDArray[np.float64], total: int, bits: int) -> NDArray
     Coordinates without variance get no bits.
     """
     bits_of_each = np.zeros(len(variances), np.int64)
+    # A stable order, so that equal variances give the same bits on every machine.
     best = np.argsort(-variances, kind="stable")[: total // bits]
     bits_of_each[best] = bits
     return np.where(variances > 0, bits_of_each, 0)
@@ -109,6 +110,7 @@ def lay_out_in_sequence(bits: NDArray[np.int64], variances: NDArray[np.float64])
     """
     order = np.lexsort((-variances, -bits))
     order = order[bits[order] > 0]
+    # The first bit of each coordinate in a code without gaps.
     starts = np.cumsum(bits[order]) - bits[order]
     return CodeLayout(order, bits[order], starts // BYTE, starts % BYTE)
 
@@ -132,6 +134,7 @@ def lay_out_in_whole_bytes(bits: NDArray[np.int64], variances: NDArray[np.float6
 
     def place(coordinate: int, wanted: int) -> None:
         """Put a coordinate into the first byte that has room for all of its bits, else into the widest gap."""
+        # First fit, decreasing: a byte of 6 bits is filled by one of 2 that comes later.
         octet = next((i for i, free in enumerate(free_bits) if free >= wanted), None)
         if octet is None:
             octet = max(range(octets), key=free_bits.__getitem__)

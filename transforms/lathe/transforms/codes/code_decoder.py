@@ -48,6 +48,8 @@ class CodeDecoder(Map):
         cells = codes.T[octets].int()
         if not self.whole_bytes:
             cells |= functional.pad(codes, (0, 1)).T[octets + 1].int() << BYTE
+
+        # (m, n): the bits of each coordinate now begin at bit 0, with those of others above them.
         cells >>= shifts.unsqueeze(1)
         entries = (cells & ((1 << bits) - 1).unsqueeze(1)) + (1 << bits).unsqueeze(1)
         return self.levels.index_select(0, entries.flatten()).reshape(entries.shape)  # 5 times as fast as levels[…]
@@ -106,6 +108,7 @@ class CodeDecoder(Map):
 
     def byte_tables(self, encoded: Tensor) -> Tensor:
         """Return the contribution of every value of every byte to the score, `(a, bytes, 256)`, without ⟨q, μ⟩."""
+        # (a, m, 256): what each value of a byte adds through each of its coordinates.
         contributions = encoded[:, :-1].unsqueeze(2) * self.byte_levels()
         return encoded.new_zeros(len(encoded), self.octets, 256).index_add_(1, self.layout[1], contributions)
 

@@ -102,6 +102,7 @@ class ProductCoding(TransformCoding):
         if count > MAX_ROWS:
             chosen = np.sort(np.random.default_rng(self.seed).permutation(count)[:MAX_ROWS])
 
+        # Coordinates (m, n) in standard deviations; centroids of a byte are learned from its rows of y.
         y = self.coordinates(as_tensor(data[chosen], like=self.mean))
         self.deviations = deviations
         self.centroids = super()._build_decoder().byte_levels()

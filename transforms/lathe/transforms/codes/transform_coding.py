@@ -213,6 +213,7 @@ class TransformCoding(Quantizer):
         moments = moments_of(data)
         queries = context.query_moments(moments.dimensions)
         root, inverse_root = query_metric_roots(moments if queries is None else queries, self.weighting)
+        # The principal axes of M_λ^½ (x − μ): the error of a score is the squared error of these coordinates.
         spectrum = Spectrum.of(root @ moments.covariance(ddof=0) @ root)
         # The weighting scales rounding error too, by up to the ratio of the metric's eigenvalues.
         noise = moments.rounding_variance() * float(np.linalg.eigvalsh(root)[-1]) ** 2
@@ -308,6 +309,7 @@ class TransformCoding(Quantizer):
         """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`."""
         y = self.coordinates(rows)
         bits, octets, shifts = self.layout.cpu().tolist()
+        # (m, n) cell numbers; coordinates with equal bits are neighbours, and are quantized together.
         cells = torch.cat([_find_cells(y[start:stop], bits[start]) for start, stop in _equal_runs(bits)])
         # One byte more for coordinates that reach into the next byte.
         code = torch.zeros(self.bytes + 1, len(rows), dtype=torch.uint8, device=rows.device)
@@ -355,6 +357,7 @@ class TransformCoding(Quantizer):
         best, factors = torch.full_like(y[0], torch.inf), torch.ones_like(y[0])
 
         for level in positive:
+            # For the right level of the last coordinate, y / factor lies on the levels of all coordinates.
             factor = (y[-1].abs() / level).clamp(min=torch.finfo(y.dtype).tiny)
             error = self._distance_to_levels(y / factor)
             factors = torch.where(error < best, factor, factors)
@@ -516,6 +519,7 @@ class TransformCoding(Quantizer):
             raise InputError(f"these codes of {self.bytes} bytes are no product quantizer: coordinates cross bytes")
 
         octets = self.layout[1].tolist()
+        # Coordinate i is the within[i]-th of its byte, and so that dimension of the byte's centroids.
         within = [octets[:i].count(octet) for i, octet in enumerate(octets)]
         centroids = self.decoder.new_zeros(self.bytes, 8, 256)
         centroids[octets, within] = coder.byte_levels()

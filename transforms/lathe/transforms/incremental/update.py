@@ -86,8 +86,11 @@ def update_chain(
             if index in stages.refitted and isinstance(step, Transform):
                 on_progress(done / len(needed), f"fitting {step.kind}")
                 step.fit(merged)
+
+            # The moments follow the steps of both chains, so that the next stage can start from their difference.
             for part in affine_parts(chain[index]) or []:
                 before = propagate_moments(before, part)
+
             for part in affine_parts(step) or []:
                 after, merged = propagate_moments(after, part), propagate_moments(merged, part)
 

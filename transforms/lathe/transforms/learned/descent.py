@@ -169,7 +169,9 @@ def train(
     if checkpoint is not None and (stored := checkpoint.load()) is not None:
         _restore_state(stored, parameters, best, optimizer, log)
 
+    # One batch for all evaluations, so that their losses can be compared.
     heldout = batches.heldout() if len(batches.heldout_rows) else None
+    # A resumed training has evaluated its start already.
     if evaluate_start and heldout is not None and not log.steps:
         _evaluate(heldout, loss, parameters, best, log)
 

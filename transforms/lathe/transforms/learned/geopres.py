@@ -234,6 +234,7 @@ class GeoPres(Linear):
             axes = axes.float().to(self.device)
             weight = weight @ axes.T
 
+        # The full size is last: prefixes are trained besides it.
         sizes = [*sorted({int(k * share) for share in PREFIX_SHARES} - {0, k}), k] if self.nested else [k]
         batches = Batches(vectors, config, self.seed, self.device)
         loss = self.loss or PRESET_LOSSES[self.preset]

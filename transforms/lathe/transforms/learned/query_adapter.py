@@ -147,6 +147,7 @@ class QueryAdapter(Transform):
             patience=PATIENCE,
         )
         batches = PairBatches(pairs, config, self.negatives, self.seed, self.device)
+        # W − I is trained, so that weight decay draws W to the identity, not to zero.
         difference = torch.zeros(d, d, device=self.device, requires_grad=True)
         identity = torch.eye(d, device=self.device)
         parameters = {"difference": difference}
@@ -154,6 +155,7 @@ class QueryAdapter(Transform):
 
         def loss_of(batch: Tensor) -> Tensor:
             adapted_queries = queries[batch[:, 0]] @ (identity + difference).T
+            # (b, 1 + k) rows to distinct documents, so that each is scored once.
             candidates, columns = torch.unique(batch[:, 1:], return_inverse=True)
             scores = functional.normalize(adapted_queries, dim=1) @ documents[candidates].T / self.temperature
             excluded = batches.is_relevant(batch[:, :1], candidates)
@@ -245,6 +247,7 @@ class PairBatches:
     ) -> None:
         self.seed, self.device, self.negatives = seed, device, negatives
         numbers: dict[bytes, int] = {}
+        # Queries with one vector are one group: held out and trained on, they would leak.
         group = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in pairs.queries])
         order = np.random.default_rng(seed).permutation(len(numbers))
         held = np.isin(group, order[: config.heldout])
@@ -263,6 +266,7 @@ class PairBatches:
         generator = np.random.default_rng([self.seed, step])
         rows = generator.choice(self._trained, self._size, replace=False)
         counts = self._first[rows + 1] - self._first[rows]
+        # Answers are stored query after query: those of a query begin at _first[query].
         answers = self._answers[self._first[rows] + generator.integers(counts)]
         columns = generator.random((len(rows), self._mined.shape[1])).argsort(axis=1)[:, : self.negatives]
         return self._pack(rows, answers, np.take_along_axis(self._mined[rows], columns, axis=1))

@@ -48,6 +48,7 @@ def diagnose(vectors: Vectors) -> Diagnostics:
     for block in finite_blocks(vectors):
         exact = block.astype(np.float64)
         lengths = np.linalg.norm(exact, axis=1)
+        # Rows of zeros stay zeros: they have no direction, but they count as rows.
         moments.update(exact / np.where(lengths == 0, 1, lengths)[:, None])
         norms.append(lengths)
         # Eight bytes of each row stay in memory to find duplicates, so the rows can be streamed.
@@ -79,6 +80,7 @@ def _moment_diagnostics(moments: Moments) -> Diagnostics:
     spectrum = Spectrum.of(covariance)
     total = spectrum.values.sum()
     shares = spectrum.values / total if total > 0 else spectrum.values
+    # held[i] is the share of the variance in the first i + 1 directions.
     held = shares.cumsum()
     d = moments.dimensions
 

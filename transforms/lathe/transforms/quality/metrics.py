@@ -92,6 +92,7 @@ def recall_of_anchors(
 
     def shares(original: Tensor, reduced: Tensor) -> Tensor:
         nearest = original.topk(k, dim=1)
+        # (b, k·oversampling): what a search in the reduced space would rescore.
         candidates = reduced.topk(k * oversampling, dim=1).indices
         if compat:
             returned = original.gather(1, candidates).topk(k, dim=1).values
@@ -191,6 +192,7 @@ def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) 
     _require_same_rows(exact, documents, at_least=2)
     query_rows, errors = (torch.from_numpy(as_numpy(side).astype(np.float64)) for side in (queries, documents - exact))
     pairs = len(query_rows) * (len(query_rows) - 1)
+    # Pairs of a row with itself are in the blocks below, so they are taken out of the sums here.
     own_errors = (query_rows * errors).sum(1)
     total, squares = -float(own_errors.sum()), -float(own_errors.square().sum())
 
@@ -321,6 +323,7 @@ def average_ranks(values: Tensor) -> Tensor:
     ordered, order = values.sort(dim=1)
     groups = torch.zeros_like(order)
     groups[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
+    # Entries of equal value are one group, and get the mean of their positions in the sorted row.
     positions = torch.arange(values.shape[1], dtype=torch.float64).expand(values.shape)
     zeros = torch.zeros_like(positions, memory_format=torch.contiguous_format)
     sums = zeros.scatter_add(1, groups, positions)

@@ -103,6 +103,7 @@ def query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.f
         weighting: λ, from 0 (all directions alike) to 1 (by queries alone).
     """
     d = queries.dimensions
+    # Uncentred: a score ⟨q, e⟩ contains the mean of the queries too.
     moment = queries.second_moment()
     level = moment.trace() / d
     if not weighting or not np.isfinite(level) or level <= 0:

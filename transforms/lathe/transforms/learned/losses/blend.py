@@ -54,6 +54,7 @@ def blend(
 
         return anchor_loss
 
+    # The angular loss has a closed form over all pairs; the other two need each anchor's cosines.
     of_pairs, of_anchors = angular(x, outputs), mean_over_anchors(x, outputs, prepare, block_entries)
     return [
         (weight[0] * pair_loss + anchor_loss, weight[0] * pair_gradient + anchor_gradient)

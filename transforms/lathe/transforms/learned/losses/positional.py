@@ -54,6 +54,7 @@ def positional(
         original_distances = original.squared_distances(rows, columns).clamp_(min=0).sqrt_()
         for index, side in enumerate(sides):
             output_distances = side.squared_distances(rows, columns).clamp_(min=floors[index]).sqrt_()
+            # A tile off the diagonal stands for two: (i, j) and (j, i).
             product = torch.dot(original_distances.view(-1), output_distances.view(-1))
             products[index] += product if rows == columns else 2 * product
             ratio = torch.div(original_distances, output_distances, out=output_distances)
