@@ -103,6 +103,7 @@ def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
     if not isinstance(recorded, dict):
         raise JobError(f"{path} is damaged; name another folder with --out")
 
+    # Written and read again, so that a tuple equals the list that the record holds.
     for name, value in orjson.loads(orjson.dumps(settings)).items():
         stored: Any = recorded
         for part in name.split("."):

@@ -61,6 +61,7 @@ def _require_portable(value: Any, depth: int = 0) -> None:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
 
     if isinstance(value, str):
+        # A lone surrogate raises UnicodeEncodeError, a ValueError.
         value.encode()
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise ValueError("it holds an integer of more than 64 bits")

@@ -144,6 +144,7 @@ class Pool:
         except ray.exceptions.RayTaskError as error:
             raise EngineError(f"a worker cannot start: {_explain_error(error.cause or error)}") from error
         except ray.exceptions.RayError as error:
+            # A module that one worker lacks, all lack: another start would end alike.
             self.failed_starts += 1
             if self.failed_starts == MAX_TRIES or "No module named" in str(error):
                 raise EngineError(f"workers die as they start: {_explain_error(error)}") from error

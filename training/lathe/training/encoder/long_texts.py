@@ -131,6 +131,7 @@ def split_texts(
         for chunk, tokens in _split_text(text, tokenizer, max_tokens, encoder):
             chunks.append(chunk)
             owners.append(row)
+            # Counted while dividing, so that a text above the limit is refused before all of it is tokenized.
             if budget is not None:
                 budget -= tokens
                 if budget < 0:

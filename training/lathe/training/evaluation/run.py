@@ -310,6 +310,7 @@ class Evaluation:
             EncoderError: if the encoder fails, or returns NaN or inf.
         """
         member = encoder.member
+        # Reversed: of texts with the same key, the first names the prompt.
         by_key = {text_key(text, member.prompt(name)): (name, text) for name, text in reversed(asked)}
         missing = [(key, *pair) for key, pair in by_key.items() if key not in store]
         done = 0

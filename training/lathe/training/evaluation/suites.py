@@ -149,6 +149,7 @@ def open_suite(written: str) -> Suite:
     if path.is_dir():
         return open_folder_suite(written, path)
 
+    # A file of the user comes before a suite of the same name that Lathe ships.
     shipped = SHIPPED / f"{written.removesuffix('.yaml')}.yaml"
     if path.is_file():
         return _read_yaml_suite(written, path)

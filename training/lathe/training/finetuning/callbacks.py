@@ -64,6 +64,7 @@ class LossReporter(TrainerCallback):
         if logs is None or "loss" not in logs:
             return
 
+        # Averaging needs every process; only the first one writes and reports.
         self.components.average_over_processes()
         losses = self.components.pop_means()
         if not state.is_world_process_zero:

@@ -72,6 +72,7 @@ def compute_statistics(
     """
     tally = _Tally(candidates, settings, count)
     documents = auxiliary.encode_document(list(candidates.documents.values()))
+    # Scores (b, m) of a block of queries with all documents, at most BLOCK_SCORES at a time.
     step = max(1, BLOCK_SCORES // max(1, len(documents)))
 
     for start in range(0, len(mined), step):
@@ -154,6 +155,7 @@ class _Tally:
         ):
             self.dropped[why] += max(0, int(number))
 
+        # A rank counts the higher scores among documents that are not known answers, from 1.
         unanswered = np.sort(scores[~known])
         for text in result.negatives:
             below = np.searchsorted(unanswered, scores[self.positions[text]], side="right")

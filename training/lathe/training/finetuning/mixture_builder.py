@@ -287,6 +287,7 @@ def remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tup
         if pair.negatives:
             answers.setdefault(normalize_text(pair.anchor), {normalize_text(pair.anchor)})
 
+    # A pair without negatives can hold an answer too, of an anchor that has negatives in another pair.
     for pair in pairs if answers else ():
         if (known := answers.get(normalize_text(pair.anchor))) is not None:
             known.add(normalize_text(pair.positive))
@@ -297,6 +298,7 @@ def remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tup
         true_negatives = []
         for text in pair.negatives:
             words = normalize_text(text)
+            # Every anchor with negatives has a key here, from the first loop.
             if words in answers[normalize_text(pair.anchor)]:
                 counts[ANSWERS] += 1
             elif words in forbidden:

@@ -69,6 +69,7 @@ class HeldOut:
         if not self.known:
             return {}
 
+        # runs: positions of the texts that hold a run of words; only texts without a match have theirs looked up.
         runs: dict[str, list[int]] = {}
         matches = {position: match for position, text in enumerate(texts) if (match := self._find_match(text))}
         for position, text in enumerate(texts):

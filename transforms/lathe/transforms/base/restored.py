@@ -53,6 +53,7 @@ def require_shapes(kind: str, shapes: Mapping[str, Shape], tensors: Mapping[str,
             continue
 
         shape_found = tuple(tensors[name].shape)
+        # An axis that several buffers name has one length, which the first of them sets.
         fits = len(shape_found) == len(shape) and all(
             0 < length == (axis if isinstance(axis, int) else lengths.setdefault(axis, length))
             for axis, length in zip(shape, shape_found, strict=True)

@@ -210,6 +210,7 @@ def _move_centroids(points: Tensor, centroids: Tensor, iterations: int) -> Tenso
     A centroid without points moves to the point that is farthest from its own centroid.
     """
     for _ in range(iterations):
+        # Half the squared distances (n, 256), less ‖p‖² / 2, which is the same for all centroids of a point.
         distances = centroids.square().sum(1) / 2 - points @ centroids.T
         nearest = distances.argmin(1)
         counts = torch.bincount(nearest, minlength=len(centroids))

@@ -397,6 +397,7 @@ class TransformCoding(Quantizer):
 
         parameters = {name: value for name, value in self.spec().items() if name not in ("kind", "bytes")}
         shorter = type(self)(octets, **parameters)
+        # A coordinate is retained if its last bit is within the first bytes.
         retained = self._ends() <= BYTE * octets
         shorter.mean, shorter.norm, shorter.query_count = self.mean, self.norm, self.query_count
         shorter.encoder, shorter.decoder = self.encoder[retained], self.decoder[retained]

@@ -169,9 +169,9 @@ class GeoPres(Linear):
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Set the weight and the log from a start weight, which is trained.
+        """Compute the start weight, train it, and set the map and the training log.
 
-        It is not trained if `data` are moments or steps are 0.
+        The weight is not trained if `data` are moments or steps are 0.
 
         `training_log` is None if nothing was trained.
 

@@ -257,6 +257,7 @@ class PairBatches:
         by_query = pairs.relevant[np.lexsort((pairs.relevant[:, 1], pairs.relevant[:, 0]))]
         self._answers, self._first = by_query[:, 1], np.searchsorted(by_query[:, 0], np.arange(len(pairs) + 1))
         self._documents = len(pairs.documents)
+        # One number for each known pair of query and document, to look up many pairs at once.
         self._keys = torch.from_numpy(by_query[:, 0] * self._documents + by_query[:, 1]).to(device)
         self._mined = self._mine(pairs) if negatives else np.zeros((len(pairs), 0), np.int64)
 

@@ -163,6 +163,7 @@ def search_recall_of_anchors(
 
     for rows in anchor_blocks(len(x)):
         own_columns = torch.arange(rows.start, rows.stop).unsqueeze(1)
+        # nearest (b, k) by cosine before, candidates (b, k·oversampling) by inner product after.
         nearest = (x[rows] @ x.T).scatter(1, own_columns, -torch.inf).topk(k, dim=1).indices
         candidates = (
             (query_rows[rows] @ document_rows.T)

@@ -92,6 +92,7 @@ def plot_between_variance(mixture: Mixture, shrinkage: Shrinkage, geometry: Geom
     if not shrinkage.active:
         return None
 
+    # Shares of the pairs (s, 1) weight the squared means (s, d) of the sources, before and after.
     counts = np.bincount(mixture.sources, minlength=len(mixture.names))[:, None] / len(mixture)
     before = (counts * shrinkage.source_means**2).sum(axis=0)[: shrinkage.active]
     means = shrinkage.source_means * shrinkage.shrink + shrinkage.shift
