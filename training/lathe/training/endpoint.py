@@ -16,7 +16,9 @@ MAX_RETRY_SECONDS = 86_400.0
 
 
 def split_address(url: str, setting: str, example: str) -> SplitResult:
-    """Split an endpoint's address, and return its parts; the host is not looked up.
+    """Split an endpoint's address into its parts.
+
+    The host is not looked up.
 
     Args:
         url: the address, without query and credentials.
@@ -31,12 +33,14 @@ def split_address(url: str, setting: str, example: str) -> SplitResult:
         host, user, port = parts.hostname, parts.username, parts.port
     except ValueError as error:
         raise ValueError(f"{setting} is no address such as {example}") from error
+
     if user is not None:
         raise ValueError(f"{setting} holds a name or password; put the key in an environment variable")
     if parts.query or parts.fragment:
         raise ValueError(f"{setting} must end before any ? or #")
     if parts.scheme not in ("http", "https") or not host or port == 0:
         raise ValueError(f"{setting} must be like {example}, not {url!r}")
+
     return parts
 
 
@@ -49,9 +53,12 @@ def is_loopback(host: str) -> bool:
 
 
 def require_variable_name(variable: str, setting: str) -> str:
-    """Return the name of an environment variable that holds a key; raise `ValueError`, without it, if it is no name.
+    """Return the name of an environment variable that holds a key.
 
     What is not the name of a variable is not repeated in the message, since it may be the key.
+
+    Raises:
+        ValueError: if it is no such name.
     """
     if not VARIABLE.fullmatch(variable):
         raise ValueError(f"{setting} takes the name of an environment variable, such as LLM_KEY, not the key")
@@ -80,6 +87,7 @@ def parse_retry_after(header: str | None) -> float | None:
     """
     if header is None:
         return None
+
     try:
         seconds = float(header)
     except ValueError:
@@ -87,6 +95,7 @@ def parse_retry_after(header: str | None) -> float | None:
             seconds = _count_seconds_until(parsedate_to_datetime(header))
         except (ValueError, OverflowError):  # a year of twenty digits
             return None
+
     return None if math.isnan(seconds) else min(max(seconds, 0.0), MAX_RETRY_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""HTTP client of one endpoint: one POST request, and its whole response or a `NoResponseError`; no retry.
+"""HTTP client of one endpoint: one POST request, and its whole response or a `NoResponseError`, without a retry.
 
 Requests go to the endpoint alone: redirects are not followed, and nothing is taken from the environment, neither
 proxies nor .netrc. The providers' own clients bring their own retries, which rate limits, budgets and the circuit
@@ -56,7 +56,7 @@ class NoResponseError(Exception):
 
 
 class EndpointClient:
-    """Connections to an endpoint; used by one event loop.
+    """Connections to an endpoint, used by one event loop.
 
     Args:
         key: API key, sent as a bearer token; None for none.
@@ -113,6 +113,7 @@ class EndpointClient:
             raise NoResponseError("no connection", f"no connection: {self.redact(str(error))}") from error
         except httpx2.HTTPError as error:
             raise NoResponseError("cut connection", f"the connection was cut: {self.redact(str(error))}") from error
+
         return Received(response.status_code, response.reason_phrase, response.headers, bytes(payload))
 
     def redact(self, text: str) -> str:
@@ -122,7 +123,10 @@ class EndpointClient:
 
 
 def extract_message(found: Any) -> str:
-    """Return the error message in a JSON response, whatever its layout; as JSON if it is no string."""
+    """Return the error message in a JSON response, whatever its layout.
+
+    If it is no string, it is returned as JSON.
+    """
     error = found.get("error", found) if isinstance(found, dict) else found
     message = error.get("message", error) if isinstance(error, dict) else error
     return message if isinstance(message, str) else orjson.dumps(message).decode()

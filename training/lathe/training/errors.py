@@ -38,7 +38,10 @@ def locate_error(error: Exception) -> str:
 
 
 class TrainingError(Exception):
-    """Base class of the errors of offline jobs; messages are for the user and say what is wrong and what is allowed."""
+    """Base class of the errors of offline jobs.
+
+    Messages are for the user and say what is wrong and what is allowed.
+    """
 
 
 class EncoderError(TrainingError):
@@ -115,7 +118,10 @@ class SourceError(TrainingError):
 
 
 class AccessError(SourceError):
-    """Error for a source out of reach because a package, a permission or the network is missing; no file is damaged."""
+    """Error for a source out of reach because a package, a permission or the network is missing.
+
+    No file is damaged.
+    """
 
 
 class OutsideSourceError(SourceError):
@@ -139,7 +145,10 @@ class EvaluationError(TrainingError):
 
 
 class DataSetError(EvaluationError):
-    """Error for a data set that cannot be used; the message says what is wrong, with file and line."""
+    """Error for a data set that cannot be used.
+
+    The message says what is wrong, with file and line.
+    """
 
 
 class JobError(TrainingError):

@@ -36,7 +36,9 @@ class Journal(Generic[T]):
         self.path, self.kind, self.strict = path, kind, strict
 
     def read(self) -> list[T]:
-        """Read the entries in order, without damaged lines; return an empty list if there is no file.
+        """Read the entries in order, without damaged lines.
+
+        The list is empty if there is no file.
 
         Raises:
             JobError: if the journal is strict and a line is damaged; a last line without its newline is still skipped.
@@ -51,6 +53,7 @@ class Journal(Generic[T]):
                     raise JobError(
                         f"{self.path.name} line {number} is damaged; remove it, and its work is done again"
                     ) from error
+
         return entries
 
     def append(self, entries: Iterable[T]) -> None:
@@ -59,12 +62,14 @@ class Journal(Generic[T]):
         The file and its folder are created if missing.
         """
         make_root(self.path.parent)
+        # A new file is safe after a crash only once its folder is synced.
         is_new = not self.path.exists()
         with continue_file(self.path, append=True) as file:
             _repair_last_line(file)
             file.write(serialize_lines(entries))
             file.flush()
             os.fsync(file.fileno())
+
         if is_new:
             sync_folder(self.path.parent)
 
@@ -75,10 +80,10 @@ class Journal(Generic[T]):
 
 
 def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the first setting that differs from a job's recorded ones, such as `training.seed`.
+    """Return the name of the first setting that differs from the recorded ones, such as `training.seed`.
 
-    Return None if none differs, or if there is no record yet. Recorded settings that `settings` lacks do not count. A
-    setting that the record lacks differs unless its value is None.
+    The result is None if none differs, or if there is no record yet. Recorded settings that `settings` lacks do not
+    count. A setting that the record lacks differs unless its value is None.
 
     Args:
         path: JSON file with the recorded settings.
@@ -89,40 +94,53 @@ def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
     """
     if not path.is_file():
         return None
+
     try:
         recorded = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError:
         recorded = None
+
     if not isinstance(recorded, dict):
         raise JobError(f"{path} is damaged; name another folder with --out")
+
+    # Written and read again, so that a tuple equals the list that the record holds.
     for name, value in orjson.loads(orjson.dumps(settings)).items():
-        found: Any = recorded
+        stored: Any = recorded
         for part in name.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-        if found != value:
-            return ".".join([name, *_path_to_difference(found, value)])
+            stored = stored.get(part) if isinstance(stored, dict) else None
+        if stored != value:
+            return ".".join([name, *_path_to_difference(stored, value)])
+
     return None
 
 
-def _path_to_difference(one: Any, other: Any) -> list[str]:
-    """Return the keys that lead to the first difference of two unequal values; empty unless both are objects."""
-    if not isinstance(one, dict) or not isinstance(other, dict):
+def _path_to_difference(recorded: Any, current: Any) -> list[str]:
+    """Return the keys that lead to the first difference of two unequal values.
+
+    The list is empty unless both are objects.
+    """
+    if not isinstance(recorded, dict) or not isinstance(current, dict):
         return []
-    for key in one | other:
-        if key not in one or key not in other or one[key] != other[key]:
-            return [key, *_path_to_difference(one.get(key), other.get(key))]
+    for key in recorded | current:
+        if key not in recorded or key not in current or recorded[key] != current[key]:
+            return [key, *_path_to_difference(recorded.get(key), current.get(key))]
     return []
 
 
 def _repair_last_line(file: BufferedRandom) -> None:
-    """End the last line of a file if it is a whole JSON value without its newline; remove the line if it is cut off."""
+    """End the last line of a file if it is a whole JSON value without its newline.
+
+    A line that is cut off is removed.
+    """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(size - 1, 0))
     if file.read() in (b"", b"\n"):
         return
+
     file.seek(0)
     data = file.read()
     begin = data.rfind(b"\n") + 1
+
     try:
         orjson.loads(data[begin:])
     except orjson.JSONDecodeError:

@@ -100,7 +100,9 @@ def fit(
     workspace: Path | None = None,
     on_progress: Progress = no_progress,
 ) -> FitResult:
-    """Fit a chain on texts or vectors and measure it on rows held out of the fit and on out-of-domain text.
+    """Fit a chain on texts or vectors, and measure it.
+
+    It is measured on rows held out of the fit and on out-of-domain text.
 
     Args:
         source: texts, which are encoded, or vectors.
@@ -231,7 +233,9 @@ def _open_workspace(workspace: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _name_source(rows: TextsOrVectors) -> Iterator[str]:
-    """Yield the name of the source; texts and vectors in memory are a temporary file during the block.
+    """Yield the name of the source.
+
+    Texts and vectors in memory are a temporary file during the block.
 
     Raises:
         SourceError: if the texts are not all strings, or the vectors not numbers.
@@ -239,6 +243,7 @@ def _name_source(rows: TextsOrVectors) -> Iterator[str]:
     if isinstance(rows, str | Path):
         yield str(rows)
         return
+
     with tempfile.TemporaryDirectory(prefix="lathe-") as folder:
         if isinstance(rows, np.ndarray):
             path = Path(folder) / "vectors.npy"
@@ -249,4 +254,5 @@ def _name_source(rows: TextsOrVectors) -> Iterator[str]:
                 if not isinstance(text, str):
                     raise SourceError(f"texts are a list of strings: number {position} is {text!r:.80}")
             path.write_text("".join(json.dumps({"text": text}) + "\n" for text in rows), encoding="utf-8")
+
         yield str(path)

@@ -27,7 +27,11 @@ class RateLimiter:
         self.requests_free = self.tokens_free = self.held = -float("inf")
 
     def reserve_slot(self, tokens: float) -> float:
-        """Reserve the next slot for a request of about `tokens` tokens; return its start on the clock, in seconds."""
+        """Reserve the next slot for a request of about `tokens` tokens.
+
+        Returns its start on the clock, in seconds.
+        """
+        # A slot begins when both limits allow it: the request before has used up its share of the minute.
         start = max(self.clock(), self.requests_free, self.tokens_free)
         self.requests_free = start + self.request_seconds
         self.tokens_free = start + tokens * self.token_seconds
@@ -42,5 +46,8 @@ class RateLimiter:
         self.held = max(self.held, self.clock() + seconds)
 
     def seconds_until(self, start: float) -> float:
-        """Return the seconds until a request with this slot may be sent; 0 or less if it may be sent now."""
+        """Return the seconds until a request with this slot may be sent.
+
+        They are 0 or less if it may be sent now.
+        """
         return max(start, self.held) - self.clock()

@@ -26,13 +26,16 @@ SCRIPTS = {"Cjk": "Chinese or Japanese", "Hiragana": "Chinese or Japanese", "Kat
 
 
 def cut_in_two(text: str) -> tuple[str, str] | None:
-    """Cut a text in two between words, or between characters if it has no spaces; None if a half is too short.
+    """Cut a text in two between words, or between characters if it has no spaces.
+
+    The result is None if a half is too short.
 
     A half needs `MIN_WORDS` words, or `MIN_CHARACTERS` characters in a text without spaces. Runs of white space become
     single spaces.
     """
     words = text.split()
     characters = sum(map(len, words))
+    # Chinese and Japanese have no spaces: one "word" may be the whole text.
     if characters >= MIN_SPACELESS * len(words) and not _is_mostly_ascii(text):
         if characters < 2 * MIN_CHARACTERS:
             return None
@@ -40,6 +43,7 @@ def cut_in_two(text: str) -> tuple[str, str] | None:
         return joined[: len(joined) // 2], joined[len(joined) // 2 :]
     if len(words) < 2 * MIN_WORDS:
         return None
+
     middle = len(words) // 2
     return " ".join(words[:middle]), " ".join(words[middle:])
 
@@ -68,36 +72,49 @@ def reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float6
 
 
 def rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
-    """Return 1/rank `(n,)` of document i in a search for query i over all documents by dot product; ties count half.
+    """Return 1/rank `(n,)` of document i in a search for query i over all documents by dot product.
+
+    Ties count half.
 
     Args:
         queries: `(n, d)`.
         documents: `(n, d)`.
     """
-    found = np.empty(len(queries))
+    reciprocal = np.empty(len(queries))
     for rows in anchor_blocks(len(queries)):
         similarities = queries[rows] @ documents.T
-        own = similarities[torch.arange(len(similarities)), torch.arange(rows.start, rows.stop)].unsqueeze(1)
-        nearer = (similarities > own).sum(1).double()
-        alike = (similarities == own).sum(1).double() - 1
-        found[rows] = (1 / (1 + nearer + alike / 2)).numpy()
-    return found
+        right = similarities[torch.arange(len(similarities)), torch.arange(rows.start, rows.stop)].unsqueeze(1)
+        nearer = (similarities > right).sum(1).double()
+        # The right document itself is among the equals, so one is subtracted.
+        tied = (similarities == right).sum(1).double() - 1
+        reciprocal[rows] = (1 / (1 + nearer + tied / 2)).numpy()
+
+    return reciprocal
 
 
 def count_scripts(texts: Sequence[str]) -> dict[str, float]:
-    """Return the share of texts in each script, largest first; texts without letters are not counted."""
-    found = Counter(script for text in texts if (script := detect_script(text)) is not None)
-    total = sum(found.values())
-    return {script: count / total for script, count in found.most_common()}
+    """Return the share of texts in each script, largest first.
+
+    Texts without letters are not counted.
+    """
+    counts = Counter(script for text in texts if (script := detect_script(text)) is not None)
+    total = sum(counts.values())
+    return {script: count / total for script, count in counts.most_common()}
 
 
 def _script_name(letter: str) -> str:
-    """Return the first word of a letter's Unicode name, capitalized: its script; "Other" if it has no name."""
+    """Return the script of a letter, "Other" if it has no name.
+
+    It is the first word of the letter's Unicode name, capitalized.
+    """
     return unicodedata.name(letter, "other").split()[0].capitalize()
 
 
 def detect_script(text: str) -> str | None:
-    """Return the most frequent script of a text's first letters, such as "Latin"; None if it has no letters."""
+    """Return the most frequent script of a text's first letters, such as "Latin".
+
+    The result is None if it has no letters.
+    """
     letters = [letter for letter in text[:SCRIPT_CHARACTERS] if letter.isalpha()]
     names = Counter(SCRIPTS.get(name, name) for name in map(_script_name, letters))
     return names.most_common(1)[0][0] if names else None

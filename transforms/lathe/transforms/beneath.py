@@ -34,7 +34,9 @@ class OutsideError(OSError):
 
 
 def open_beneath(root: Path, name: str) -> BufferedReader:
-    """Open the regular file `root/name` for reading bytes; fail if `..` or a link on the way leads out of `root`.
+    """Open the regular file `root/name` for reading bytes.
+
+    It fails if `..` or a link on the way leads out of `root`.
 
     Args:
         root: the folder; it may be a link.
@@ -60,7 +62,9 @@ def read_beneath(root: Path, name: str, max_bytes: int | None = None) -> bytes:
 
 
 def list_beneath(root: Path, name: str) -> list[str] | None:
-    """List all regular files below `root/name`, recursively, as sorted paths relative to `root`; None if it is a file.
+    """List all regular files below `root/name`, recursively, as sorted paths relative to `root`.
+
+    The result is None if it is a file.
 
     Links to files are listed, links to folders are not entered, and broken links are left out.
 
@@ -71,19 +75,23 @@ def list_beneath(root: Path, name: str) -> list[str] | None:
     with _open_descriptor(root, name) as descriptor:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             return None
-        found = []
+
+        paths = []
         for folder, _, files, held in os.fwalk(".", dir_fd=descriptor, onerror=_raise):
             for file in files:
                 path = str(PurePosixPath(name, folder, file))
                 mode = os.stat(file, dir_fd=held, follow_symlinks=False).st_mode
                 if stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and _leads_to_file(root, path)):
-                    found.append(path)
-    return sorted(found, key=lambda path: PurePosixPath(path).parts)
+                    paths.append(path)
+
+    return sorted(paths, key=lambda path: PurePosixPath(path).parts)
 
 
 @contextmanager
 def _open_descriptor(root: Path, name: str) -> Iterator[int]:
-    """Open `root/name`, a file or folder, and yield its descriptor to a `with` block, which closes it at the end.
+    """Open `root/name`, a file or folder, and yield its descriptor.
+
+    It is closed at the end of the block.
 
     Links are resolved step by step and never out of `root`; raises what `open_beneath` does.
     """
@@ -100,6 +108,7 @@ def _open_descriptor(root: Path, name: str) -> Iterator[int]:
                 # Back by descriptor, because opening `..` would lead elsewhere if the folder was moved meanwhile.
                 os.close(folders.pop())
                 continue
+
             try:
                 # Only the last part may be a file. Links fail to open, so none is followed without being checked.
                 folders.append(os.open(part, FILE if not parts else FOLDER | NO_LINK, dir_fd=folders[-1]))
@@ -108,11 +117,14 @@ def _open_descriptor(root: Path, name: str) -> Iterator[int]:
                 links += 1
                 if links > MAX_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
+
                 if target.is_absolute():  # it may point back into the folder
                     target = _relative_to_root(root, target, name)
                     while len(folders) > 1:
                         os.close(folders.pop())
+
                 parts += reversed(target.parts)
+
         yield folders[-1]
     finally:
         for descriptor in folders:
@@ -120,7 +132,9 @@ def _open_descriptor(root: Path, name: str) -> Iterator[int]:
 
 
 def _target_of_link(part: str, folder: int, error: OSError) -> PurePosixPath:
-    """Return the target of the link `part`, whose opening failed with `error`; re-raise `error` if it is not a link.
+    """Return the target of the link `part`, whose opening failed with `error`.
+
+    If it is no link, `error` is raised again.
 
     Args:
         part: name of the link.
@@ -150,7 +164,11 @@ def _relative_to_root(root: Path, target: PurePosixPath, name: str) -> PurePosix
 
 
 def _leads_to_file(root: Path, name: str) -> bool:
-    """Return whether `name` below `root`, links followed, is a readable file; raise `OutsideError` if it is outside."""
+    """Return whether `name` below `root`, links followed, is a readable file.
+
+    Raises:
+        OutsideError: if it is outside.
+    """
     try:
         open_beneath(root, name).close()
     # OutsideError is an OSError: without this clause, a link that leads out would count as broken.
@@ -158,6 +176,7 @@ def _leads_to_file(root: Path, name: str) -> bool:
         raise
     except OSError:
         return False
+
     return True
 
 

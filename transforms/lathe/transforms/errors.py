@@ -9,7 +9,10 @@ TransformError (ValueError)
 
 
 class TransformError(ValueError):
-    """Base class of all errors about vectors, steps and artifacts; the message says what is allowed."""
+    """Base class of all errors about vectors, steps and artifacts.
+
+    The message says what is allowed.
+    """
 
 
 class InputError(TransformError):

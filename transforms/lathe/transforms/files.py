@@ -39,7 +39,9 @@ def expand_home(path: str | Path) -> Path:
 
 
 def create_file(path: Path, private: bool = False) -> BufferedRandom:
-    """Create an empty file and return it open for reading and writing; an existing file or link is deleted first.
+    """Create an empty file and return it open for reading and writing.
+
+    An existing file or link is deleted first.
 
     The target of a deleted link stays as it is.
 
@@ -58,7 +60,9 @@ def create_file(path: Path, private: bool = False) -> BufferedRandom:
 
 
 def continue_file(path: Path, append: bool = False) -> BufferedRandom:
-    """Open an existing file for reading and writing with its content, or create it empty; links are rejected.
+    """Open an existing file for reading and writing with its content, or create it empty.
+
+    Links are rejected.
 
     Args:
         path: path of the file.
@@ -70,10 +74,11 @@ def continue_file(path: Path, append: bool = False) -> BufferedRandom:
     flags = os.O_RDWR | os.O_CREAT | NO_LINK | NO_WAIT | (os.O_APPEND if append else 0)
     file = os.fdopen(os.open(path, flags, 0o666 & permissions_in(path.parent)), "r+b")
     # Asked of the open file, not of the path, so that nothing can be exchanged between check and use.
-    found = os.fstat(file.fileno())
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         file.close()
         raise OSError(errno.EMLINK, "it is not a plain file with one name", path.name)
+
     return file
 
 
@@ -125,7 +130,9 @@ def read_within(file: BinaryIO, max_bytes: int | None) -> bytes:
 
 
 def make_folder(path: Path, private: bool = False) -> None:
-    """Create a folder and its missing parents; do nothing if it exists, and reject a link or file in its place.
+    """Create a folder and its missing parents.
+
+    An existing one stays. A link or file in its place is rejected.
 
     Args:
         path: path of the folder.
@@ -145,13 +152,19 @@ def make_folder(path: Path, private: bool = False) -> None:
 
 
 def make_root(path: Path) -> None:
-    """Create a folder unless it exists; a symlink to a folder is accepted, whereas `make_folder` rejects it."""
+    """Create a folder unless it exists.
+
+    A symlink to a folder is accepted, whereas `make_folder` rejects it.
+    """
     if not path.is_dir():
         make_folder(path)
 
 
 def write_synced(path: Path, payload: bytes, private: bool = False) -> None:
-    """Write bytes to a new file and fsync it; an existing file or link is deleted first, so this is not atomic."""
+    """Write bytes to a new file and fsync it.
+
+    An existing file or link is deleted first, so this is not atomic.
+    """
     with create_file(path, private) as file:
         file.write(payload)
         file.flush()
@@ -159,7 +172,9 @@ def write_synced(path: Path, payload: bytes, private: bool = False) -> None:
 
 
 def replace_synced(path: Path, payload: bytes, private: bool = False) -> None:
-    """Write bytes to a file atomically: readers see either the old or the new content, even after a crash.
+    """Write bytes to a file atomically.
+
+    Readers see either the old or the new content, even after a crash.
 
     The bytes are written to `.<name>` beside it and fsynced; that file is then renamed, or deleted after an error.
     """

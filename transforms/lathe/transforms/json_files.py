@@ -18,11 +18,11 @@ def parse_json(content: bytes | str) -> Any:
             surrogates.
     """
     try:
-        found = json.loads(content)
+        parsed = json.loads(content)
     except RecursionError:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from None
-    _require_portable(found)
-    return found
+    _require_portable(parsed)
+    return parsed
 
 
 def parse_json_object(content: bytes | str) -> dict[str, Any]:
@@ -31,10 +31,10 @@ def parse_json_object(content: bytes | str) -> dict[str, Any]:
     Raises:
         ValueError: also if it is no object.
     """
-    found = parse_json(content)
-    if not isinstance(found, dict):
+    parsed = parse_json(content)
+    if not isinstance(parsed, dict):
         raise ValueError("it holds no JSON object")
-    return found
+    return parsed
 
 
 def read_json_file(path: Path) -> Any:
@@ -48,13 +48,20 @@ def read_json_file(path: Path) -> Any:
 
 
 def _require_portable(value: Any, depth: int = 0) -> None:
-    """Raise `ValueError` for what Python's parser accepts and others do not: deep nesting, long integers, surrogates.
+    """Check that a JSON value holds nothing that other parsers refuse.
+
+    Refused are deep nesting, long integers and lone surrogates.
 
     An object's keys are checked like its values.
+
+    Raises:
+        ValueError: if it does.
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+
     if isinstance(value, str):
+        # A lone surrogate raises UnicodeEncodeError, a ValueError.
         value.encode()
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise ValueError("it holds an integer of more than 64 bits")

@@ -11,7 +11,7 @@ PackageHooks = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
 
 def load_lazily(package: str, init_file: str) -> PackageHooks:
-    """Return the `__getattr__`, `__dir__` and `__all__` of a package that imports each name on first access.
+    """Build the `__getattr__`, `__dir__` and `__all__` of a package that imports names on first access.
 
     The names and their modules are read from the type stub beside `__init__.py`, which type checkers read too.
 
@@ -29,7 +29,11 @@ def load_lazily(package: str, init_file: str) -> PackageHooks:
     names = sorted(modules)
 
     def import_name(name: str) -> Any:
-        """Import a name of the stub and return its object; raise `AttributeError` for other names."""
+        """Import a name of the stub and return its object.
+
+        Raises:
+            AttributeError: for other names.
+        """
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(modules[name], package), name)

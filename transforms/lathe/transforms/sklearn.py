@@ -48,7 +48,9 @@ class ChainTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.dimensions = dimensions
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
-        """Fit the chain to rows `(n, d)` and return the estimator; `y` is ignored.
+        """Fit the chain to rows `(n, d)` and return the estimator.
+
+        `y` is ignored.
 
         Raises:
             StepError: for steps that cannot be parsed, do not fit the dimensions, or learn from pairs.
@@ -59,6 +61,7 @@ class ChainTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         limits = {"ensure_min_samples": 2, "ensure_min_features": 2}
         rows = validate_data(self, X, dtype=[np.float32, np.float64], **limits)
         steps = parse_steps(self.steps) if isinstance(self.steps, str) else build_steps(self.steps)
+
         for step in steps:
             if step.paired or step.takes_pairs:
                 raise StepError(f"{step.kind} is fitted on pairs, which scikit-learn's fit does not pass")
@@ -67,6 +70,7 @@ class ChainTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         chain.require_dimensions(self.dimensions)
         self.chain_ = chain
         self._n_features_out = self.dimensions or chain.output_dimensions
+
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:  # noqa: N803

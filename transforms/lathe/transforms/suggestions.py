@@ -10,15 +10,15 @@ MAX_CHARACTERS = 64
 
 
 def find_similar(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like a misspelt one; None if none is alike.
+    """Return the known name that is most like a misspelt one, or None if none is alike.
 
     Case does not matter, and hyphens count as underscores. Names with the same letters in another order are alike,
     which the ratio does not see in short ones: `prot` and `port` have .75.
     """
     wrong = name[:MAX_CHARACTERS].lower().replace("-", "_")
-    spelled = {other.lower(): other for other in known}
-    turned = [other for other in spelled if sorted(other) == sorted(wrong)]
-    matches = turned or get_close_matches(wrong, spelled, n=1, cutoff=SIMILARITY)
+    spelled = {known_name.lower(): known_name for known_name in known}
+    reordered = [known_name for known_name in spelled if sorted(known_name) == sorted(wrong)]
+    matches = reordered or get_close_matches(wrong, spelled, n=1, cutoff=SIMILARITY)
     return spelled[matches[0]] if matches else None
 
 

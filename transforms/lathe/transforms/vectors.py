@@ -56,7 +56,9 @@ def finite_blocks(vectors: Vectors) -> Iterator[FloatArray]:
 
 
 def as_vectors(vectors: Any) -> Vectors:
-    """Convert lists of numbers to a NumPy array; return anything else, such as an array or a memmap, unchanged.
+    """Convert lists of numbers to a NumPy array.
+
+    Anything else, such as an array or a memmap, is returned unchanged.
 
     Raises:
         InputError: if the lists hold no numbers, or differ in length.
@@ -67,10 +69,10 @@ def as_vectors(vectors: Any) -> Vectors:
 
 def require_matrix(vectors: Vectors) -> None:
     """Raise `InputError` unless `vectors` has the shape `(n, d)` with d ≥ 1."""
-    found = getattr(vectors, "shape", None)
-    if found is None:
+    declared = getattr(vectors, "shape", None)
+    if declared is None:
         raise InputError(f"vectors must be an array or a tensor (n, d), got {type(vectors).__name__}")
-    shape = tuple(found)
+    shape = tuple(declared)
     if len(shape) != 2 or shape[1] == 0:
         raise InputError(f"vectors must have the shape (n, d), got {shape}")
 
@@ -90,7 +92,9 @@ def require_finite(block: FloatArray, first_row: int = 0) -> None:
 
 
 def as_numpy(block: Any) -> FloatArray:
-    """Convert an array or a tensor to a C-contiguous NumPy float array in native byte order; copy only if needed.
+    """Convert an array or a tensor to a C-contiguous NumPy float array in native byte order.
+
+    It is copied only if needed.
 
     Float dtypes are kept, except that bfloat16, integers and bools become float32.
 
@@ -101,20 +105,26 @@ def as_numpy(block: Any) -> FloatArray:
         block = block.detach().cpu()
         # NumPy has no bfloat16.
         block = (block.float() if block.dtype == torch.bfloat16 else block).numpy()
+
     try:
         array = np.asarray(block)
     except ValueError as error:
         raise InputError(f"vectors must all have the same number of dimensions: {error}") from error
+
     if array.dtype.kind in "iub":
         return array.astype(np.float32)
     if array.dtype.kind != "f":
         raise InputError(f"vectors must be numbers, got {array.dtype}")
+
     # torch takes no array of foreign byte order or negative strides.
     return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
 def as_tensor(rows: Any, like: Tensor) -> Tensor:
-    """Convert rows to a tensor with the dtype and device of `like`, contiguous and aligned; copy only if needed."""
+    """Convert rows to a tensor with the dtype and device of `like`, contiguous and aligned.
+
+    They are copied only if needed.
+    """
     if isinstance(rows, Tensor):
         return standardize_layout(rows.to(dtype=like.dtype, device=like.device))
     array = as_numpy(rows)
@@ -141,6 +151,8 @@ def standardize_layout(tensor: Tensor) -> Tensor:
         strides.append(stride)
         # torch counts an empty dimension as one of size 1.
         stride *= max(size, 1)
+
     if tensor.stride() == tuple(reversed(strides)) and tensor.data_ptr() % ALIGNMENT == 0:
         return tensor
+
     return tensor.clone(memory_format=torch.contiguous_format)

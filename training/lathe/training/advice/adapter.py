@@ -44,7 +44,9 @@ class AdapterTrial:
 def try_adapter(
     request: AdviceRequest, row_sample: RowSample, encoding: SampleEncoder, encoder: TextEncoder, on_progress: Progress
 ) -> AdapterTrial | None:
-    """Fit a query adapter on the request's pairs, measure it on a fifth of their queries; None without pairs.
+    """Fit a query adapter on the request's pairs, and measure it on a fifth of their queries.
+
+    Returns None without pairs.
 
     The queries search the pairs' documents and the sampled rows.
 
@@ -54,51 +56,60 @@ def try_adapter(
     """
     if request.pairs is None:
         return None
+
     texts = [text for text in row_sample.texts if text not in encoding.failed]
     hashes = np.array([hash_row(text.encode()) for text in texts], np.uint64)
-    other = "pydoc:topics" if request.source == "pydoc:" else "pydoc:"
+    out_of_domain_text = "pydoc:topics" if request.source == "pydoc:" else "pydoc:"
     labelled = encode_pairs(
         request.pairs,
         None,
         encoder,
         EncodedSource(encoding.vectors(texts), hashes, 0),
-        OutOfDomainTexts({other.rstrip(":").replace(":", "-"): other}),
+        OutOfDomainTexts({out_of_domain_text.rstrip(":").replace(":", "-"): out_of_domain_text}),
         request.seed,
         on_progress,
     )
     assert labelled is not None and labelled.fit is not None  # pairs are named, and none to test with
     on_progress(0.5, "fitting a query adapter")
+
     try:
         chain = Chain(parse_steps(STEPS)).fit(labelled.fit.documents, pairs=labelled.fit)
     except InputError as error:
         raise AdviceError(f"no adapter can be tried on {request.pairs}: {error}") from error
+
     measured = relevance_measures(chain, labelled.test)
-    elsewhere = {name: relevance_measures(chain, halves) for name, halves in labelled.out_of_domain.items()}
+    by_text = {name: relevance_measures(chain, halves) for name, halves in labelled.out_of_domain.items()}
     ndcg = measured["ndcg_at_10"]
+    # The lower end of the interval, so that a gain by chance is not recommended.
     recommended = ndcg["gain"] > (ndcg["ci95"] or 0)
+
     return AdapterTrial(
-        STEPS, recommended, measured | {"out_of_domain": elsewhere}, _explain(recommended, measured, elsewhere)
+        STEPS, recommended, measured | {"out_of_domain": by_text}, _explain(recommended, measured, by_text)
     )
 
 
-def _explain(recommended: bool, measured: dict[str, Any], elsewhere: dict[str, dict[str, Any]]) -> list[str]:
+def _explain(recommended: bool, measured: dict[str, Any], by_text: dict[str, dict[str, Any]]) -> list[str]:
     """Return sentences on what an adapter gains on held-out queries, and loses on other text."""
 
-    def change(found: dict[str, Any], name: str) -> str:
-        one = found[name]
-        return f"{one['before']:.3f} → {one['after']:.3f} ({one['gain']:+.3f} ± {one['ci95'] or 0:.3f})"
+    def change(sentences: dict[str, Any], name: str) -> str:
+        measure = sentences[name]
+        return f"{measure['before']:.3f} → {measure['after']:.3f} ({measure['gain']:+.3f} ± {measure['ci95'] or 0:.3f})"
 
     if recommended:
         verdict = "Put query_adapter first: it maps queries alone, so that no document is encoded again."
     else:
         verdict = "No query adapter: on held-out queries its gain cannot be told from chance."
-    found = [
+
+    sentences = [
         verdict,
         f"On {measured['queries']:,} queries that it was not fitted on, nDCG@10 goes {change(measured, 'ndcg_at_10')} "
         f"and recall@10 {change(measured, 'recall_at_10')}, intervals of 95 %, paired by query.",
     ]
-    for name, other in elsewhere.items():
-        worse = other["ndcg_at_10"]["gain"] < -(other["ndcg_at_10"]["ci95"] or 0)
+    for name, measures in by_text.items():
+        worse = measures["ndcg_at_10"]["gain"] < -(measures["ndcg_at_10"]["ci95"] or 0)
         cost = "other queries lose" if worse else "no loss beyond the interval"
-        found.append(f"Halves of other text ({name}) find each other at nDCG@10 {change(other, 'ndcg_at_10')}: {cost}.")
-    return found
+        sentences.append(
+            f"Halves of other text ({name}) find each other at nDCG@10 {change(measures, 'ndcg_at_10')}: {cost}."
+        )
+
+    return sentences

@@ -117,7 +117,9 @@ def advise(
     planner: IndexPlanner | None = None,
     on_decision: OnDecision = lambda _decision: None,
 ) -> Advice:
-    """Sample a source, encode texts if it holds texts, compare transforms on held-out rows, and return the advice.
+    """Recommend a chain for a source by comparing transforms on its held-out rows.
+
+    The source is sampled, and its texts are encoded.
 
     Vectors of the texts are kept in a folder within the workspace until the advice is done, so that a killed run
     resumes without encoding them again. Vectors of the built-in out-of-domain text stay cached there for later calls.
@@ -140,6 +142,7 @@ def advise(
     advising = part_of(on_progress, 0.0, ADVISED if planner else 1.0)
     planning = part_of(on_progress, ADVISED, 1.0)
     on_progress(0.0, f"reading {source.name}")
+    # One pass over the source: everything later is measured on this sample.
     row_sample = sample_rows(source, request.sample_rows, request.seed)
     if len(row_sample) < MIN_DISTINCT_ROWS:
         raise AdviceError(
@@ -153,30 +156,36 @@ def advise(
         return replace(advice, index_plan=planner.plan(sample, planning) if planner else None)
     if encoder is None:
         raise AdviceError(f"{source.name} holds texts: name their encoder")
+
     encoder = with_document_prompt(encoder)
     remarks: list[str] = []
     with claim_workspace_folder(workspace, f"advice-{source.content_key(encoder.vectors_key)[:32]}") as folder:
         encoding = SampleEncoder(encoder, folder)
         encoding.encode(list_texts_to_encode(row_sample), part_of(advising, 0.0, ENCODED))
+        # Halves of texts can fail where the texts do not, so the sample is built from what was encoded.
         sample = build_text_sample(row_sample, encoding.vectors, encoding.failed)
         require_enough_encoded(source.name, sample, len(row_sample), encoding.failed)
+
         if len(sample.row_sample) >= MIN_ROWS:
             advising(ENCODED, "encoding out-of-domain text")
-            other = "pydoc:topics" if request.source == "pydoc:" else "pydoc:"
-            out_of_domain, remarks = encode_out_of_domain(other, encoder, workspace / "out_of_domain")
+            out_of_domain_source = "pydoc:topics" if request.source == "pydoc:" else "pydoc:"
+            out_of_domain, remarks = encode_out_of_domain(out_of_domain_source, encoder, workspace / "out_of_domain")
             sample = replace(sample, out_of_domain=out_of_domain)
+
         advice = build_advice(
             request, source.name, sample, encoder.describe(), part_of(advising, ENCODED, 1), on_decision
         )
         adapter = try_adapter(request, sample.row_sample, encoding, encoder, part_of(advising, 1, 1))
         advice = replace(advice, adapter=adapter)
+
     if planner is not None:
         advice = replace(advice, index_plan=planner.plan(sample, planning))
+
     return replace(advice, notes=[*advice.notes, *encoding.list_remarks(), *remarks])
 
 
 def require_enough_encoded(name: str, sample: Sample, sampled: int, failed: Mapping[str, str]) -> None:
-    """Raise `AdviceError` if, after texts on which the encoder fails, too few rows are left to fit on or are held out.
+    """Check that enough rows are left where the encoder fails on some texts.
 
     The minimum of each part is a quarter of the sampled rows, and at most a quarter of `MIN_ROWS`.
 
@@ -185,14 +194,17 @@ def require_enough_encoded(name: str, sample: Sample, sampled: int, failed: Mapp
         sample: the encoded sample.
         sampled: number of sampled rows before failures.
         failed: reasons of the failures, by text.
+
+    Raises:
+        AdviceError: if too few rows are left to fit on or are held out.
     """
-    least = max(MIN_DISTINCT_ROWS // 2, min(sampled, MIN_ROWS) // 4)
+    minimum = max(MIN_DISTINCT_ROWS // 2, min(sampled, MIN_ROWS) // 4)
     fit, heldout = len(sample.fit), len(sample.heldout)
-    if min(fit, heldout) < least:
+    if min(fit, heldout) < minimum:
         raise AdviceError(
             f"the encoder fails on {sampled - fit - heldout:,} of {sampled:,} texts of {name} "
             f"({next(iter(failed.values()))}): {fit:,} are left to fit on and {heldout:,} to measure on, "
-            f"{least} of each are the least"
+            f"{minimum} of each are the least"
         )
 
 
@@ -204,7 +216,9 @@ def build_advice(
     on_progress: Progress,
     on_decision: OnDecision = lambda _decision: None,
 ) -> Advice:
-    """Decide what to store, diagnose the sample, compare debiasing methods, reducers and codes, and choose a chain.
+    """Build the advice on a sample: decide what to store, diagnose and compare, and choose a chain.
+
+    Compared are debiasing methods, reducers and codes.
 
     The chosen chain is then fitted and measured, also on out-of-domain text if the sample has it. With fewer than
     `MIN_ROWS` rows, only the diagnosis, notes and one shortage are set.
@@ -220,7 +234,8 @@ def build_advice(
     goal = PlaceGoal(PLACES[request.place], request.rows, request.metric, request.recall)
     decision = decide(goal, sample, part_of(on_progress, 0.0, DECIDED), request.seed)
     on_decision(decision)
-    few = check_row_count(len(sample.row_sample))
+    # Diagnosis and decision hold for few rows; a recommendation does not.
+    shortage = check_row_count(len(sample.row_sample))
     row_sample, diagnosis = sample.row_sample, diagnose(sample.heldout)
     advice = Advice(
         source=name,
@@ -234,29 +249,34 @@ def build_advice(
         diagnosis=diagnosis,
         mean_agreement=cosine_of_means(sample.fit, sample.heldout),
         decision=decision,
-        shortages=[few] if few else [],
+        shortages=[shortage] if shortage else [],
         notes=list(list_remarks(sample, diagnosis["zero_rows"])),
     )
-    if few:
+    if shortage:
         return advice
+
     on_progress(DECIDED, "trying what debiasing does")
+
     debiasing = compare_debiasing(sample)
     measurer = SizeMeasurer(sample, debiasing.trial(debiasing.chosen).steps)
     sizes = measurer.compare(part_of(on_progress, TRIED, REDUCED))
     budgets = compare_budgets(measurer, sizes, part_of(on_progress, REDUCED, 1.0))
     best, second = recommend(debiasing, sizes, request.keep)
     confirmed, transfer = None, []
+
     if best.steps:
+        # Refitted at its own dimensions: in the comparison every reducer was fitted at the largest size and cut.
         chain = measurer.fit_chain(best.steps)
         confirmed = measurer.measure(best.reducer, chain, best.dimensions) if best.reducer else None
         transfer = list(evaluate_transfer(sample, chain))
         changed = describe_changed_neighbours(debiasing.trial(best.debiasing), confirmed is not None, transfer[0])
         best = replace(best, cost=" ".join([best.cost, *changed]))
-    enough = len(sample.heldout) >= MIN_COORDINATE_ROWS
+
+    has_enough_rows = len(sample.heldout) >= MIN_COORDINATE_ROWS
     return replace(
         advice,
         debiasing=debiasing,
-        matryoshka=compare_first_coordinates(sample.heldout, request.seed) if enough else None,
+        matryoshka=compare_first_coordinates(sample.heldout, request.seed) if has_enough_rows else None,
         sizes=sizes,
         budgets=budgets,
         best=best,
@@ -270,12 +290,16 @@ def build_advice(
 
 
 def cosine_of_means(fit: FloatArray, heldout: FloatArray) -> float | None:
-    """Return the cosine between the mean unit vectors of two sets of rows, `(n, d)`, `(m, d)`; None if one is zero."""
+    """Return the cosine between the mean unit vectors of two sets of rows, `(n, d)` and `(m, d)`.
+
+    The result is None if one mean is zero.
+    """
     return cosine_similarity(_unit_mean(fit), _unit_mean(heldout))
 
 
 def _unit_mean(vectors: FloatArray) -> NDArray[np.float64]:
     """Return the mean of the L2-normalized rows, `(n, d)` to `(d,)` float64."""
+    # Block by block: the unit rows of all in float64 would take twice the memory of the vectors.
     sums = [unit_rows(torch.from_numpy(block.astype(np.float64))).sum(0).numpy() for block in row_blocks(vectors)]
     return np.asarray(np.sum(sums, axis=0) / len(vectors))
 
@@ -283,7 +307,7 @@ def _unit_mean(vectors: FloatArray) -> NDArray[np.float64]:
 def list_warnings(
     debiasing: DebiasingComparison, sizes: SizeComparison, confirmed: SizeTrial | None, keep: float
 ) -> Iterator[str]:
-    """Yield warnings: methods that could not be fitted, and one if the refitted chain preserves less than `keep`.
+    """Yield warnings about methods that could not be fitted, and about a chain that preserves too little.
 
     Args:
         debiasing: comparison of debiasing methods.
@@ -291,33 +315,44 @@ def list_warnings(
         confirmed: measurements of the recommended chain refitted at its own dimensions, or None.
         keep: share that must be preserved, in (0, 1].
     """
-    problems = {one.method: one.problem for one in debiasing.trials if one.problem is not None} | sizes.problems
+    problems = {trial.method: trial.problem for trial in debiasing.trials if trial.problem is not None} | sizes.problems
     for name, problem in problems.items():
         yield f"{name} could not be fitted: {problem}."
-    kept = {} if confirmed is None else compute_preserved_shares(confirmed, sizes.full)
-    missed = [f"{format_percent(share)} of {what}" for what, share in kept.items() if share.bounds[0] < keep]
-    if confirmed is not None and missed:
+
+    preserved = {} if confirmed is None else compute_preserved_shares(confirmed, sizes.full)
+    missed_shares = [
+        f"{format_percent(share)} of {what}" for what, share in preserved.items() if share.bounds[0] < keep
+    ]
+    if confirmed is not None and missed_shares:
         yield (
             f"Fitted at {confirmed.dimensions} dimensions by itself the chain just misses the {100 * keep:g} % that "
-            f"must be kept: it keeps {' and '.join(missed)}. Take the next larger size to be sure."
+            f"must be kept: it keeps {' and '.join(missed_shares)}. Take the next larger size to be sure."
         )
 
 
 def list_remarks(sample: Sample, zero_rows: int) -> Iterator[str]:
-    """Yield remarks on the sampled rows: blank texts, zero vectors, repeated rows, short texts, several scripts."""
+    """Yield remarks on the sampled rows.
+
+    They are on blank texts, zero vectors, repeated rows, short texts and several scripts.
+    """
     row_sample = sample.row_sample
     if row_sample.blank:
         yield f"{row_sample.blank:,} blank texts were left out."
+
     if zero_rows:
         yield f"{zero_rows:,} of {len(sample.heldout):,} held-out vectors are zero: they have no direction."
+
     if row_sample.repeated > 0:
+        # Texts are compared without spaces and case, vectors bit by bit.
         aside = ", spaces and case aside" if row_sample.vectors is None else ""
         yield (
             f"{100 * row_sample.repeated:.1f} % of the rows repeat others{aside}. Each was looked at once; a fit on "
             "the source counts it as often as it stands there."
         )
+
     if row_sample.vectors is None and sample.cut < len(sample.heldout) / 2:
         yield f"Only {sample.cut:,} of {len(sample.heldout):,} held-out texts are long enough to be cut in two."
+
     mixed = {script: share for script, share in sample.scripts.items() if share >= MIN_SCRIPT_SHARE}
     if len(mixed) > 1:
         shares = ", ".join(f"{script} {100 * share:.0f} %" for script, share in mixed.items())

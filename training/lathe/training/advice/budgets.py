@@ -84,41 +84,45 @@ class BudgetComparison:
     @property
     def codes(self) -> list[BudgetTrial]:
         """Measurements of codes, the smallest budget first."""
-        return [one for one in self.chains if one.method == CODES]
+        return [trial for trial in self.chains if trial.method == CODES]
 
     def best_chains(self) -> list[BudgetTrial]:
         """List the chain with the highest recall@10 at each budget, the smallest budget first."""
-        budgets = dict.fromkeys(one.budget for one in self.chains)
-        return [_find_best([one for one in self.chains if one.budget == budget]) for budget in budgets]
+        budgets = dict.fromkeys(trial.budget for trial in self.chains)
+        return [_find_best([trial for trial in self.chains if trial.budget == budget]) for budget in budgets]
 
     def best_settings(self, budget: int) -> dict[str, BudgetTrial]:
         """Return the setting with the highest recall@10 of each method of databases at a budget, by method."""
-        found: dict[str, list[BudgetTrial]] = {}
-        for one in self.databases:
-            if one.budget == budget:
-                found.setdefault(one.method, []).append(one)
-        return {method: _find_best(trials) for method, trials in found.items()}
+        by_method: dict[str, list[BudgetTrial]] = {}
+        for trial in self.databases:
+            if trial.budget == budget:
+                by_method.setdefault(trial.method, []).append(trial)
+        return {method: _find_best(trials) for method, trials in by_method.items()}
 
     def list_databases_ahead(self) -> dict[str, list[int]]:
-        """Return the budgets at which recall@10 of a method of databases is above the best chain's, by method.
+        """Return the budgets at which a method of databases is ahead of the best chain in recall@10, by method.
 
         Only differences beyond both intervals count: its lower bound is above the chain's upper bound.
         """
-        found: dict[str, list[int]] = {}
+        ahead: dict[str, list[int]] = {}
         for chain in self.best_chains():
             for method, rival in self.best_settings(chain.budget).items():
                 if rival.recall_at_10.bounds[0] > chain.recall_at_10.bounds[1]:
-                    found.setdefault(method, []).append(chain.budget)
-        return found
+                    ahead.setdefault(method, []).append(chain.budget)
+        return ahead
 
 
 def _find_best(trials: list[BudgetTrial]) -> BudgetTrial:
     """Return the first trial with the highest recall@10."""
-    return max(trials, key=lambda one: one.recall_at_10.value)
+    # `max` keeps the first of equals: codes come before reducers.
+    return max(trials, key=lambda trial: trial.recall_at_10.value)
 
 
 def list_budgets(dimensions: int) -> list[int]:
-    """List the budgets that codes of so many dimensions can fill: a byte for each dimension at most."""
+    """List the budgets that codes of so many dimensions can fill.
+
+    They are a byte for each dimension at most.
+    """
     return [budget for budget in BUDGETS if budget <= dimensions]
 
 
@@ -133,27 +137,36 @@ def compare_budgets(measurer: SizeMeasurer, sizes: SizeComparison, on_progress: 
         sizes: measurements of the reducers.
         on_progress: called with progress in [0, 1] and a message.
     """
+    # Codes and databases start from the same debiased vectors as the reducers.
     fit: FloatArray = measurer.chain.floats(measurer.sample.fit[:MAX_FIT_ROWS])
     moments, before = moments_of(fit), measurer.before
+    # The truth is the neighbours among the debiased vectors, which every method approximates.
     nearest = find_candidates(before, before, NEIGHBOURS)
     comparison = BudgetComparison([], [], dict(NOT_COMPARED), len(before))
     problem = find_rabitq_problem()
+
     if problem is not None:
         comparison.problems[RABITQ] = problem
+
     rabitq = None if problem is not None else RaBitQSearch(moments, before)
     halves = measurer.sample.halves
     cut = None if halves is None else (measurer.chain.floats(halves.first), measurer.chain.floats(halves.second))
     budgets = list_budgets(measurer.sample.dimensions)
+
     for done, budget in enumerate(budgets):
         on_progress(done / len(budgets), f"comparing codes and databases at {budget} bytes")
         try:
             comparison.chains.append(_measure_codes(measurer, cut, moments, nearest, budget))
         except TransformError as error:
             comparison.problems[CODES] = str(error)
+
+        # Floats of the reducers were measured at all sizes: those that fill this budget exactly are comparable with
+        # codes.
         comparison.chains.extend(_take_reducers(measurer, sizes, budget))
         searches = [*search_truncated(fit, before, budget, CANDIDATES)]
         searches += [] if rabitq is None else rabitq.search(budget, CANDIDATES)
         comparison.databases.extend(_measure_search(search, budget, nearest) for search in searches)
+
     return comparison
 
 
@@ -180,24 +193,27 @@ def _measure_codes(
     candidates = find_candidates(before, _decode(step, before), CANDIDATES)
     recall, rescored = _measure_recall(candidates, nearest)
     loss = None
+
     if cut is not None and measurer.ranks is not None:
+        # Queries are floats and only documents are codes: each half searches the codes of the other one.
         one_way, other_way = (
-            rank_one_way(torch.from_numpy(asked), torch.from_numpy(_decode(step, stored)))
-            for asked, stored in (cut, cut[::-1])
+            rank_one_way(torch.from_numpy(queries), torch.from_numpy(_decode(step, stored)))
+            for queries, stored in (cut, cut[::-1])
         )
         loss = mean_interval(100 * ((one_way + other_way) / 2 - measurer.ranks))
+
     steps = _join_steps(measurer, f"codes:{budget}")
     return BudgetTrial(CODES, steps, budget, budget, recall, rescored, loss)
 
 
 def _decode(step: TransformCoding, rows: FloatArray) -> FloatArray:
-    """Return what the codes of rows `(n, d)` stand for, `(n, d)`."""
+    """Return the rows `(n, d)` that the codes of rows `(n, d)` stand for."""
     decoded: FloatArray = step.inverse_transform(step.transform(rows))
     return decoded
 
 
 def _join_steps(measurer: SizeMeasurer, step: str) -> str:
-    """Return the steps of a chain: the recommended debiasing, if any, then `step`."""
+    """Join the steps of the recommended debiasing, if any, and `step`."""
     return step if measurer.debiasing == METHODS[NOTHING] else f"{measurer.debiasing},{step}"
 
 
@@ -211,11 +227,11 @@ def _take_reducers(measurer: SizeMeasurer, sizes: SizeComparison, budget: int) -
         sizes: the comparison, with recall and loss of each reducer at each size.
         budget: bytes of a vector.
     """
-    for one in sizes.trials:
-        if one.bytes == budget and one.reducer != "truncation":
-            recall = Interval(one.recall_at_10, None, None)
-            steps = _join_steps(measurer, REDUCERS[one.reducer].format(k=one.dimensions))
-            yield BudgetTrial(one.reducer, steps, budget, one.bytes, recall, one.rescored_4x, one.loss)
+    for trial in sizes.trials:
+        if trial.bytes == budget and trial.reducer != "truncation":
+            recall = Interval(trial.recall_at_10, None, None)
+            steps = _join_steps(measurer, REDUCERS[trial.reducer].format(k=trial.dimensions))
+            yield BudgetTrial(trial.reducer, steps, budget, trial.bytes, recall, trial.rescored_4x, trial.loss)
 
 
 def _measure_search(search: DatabaseSearch, budget: int, nearest: NDArray[np.int64]) -> BudgetTrial:
@@ -225,14 +241,17 @@ def _measure_search(search: DatabaseSearch, budget: int, nearest: NDArray[np.int
 
 
 def _measure_recall(candidates: NDArray[np.int64], nearest: NDArray[np.int64]) -> tuple[Interval, Interval]:
-    """Return recall@10 of the first ten candidates, and of all of them as if they were rescored, with intervals.
+    """Measure recall@10 of the first ten candidates, and of all of them as if they were rescored.
+
+    Both have intervals.
 
     Args:
         candidates: rows found for each row, best first, `(n, 40)`.
         nearest: the ten nearest neighbours of each row, `(n, 10)`.
     """
-    found = (candidates[:, :, None] == nearest[:, None, :]).any(2)
+    # (n, 40, 10) to (n, 40): whether each candidate is one of the ten nearest.
+    is_neighbour = (candidates[:, :, None] == nearest[:, None, :]).any(2)
     return (
-        mean_interval(found[:, :NEIGHBOURS].sum(1) / NEIGHBOURS),
-        mean_interval(found.sum(1) / NEIGHBOURS),
+        mean_interval(is_neighbour[:, :NEIGHBOURS].sum(1) / NEIGHBOURS),
+        mean_interval(is_neighbour.sum(1) / NEIGHBOURS),
     )

@@ -56,12 +56,16 @@ def find_candidates(queries: FloatArray, documents: FloatArray, k: int) -> NDArr
         documents: the same rows as they are stored, `(n, m)`; n is above k.
         k: number of rows to find.
     """
-    asked, stored = torch.from_numpy(queries), torch.from_numpy(documents)
-    found = np.empty((len(queries), k), np.int64)
+    query_rows, stored = torch.from_numpy(queries), torch.from_numpy(documents)
+    candidates = np.empty((len(queries), k), np.int64)
+    # In blocks, because the scores of all queries would be (n, n).
     for rows in anchor_blocks(len(queries)):
-        itself = torch.arange(rows.start, rows.stop).unsqueeze(1)
-        found[rows] = (asked[rows] @ stored.T).scatter(1, itself, -torch.inf).topk(k, dim=1).indices.numpy()
-    return found
+        own_columns = torch.arange(rows.start, rows.stop).unsqueeze(1)
+        candidates[rows] = (
+            (query_rows[rows] @ stored.T).scatter(1, own_columns, -torch.inf).topk(k, dim=1).indices.numpy()
+        )
+
+    return candidates
 
 
 def search_truncated(fit: FloatArray, rows: FloatArray, budget: int, k: int) -> Iterator[DatabaseSearch]:
@@ -73,8 +77,9 @@ def search_truncated(fit: FloatArray, rows: FloatArray, budget: int, k: int) -> 
         budget: bytes of a vector.
         k: number of candidates.
     """
-    for method, (steps, each) in TRUNCATED.items():
-        dimensions = min(int(budget / each), rows.shape[1])
+    for method, (steps, dimension_bytes) in TRUNCATED.items():
+        dimensions = min(int(budget / dimension_bytes), rows.shape[1])
+        # Ranges and signs are learned from the rows to fit on, as a database learns them from its first rows.
         chain = Chain(parse_steps(steps.format(k=dimensions))).fit(fit)
         candidates = find_candidates(chain.transform_queries(rows), chain.floats(rows), k)
         stored = chain.bytes_per_vector or 0  # never None: the chain is fitted
@@ -82,15 +87,20 @@ def search_truncated(fit: FloatArray, rows: FloatArray, budget: int, k: int) -> 
 
 
 def find_rabitq_problem() -> str | None:
-    """Return why RaBitQ cannot be compared here: no FAISS, or one that is too old; None if it can."""
+    """Return why RaBitQ cannot be compared here, or None if it can.
+
+    It takes FAISS, in a version that is new enough.
+    """
     if find_spec("faiss") is None:
         return "faiss is not installed: pip install 'lathe-training[faiss]'"
+
     import faiss
 
     try:
         faiss.IndexRaBitQ(RABITQ_MULTIPLE, faiss.METRIC_L2, max(RABITQ_BITS))
     except (AttributeError, TypeError):
         return f"faiss {faiss.__version__} has no RaBitQ of several bits"
+
     return None
 
 
@@ -115,7 +125,11 @@ class RaBitQSearch:
         self._rows: FloatArray = ((rows - moments.mean) @ axes.T).astype(np.float32)
 
     def search(self, budget: int, k: int) -> Iterator[DatabaseSearch]:
-        """Yield a search for k candidates for each of `RABITQ_BITS`, on as many axes as fit in `budget` bytes.
+        """Yield a search for each of `RABITQ_BITS`, on as many axes as fit in a budget.
+
+        Args:
+            budget: bytes of a vector.
+            k: number of candidates.
 
         A number of bits of which no code fits is skipped.
         """
@@ -123,10 +137,10 @@ class RaBitQSearch:
             sizes = range(RABITQ_MULTIPLE, self._rows.shape[1] + 1, RABITQ_MULTIPLE)
             allowed = [size for size in sizes if self._index(size, bits).sa_code_size() <= budget]
             if allowed:
-                wanted = allowed[-1], bits, k
+                request = allowed[-1], bits, k
                 # All dimensions fit several budgets.
-                self._done[wanted] = self._done.get(wanted) or self._search(*wanted)
-                yield self._done[wanted]
+                self._done[request] = self._done.get(request) or self._search(*request)
+                yield self._done[request]
 
     def _index(self, dimensions: int, bits: int) -> Any:
         """Create an empty index of RaBitQ codes."""
@@ -134,16 +148,24 @@ class RaBitQSearch:
         return self._faiss.IndexRaBitQ(dimensions, self._faiss.METRIC_L2, bits)
 
     def _search(self, dimensions: int, bits: int, k: int) -> DatabaseSearch:
-        """Search for k candidates by codes of `bits` bits for each of the leading principal axes, rotated at random."""
+        """Search for k candidates by codes of the leading principal axes, rotated at random.
+
+        Args:
+            dimensions: number of axes.
+            bits: bits of a code for each of them.
+            k: number of candidates.
+        """
         rotation = self._faiss.RandomRotationMatrix(dimensions, dimensions)
         rotation.init(self._seed)
         rows = rotation.apply(np.ascontiguousarray(self._rows[:, :dimensions]))
+
         index = self._index(dimensions, bits)
         index.qb = QUERY_BITS
         index.train(np.zeros((1, dimensions), np.float32))  # its centroid: the axes start at the mean
         index.add(rows)
-        _, found = index.search(rows, k + 1)
+        _, rows_found = index.search(rows, k + 1)
         # A row is not its own candidate; where it did not find itself, the last one is dropped.
-        others = np.argsort(found == np.arange(len(rows))[:, None], axis=1, kind="stable")[:, :k]
+        columns = np.argsort(rows_found == np.arange(len(rows))[:, None], axis=1, kind="stable")[:, :k]
         setting = f"{bits} {'bit' if bits == 1 else 'bits'} of {dimensions} principal axes"
-        return DatabaseSearch(RABITQ, setting, int(index.sa_code_size()), np.take_along_axis(found, others, 1))
+
+        return DatabaseSearch(RABITQ, setting, int(index.sa_code_size()), np.take_along_axis(rows_found, columns, 1))

@@ -1,4 +1,4 @@
-"""Comparison of debiasing methods by split-half retrieval; if that does not decide, by the norm of the mean."""
+"""Comparison of debiasing methods by split-half retrieval, or by the norm of the mean if that does not decide."""
 
 from dataclasses import dataclass
 
@@ -84,18 +84,25 @@ class DebiasingComparison:
         return self.chosen != self.by_halves
 
     def trial(self, method: str) -> DebiasingTrial:
-        """Return the measurements of the named method; raise `StopIteration` if there are none."""
+        """Return the measurements of the named method.
+
+        Raises:
+            StopIteration: if there are none.
+        """
         return next(one for one in self.trials if one.method == method)
 
 
 def compare_debiasing(sample: Sample) -> DebiasingComparison:
-    """Fit every method of `METHODS` on the rows to fit on, measure it on the held-out rows, and choose one.
+    """Compare all debiasing methods of `METHODS`, and choose one.
+
+    Each is fitted on the rows to fit on, and measured on the held-out rows.
 
     A method that cannot be fitted gets a trial with a `problem`.
     """
     cut = sample.halves
     ranks: dict[str, NDArray[np.float64]] = {}
     trials: list[DebiasingTrial] = []
+
     for method, steps in METHODS.items():
         try:
             chain = Chain(parse_steps(steps)).fit(sample.fit)
@@ -105,18 +112,22 @@ def compare_debiasing(sample: Sample) -> DebiasingComparison:
         if cut is not None:
             ranks[method] = rank_halves(chain, cut)
         trials.append(_measure_method(method, chain, sample, ranks))
+
     by_halves, why = choose_by_halves(ranks) if ranks else (NOTHING, _explain_no_halves(sample))
-    chosen, r2 = by_halves, next(one for one in trials if one.method == "R2")
+    # R2 is known to help where the mean is long, also where split-half retrieval cannot tell.
+    chosen, r2 = by_halves, next(trial for trial in trials if trial.method == "R2")
     if r2.problem is None and (mean_norm := trials[0].mean_norm) is not None:
         chosen = choose_by_mean_norm(by_halves, mean_norm, r2.gain)
+
     if chosen != by_halves:
         why += f"; it is recommended for the length of the mean, not measured here: ‖μ‖ is {trials[0].mean_norm:.2f}"
         why += f"; {BY_POOLING}" if sample.row_sample.vectors is not None else ""
+
     return DebiasingComparison(trials, by_halves, chosen, why)
 
 
 def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | None) -> str:
-    """Return the recommended method: `by_halves`, unless that is `NOTHING` and R2 is recommended for a large mean.
+    """Choose R2 for vectors with a large mean, unless split-half retrieval favours a method.
 
     R2 is recommended if ‖μ‖ ≥ `LARGE_MEAN` and it does not lose significantly in split-half retrieval.
 
@@ -125,17 +136,25 @@ def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | No
         mean_norm: ‖μ‖ of the unit vectors.
         r2_gain: gain of R2 over no debiasing in split-half retrieval; None if there are no halves.
     """
-    harmed = r2_gain is not None and r2_gain.sign < 0
-    return "R2" if by_halves == NOTHING and mean_norm >= LARGE_MEAN and not harmed else by_halves
+    r2_loses = r2_gain is not None and r2_gain.sign < 0
+    return "R2" if by_halves == NOTHING and mean_norm >= LARGE_MEAN and not r2_loses else by_halves
 
 
 def rank_halves(chain: Chain, cut: TextHalves, dimensions: int | None = None) -> NDArray[np.float64]:
-    """Return reciprocal ranks `(n,)` of split-half retrieval after the chain, cut to `dimensions` if given."""
+    """Return reciprocal ranks `(n,)` of split-half retrieval after the chain.
+
+    Args:
+        chain: fitted chain.
+        cut: vectors of the halves of n texts.
+        dimensions: dimensions to cut a nested chain to; None for its own.
+    """
     return reciprocal_ranks(chain.floats(cut.first, dimensions), chain.floats(cut.second, dimensions))
 
 
 def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray[np.float64]]) -> DebiasingTrial:
-    """Measure a fitted method on held-out rows, recall on `GEOMETRY_ROWS`; `ranks` gives retrieval and gain, or None.
+    """Measure a fitted debiasing method on held-out rows.
+
+    Neighbours are searched among `GEOMETRY_ROWS`. Retrieval and gain are None without the method's ranks.
 
     Args:
         method: key of `METHODS`.
@@ -145,12 +164,13 @@ def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, 
     """
     after = chain.floats(sample.heldout)
     before, near = sample.heldout[:GEOMETRY_ROWS], after[:GEOMETRY_ROWS]
-    own = ranks.get(method)
+    method_ranks = ranks.get(method)
+
     return DebiasingTrial(
         method,
         METHODS[method],
-        retrieval=None if own is None else float(own.mean()),
-        gain=None if own is None or method == NOTHING else estimate_gain(own, ranks[NOTHING]),
+        retrieval=None if method_ranks is None else float(method_ranks.mean()),
+        gain=None if method_ranks is None or method == NOTHING else estimate_gain(method_ranks, ranks[NOTHING]),
         mean_norm=Moments.from_vectors(after).mean_norm(),
         recall_at_10=recall_at_k(before, near, 10) if len(near) > 10 else None,
     )
@@ -162,7 +182,9 @@ def estimate_gain(ranks: NDArray[np.float64], control: NDArray[np.float64]) -> I
 
 
 def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
-    """Return the method that split-half retrieval favours and the reason; `NOTHING` if no gain is significant.
+    """Choose the method that split-half retrieval favours, and explain the choice.
+
+    The method is `NOTHING` if no gain is significant.
 
     Among methods with a significant gain, this is the best one, or the first (simplest) one that is not significantly
     worse than the best.
@@ -170,22 +192,33 @@ def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
     Args:
         ranks: reciprocal ranks `(n,)` of split-half retrieval, by method.
     """
-    gains = {method: estimate_gain(own, ranks[NOTHING]) for method, own in ranks.items() if method != NOTHING}
+    gains = {
+        method: estimate_gain(method_ranks, ranks[NOTHING])
+        for method, method_ranks in ranks.items()
+        if method != NOTHING
+    }
     better = [method for method, gain in gains.items() if gain.sign > 0]
     if not better:
         worse = [method for method, gain in gains.items() if gain.sign < 0]
         harm = f"; harm is done by {_join_names(worse)}" if worse else ""
         return NOTHING, f"no method gains in split-half retrieval beyond its interval{harm}"
+
+    # Simplest first in METHODS: among methods that are not worse than the best, the first one is the simplest.
     best = max(better, key=lambda method: gains[method].value)
     chosen = next(method for method in better if estimate_gain(ranks[method], ranks[best]).sign >= 0)
     why = f"it gains {gains[chosen].value:.2f} points in split-half retrieval"
+
     if chosen != best:
         why += f"; {best} is less simple, and not better beyond the interval"
+
     return chosen, why
 
 
 def _explain_no_halves(sample: Sample) -> str:
-    """Return the reason why split-half retrieval cannot be measured: no texts, or too few that can be cut in two."""
+    """Explain why split-half retrieval cannot be measured.
+
+    There are no texts, or too few that can be cut in two.
+    """
     if sample.row_sample.vectors is not None:
         return "of vectors without texts it cannot be told whether debiasing helps"
     return (
@@ -195,5 +228,8 @@ def _explain_no_halves(sample: Sample) -> str:
 
 
 def _join_names(names: list[str]) -> str:
-    """Join names as in a sentence, "a, b and c"; an empty list gives ''."""
+    """Join names as in a sentence, such as "a, b and c".
+
+    Without names, the text is empty.
+    """
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

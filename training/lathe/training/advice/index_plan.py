@@ -1,4 +1,4 @@
-"""Plan of an index in Lathe: size, recall and time of each chain and graph, measured on a sample before it is built."""
+"""Plan of an index in Lathe: size, recall and time of chains and graphs, measured on a sample."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -157,14 +157,18 @@ class IndexPlanner:
                 "few are exact"
             )
             return IndexPlan(self.goal, rows, len(base), problem=problem)
+
         settings = measure_settings(fit_candidates(base), base, queries, rows, self.goal.k, self.measure, on_progress)
         chosen = choose_setting(settings, self.goal)
         problem = "" if chosen else explain_no_setting(settings, self.goal)
+
         return IndexPlan(self.goal, rows, len(base), chosen, problem, settings)
 
 
 def fit_candidates(vectors: FloatArray) -> dict[int | None, Chain | None]:
-    """Return the chains to plan with, by bytes of their codes; the first is None, for vectors without a chain.
+    """Fit the chains to plan with, by bytes of their codes.
+
+    The first is None, for vectors without a chain.
 
     Codes are fitted for each budget up to a byte for each dimension.
 
@@ -187,7 +191,7 @@ def measure_settings(
     measure: GraphMeasurer,
     on_progress: Progress,
 ) -> list[Setting]:
-    """Build graphs over a sample and over a quarter of it, search them, and extrapolate to the number of rows.
+    """Measure graphs over a sample and over a quarter of it, and extrapolate to the number of rows.
 
     Similarity is the cosine. The logit of recall and the time of a query are taken as linear in the logarithm of the
     number of rows; neither improves with it.
@@ -201,34 +205,51 @@ def measure_settings(
         measure: function that measures a graph.
         on_progress: called with progress in [0, 1] and a message.
     """
-    base, queries = (unit_rows(torch.from_numpy(np.array(some, np.float32))).numpy() for some in (base, queries))
+    base, queries = (unit_rows(torch.from_numpy(np.array(vectors, np.float32))).numpy() for vectors in (base, queries))
+    # Two sizes give the slope with which recall falls and time grows.
     sizes = (len(base) // 4, len(base))
     truths = [find_nearest(queries, base[:size], k) for size in sizes]
-    found: list[Setting] = []
+    settings: list[Setting] = []
     tasks = [(fitted_bytes, chain, m) for fitted_bytes, chain in candidates.items() for m in LINKS]
+
     for done, (fitted_bytes, chain, m) in enumerate(tasks):
         on_progress(done / len(tasks), f"an index of {_name_candidate(fitted_bytes)}, {m} links per node")
         trials = [measure(chain, m, base[:size], queries, truth, k) for size, truth in zip(sizes, truths, strict=True)]
-        found += extrapolate(fitted_bytes, m, trials, max(rows, sizes[1]))
+        settings += extrapolate(fitted_bytes, m, trials, max(rows, sizes[1]))
+
     on_progress(1.0, "measured")
-    return found
+    return settings
 
 
 def find_nearest(queries: FloatArray, base: FloatArray, k: int) -> NDArray[np.int64]:
-    """Return the k rows of `base` nearest to each query by cosine, `(q, k)`; all vectors have length 1."""
+    """Return the k rows of `base` nearest to each query by cosine, `(q, k)`.
+
+    All vectors must have length 1.
+    """
     rows = torch.from_numpy(base)
+    # 256 queries at a time: the similarities of all would be (q, n).
     blocks = [(torch.from_numpy(queries[start : start + 256]) @ rows.T) for start in range(0, len(queries), 256)]
     return np.concatenate([block.topk(k, dim=1).indices.numpy() for block in blocks])
 
 
 def extrapolate(fitted_bytes: int | None, m: int, trials: Sequence[Trial], rows: int) -> Iterator[Setting]:
-    """Yield each setting with its expectations for `rows` rows, from a trial with few rows and one with more."""
+    """Yield each setting with what to expect of it for `rows` rows.
+
+    Args:
+        fitted_bytes: bytes of the codes; None without a chain.
+        m: number of links per node.
+        trials: measurements with few rows, and with more.
+        rows: number of rows of the planned index.
+    """
     few, more = trials
+    # Logit of recall, and time, are linear in log(rows): `share` is how far beyond the larger trial they are followed.
     share = math.log(rows / more.rows) / math.log(more.rows / few.rows)
     for (ef, rescoring), (recall, microseconds) in more.found.items():
         if (ef, rescoring) not in few.found:
             continue
+
         before, faster = few.found[ef, rescoring]
+        # The build time grows as a power of the rows; two trials give the exponent.
         growth = max(0.0, math.log(more.build_seconds / few.build_seconds) / math.log(more.rows / few.rows))
         yield Setting(
             chain=_name_candidate(fitted_bytes),
@@ -237,6 +258,7 @@ def extrapolate(fitted_bytes: int | None, m: int, trials: Sequence[Trial], rows:
             rescore=rescoring,
             memory=round(more.memory * rows),
             disk=more.disk * rows,
+            # Recall may only fall with more rows: a rise between the trials is chance.
             recall=_expit(_logit(recall) + share * min(0.0, _logit(recall) - _logit(before))),
             sampled_recall=recall,
             microseconds=microseconds + share * max(0.0, microseconds - faster),
@@ -251,41 +273,50 @@ def _name_candidate(fitted_bytes: int | None) -> str:
 
 def _logit(share: float) -> float:
     """Return the logit of a share, clipped to between `MIN_LOSS` and 1 − `MIN_LOSS`."""
+    # A sample without any loss has the logit inf, which cannot be extrapolated.
     share = min(max(share, MIN_LOSS), 1 - MIN_LOSS)
     return math.log(share / (1 - share))
 
 
-def _expit(value: float) -> float:
-    return 1 / (1 + math.exp(-value))
+def _expit(logit: float) -> float:
+    return 1 / (1 + math.exp(-logit))
 
 
 def choose_setting(settings: Sequence[Setting], goal: IndexGoal) -> Setting | None:
-    """Return the fastest setting within the memory, or the smallest one if there is no limit, that reaches the recall.
+    """Choose the fastest setting within the memory that reaches the recall.
 
-    None if no setting is expected to reach it.
+    Without a limit of memory, it is the smallest one.
+
+    The result is None if no setting is expected to reach it.
     """
-    reaching = [one for one in settings if one.recall >= goal.recall and _fits(one, goal)]
+    reaching = [setting for setting in settings if setting.recall >= goal.recall and _fits(setting, goal)]
     if not reaching:
         return None
-    return min(reaching, key=lambda one: (one.memory if goal.memory is None else 0, one.microseconds))
+    return min(reaching, key=lambda setting: (setting.memory if goal.memory is None else 0, setting.microseconds))
 
 
 def explain_no_setting(settings: Sequence[Setting], goal: IndexGoal) -> str:
-    """Return a clause that says that no setting reaches the goal, and what is possible instead."""
+    """Explain that no setting reaches the goal, and what is possible instead."""
     limit = "" if goal.memory is None else f" within {format_bytes(goal.memory)}"
     reasons = []
-    fitting = [one for one in settings if _fits(one, goal)]
+    fitting = [candidate for candidate in settings if _fits(candidate, goal)]
+
     if fitting:
-        best = max(fitting, key=lambda one: one.recall)
+        best = max(fitting, key=lambda candidate: candidate.recall)
         reasons.append(f"{best.chain} with {best.m} links reaches {best.recall:.3f} with {format_bytes(best.memory)}")
     else:
-        least = min(settings, key=lambda one: one.memory)
-        reasons.append(f"the smallest graph, {least.chain} with {least.m} links, takes {format_bytes(least.memory)}")
+        cheapest = min(settings, key=lambda candidate: candidate.memory)
+        reasons.append(
+            f"the smallest graph, {cheapest.chain} with {cheapest.m} links, takes {format_bytes(cheapest.memory)}"
+        )
 
-    reaching = [one for one in settings if one.recall >= goal.recall]
+    reaching = [candidate for candidate in settings if candidate.recall >= goal.recall]
     if reaching:
-        least = min(reaching, key=lambda one: one.memory)
-        reasons.append(f"{goal.recall} takes {format_bytes(least.memory)} ({least.chain} with {least.m} links)")
+        cheapest = min(reaching, key=lambda candidate: candidate.memory)
+        reasons.append(
+            f"{goal.recall} takes {format_bytes(cheapest.memory)} ({cheapest.chain} with {cheapest.m} links)"
+        )
+
     return f"no setting is expected to reach recall {goal.recall}{limit}: {'; '.join(reasons)}"
 
 
@@ -294,14 +325,21 @@ def _fits(setting: Setting, goal: IndexGoal) -> bool:
 
 
 def list_best(settings: Iterable[Setting], recall: float) -> list[Setting]:
-    """Return for each chain and number of links the fastest setting that reaches the recall, else the nearest to it."""
+    """List for each chain and number of links the fastest setting that reaches the recall.
+
+    If none does, it is the nearest to it.
+    """
     groups: dict[tuple[str, int], list[Setting]] = {}
-    for one in settings:
-        groups.setdefault((one.chain, one.m), []).append(one)
+    for setting in settings:
+        groups.setdefault((setting.chain, setting.m), []).append(setting)
+
     best = []
     for group in groups.values():
-        reaching = [one for one in group if one.recall >= recall]
+        reaching = [setting for setting in group if setting.recall >= recall]
         best.append(
-            min(reaching, key=lambda one: one.microseconds) if reaching else max(group, key=lambda one: one.recall)
+            min(reaching, key=lambda setting: setting.microseconds)
+            if reaching
+            else max(group, key=lambda setting: setting.recall)
         )
+
     return best

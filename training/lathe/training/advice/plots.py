@@ -16,7 +16,10 @@ MEASURES = {
 
 
 def draw_all(advice: Advice) -> dict[str, str]:
-    """Draw every figure for which the advice has data; return SVG text by title."""
+    """Draw every figure for which the advice has data.
+
+    Returns SVG text by title.
+    """
     plots = {
         "Debiasing: points gained in split-half retrieval": plot_gains,
         "Fewer dimensions: what is kept": plot_sizes,
@@ -27,74 +30,101 @@ def draw_all(advice: Advice) -> dict[str, str]:
 
 
 def plot_gains(advice: Advice) -> Any:
-    """Plot each debiasing method's gain in split-half MRR with its interval; return None if no gain was measured."""
-    gains = {one.method: one.gain for one in (advice.debiasing.trials if advice.debiasing else ()) if one.gain}
+    """Plot each debiasing method's gain in split-half MRR with its interval.
+
+    Returns None if no gain was measured.
+    """
+    gains = {trial.method: trial.gain for trial in (advice.debiasing.trials if advice.debiasing else ()) if trial.gain}
     if not gains:
         return None
+
     figure, (axis,) = new_panels(1, size=(6, 0.6 + 0.35 * len(gains)))
     for row, gain in enumerate(gains.values()):
         (low, high), color = gain.bounds, {1: "tab:green", 0: "grey", -1: "tab:red"}[gain.sign]
         axis.errorbar(gain.value, row, xerr=[[gain.value - low], [high - gain.value]], fmt="o", color=color, capsize=3)
+
     axis.set_yticks(range(len(gains)), list(gains))
     axis.invert_yaxis()
     axis.axvline(0, color="grey", linewidth=0.8)
     axis.set_xlabel("points of mean reciprocal rank × 100, to doing nothing")
+
     return figure
 
 
 def plot_sizes(advice: Advice) -> Any:
-    """Plot what each reducer preserves against its dimensions, one panel per measure; return None without trials."""
+    """Plot what each reducer preserves against its dimensions, one panel per measure.
+
+    Returns None without trials.
+    """
     if advice.sizes is None or not advice.sizes.trials:
         return None
+
     measures = [name for name in MEASURES if getattr(advice.sizes.full, name) is not None]
     figure, axes = new_panels(len(measures), len(measures), (3.4, 3))
     for axis, measure in zip(axes, measures, strict=True):
-        values = ((one, getattr(one, measure)) for one in advice.sizes.trials)
+        values = ((trial, getattr(trial, measure)) for trial in advice.sizes.trials)
         plot_curves(
             axis,
             (
-                (one.reducer, one.dimensions, value if isinstance(value, Interval) else Interval(value, None, None))
-                for one, value in values
+                (
+                    trial.reducer,
+                    trial.dimensions,
+                    measured if isinstance(measured, Interval) else Interval(measured, None, None),
+                )
+                for trial, measured in values
             ),
         )
         if advice.best is not None and advice.best.reducer:
             axis.axvline(advice.best.dimensions, color="grey", linewidth=0.8, linestyle=":")
+
         axis.set_title(MEASURES[measure], fontsize=10)
         axis.set_xlabel("dimensions")
+
     axes[0].legend(fontsize=7)
     return figure
 
 
 def plot_budgets(advice: Advice) -> Any:
-    """Plot recall@10 of each method against its bytes, alone and rescored; return None with fewer than two budgets."""
+    """Plot recall@10 of each method against its bytes, alone and rescored.
+
+    Returns None with fewer than two budgets.
+    """
     budgets = advice.budgets
     if budgets is None or len(budgets.best_chains()) < 2:
         return None
+
     trials = list(budgets.chains)
-    for budget in dict.fromkeys(one.budget for one in budgets.databases):
+    for budget in dict.fromkeys(trial.budget for trial in budgets.databases):
         trials += budgets.best_settings(budget).values()
+
     figure, axes = new_panels(2, 2, (4.2, 3.4))
     for axis, title, measure in zip(
         axes, ("recall@10", "recall@10, rescored 4×"), ("recall_at_10", "rescored_4x"), strict=True
     ):
-        plot_curves(axis, ((one.method, one.bytes, getattr(one, measure)) for one in trials))
+        plot_curves(axis, ((trial.method, trial.bytes, getattr(trial, measure)) for trial in trials))
         if advice.fewest_bytes is not None:
             axis.axvline(advice.fewest_bytes.bytes, color="grey", linewidth=0.8, linestyle=":")
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("bytes a vector")
+
     axes[0].legend(fontsize=7)
     return figure
 
 
 def plot_spectrum(advice: Advice) -> Any:
-    """Plot each principal direction's share of the variance; return None with fewer than two points."""
+    """Plot each principal direction's share of the variance.
+
+    Returns None with fewer than two points.
+    """
     ranks = advice.diagnosis["spectrum"]
     if len(ranks) < 2:
         return None
+
     figure, (axis,) = new_panels(1, size=(5, 3))
     axis.plot([rank for rank, _ in ranks], [100 * share for _, share in ranks], "o-", markersize=3)
     axis.set_xscale("log", base=2)
     label_plainly(axis.xaxis)
     axis.set_xlabel("direction")
     axis.set_ylabel("% of the variance")
+
     return figure

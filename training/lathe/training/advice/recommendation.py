@@ -46,7 +46,7 @@ class Recommendation:
 def recommend(
     debiasing: DebiasingComparison, sizes: SizeComparison, keep: float
 ) -> tuple[Recommendation, Recommendation | None]:
-    """Choose the smallest reduction that preserves the share `keep`, and a runner-up; return both as recommendations.
+    """Choose the smallest reduction that preserves the share `keep`, and a runner-up.
 
     Among reducers that are equal at that size, this is the simplest. The runner-up is the next of those that
     preserve `keep`: another reducer of that size, else the next larger size; None if there is no other. If no reduction
@@ -55,19 +55,21 @@ def recommend(
     """
     if sizes.rows < MIN_HELDOUT or not sizes.trials:
         return _build_recommendation(debiasing, sizes, None, keep), None
+
     ranked = rank_reductions([trial for trial in sizes.trials if _preserves_enough(trial, sizes.full, keep)])
     best = _build_recommendation(debiasing, sizes, ranked[0] if ranked else None, keep)
     if not ranked:
         return best, _build_recommendation(
             debiasing, sizes, max(sizes.trials, key=lambda trial: trial.rescored_4x.value), keep
         )
+
     return best, _build_recommendation(debiasing, sizes, ranked[1], keep) if len(ranked) > 1 else None
 
 
 def recommend_budget(budgets: BudgetComparison, full: SizeTrial, keep: float) -> BudgetTrial | None:
-    """Return the codes of the fewest bytes that preserve the share `keep`; None if there are none.
+    """Return the codes of the fewest bytes that preserve the share `keep`.
 
-    With fewer than `MIN_HELDOUT` rows there are none, as for reductions.
+    The result is None if there are none. With fewer than `MIN_HELDOUT` rows there are none, as for reductions.
     """
     if budgets.rows < MIN_HELDOUT:
         return None
@@ -80,7 +82,7 @@ def _preserves_enough(trial: SizeTrial | BudgetTrial, full: SizeTrial, keep: flo
 
 
 def compute_preserved_shares(trial: SizeTrial | BudgetTrial, full: SizeTrial) -> dict[str, Interval]:
-    """Return the shares that a reduction preserves, with intervals, by description: neighbours and split-half MRR.
+    """Return the shares of neighbours and of split-half MRR that a reduction preserves, by description.
 
     The second share is left out if there are no text halves.
 
@@ -88,10 +90,10 @@ def compute_preserved_shares(trial: SizeTrial | BudgetTrial, full: SizeTrial) ->
         trial: measurements of the reduction, or of codes.
         full: measurements at full dimensions.
     """
-    found = {"the ten nearest neighbours with rescoring": trial.rescored_4x}
+    shares = {"the ten nearest neighbours with rescoring": trial.rescored_4x}
     if trial.loss is not None and full.retrieval:
-        found["the score in split-half retrieval"] = compute_retained_share(full.retrieval, trial.loss)
-    return found
+        shares["the score in split-half retrieval"] = compute_retained_share(full.retrieval, trial.loss)
+    return shares
 
 
 def rank_reductions(trials: list[SizeTrial]) -> list[SizeTrial]:
@@ -99,63 +101,80 @@ def rank_reductions(trials: list[SizeTrial]) -> list[SizeTrial]:
 
     Of equal dimensions, the simplest of those within `EQUAL_RECALL` of the highest recall is moved to the front.
     """
-    found: list[SizeTrial] = []
+    ranked: list[SizeTrial] = []
     for size in sorted({trial.dimensions for trial in trials}):
-        some = sorted((t for t in trials if t.dimensions == size), key=lambda t: -t.recall_at_10)
-        alike = [trial for trial in some if some[0].recall_at_10 - trial.recall_at_10 <= EQUAL_RECALL]
+        of_size = sorted((t for t in trials if t.dimensions == size), key=lambda t: -t.recall_at_10)
+        # Within EQUAL_RECALL the simplest reducer is preferred: it needs no training, or no fit at all.
+        alike = [trial for trial in of_size if of_size[0].recall_at_10 - trial.recall_at_10 <= EQUAL_RECALL]
         simplest = min(alike, key=lambda trial: SIMPLEST.index(trial.reducer))
-        found += [simplest, *(trial for trial in some if trial is not simplest)]
-    return found
+        ranked += [simplest, *(trial for trial in of_size if trial is not simplest)]
+
+    return ranked
 
 
 def _build_recommendation(
     debiasing: DebiasingComparison, sizes: SizeComparison, trial: SizeTrial | None, keep: float
 ) -> Recommendation:
-    """Build the recommendation of a reduction after the chosen debiasing; without a trial, of full dimensions."""
-    own = trial or sizes.full
+    """Build the recommendation of a reduction after the chosen debiasing.
+
+    Without a trial, it is of full dimensions.
+    """
+    measured = trial or sizes.full
     steps = [debiasing.trial(debiasing.chosen).steps] if debiasing.chosen != NOTHING else []
     steps += [REDUCERS[trial.reducer].format(k=trial.dimensions)] if trial else []
     method = "No debiasing" if debiasing.chosen == NOTHING else debiasing.chosen
+
     return Recommendation(
         steps=",".join(steps),
         debiasing=debiasing.chosen,
-        reducer=own.reducer,
-        dimensions=own.dimensions,
-        bytes=own.bytes,
+        reducer=measured.reducer,
+        dimensions=measured.dimensions,
+        bytes=measured.bytes,
         keeps=trial is None or _preserves_enough(trial, sizes.full, keep),
         reasons=[
             f"{method}: {debiasing.why}.",
             _explain_size(sizes, trial, keep),
             *([] if trial is None else [_explain_reducer(sizes, trial)]),
         ],
-        cost=describe_cost(sizes, own, debiasing.chosen),
+        cost=describe_cost(sizes, measured, debiasing.chosen),
     )
 
 
 def _explain_size(sizes: SizeComparison, trial: SizeTrial | None, keep: float) -> str:
-    """Return a sentence on why these dimensions were chosen; `trial` is None for full dimensions."""
+    """Explain in a sentence why these dimensions were chosen.
+
+    Args:
+        sizes: comparison of reducers.
+        trial: the chosen reduction; None for full dimensions.
+        keep: share that must be preserved.
+    """
     if sizes.rows < MIN_HELDOUT:
         return f"The full width: among {sizes.rows:,} held-out rows it cannot be told what a size keeps."
+
     floors = f"{100 * keep:g} % of the ten nearest neighbours with rescoring"
-    if any(one.retrieval is not None for one in sizes.trials):
+    if any(size_trial.retrieval is not None for size_trial in sizes.trials):
         floors += " and of the score in split-half retrieval"
+
     if trial is None:
         return f"The full width: no size that was tried keeps {floors}."
     if not _preserves_enough(trial, sizes.full, keep):
         return f"{trial.dimensions} dimensions: the nearest to keeping {floors}."
+
     return f"{trial.dimensions} dimensions: the fewest that keep {floors}, by the lower bounds of their intervals."
 
 
 def _explain_reducer(sizes: SizeComparison, trial: SizeTrial) -> str:
-    """Return a sentence that compares the reducer's recall@10 with that of the others at the same dimensions."""
-    same = [one for one in sizes.trials if one.dimensions == trial.dimensions]
-    each = ", ".join(f"{one.reducer} {one.recall_at_10:.3f}" for one in same)
-    best = max(same, key=lambda one: one.recall_at_10)
+    """Compare the reducer's recall@10 with that of the others at the same dimensions, in a sentence."""
+    of_size = [size_trial for size_trial in sizes.trials if size_trial.dimensions == trial.dimensions]
+    each = ", ".join(f"{size_trial.reducer} {size_trial.recall_at_10:.3f}" for size_trial in of_size)
+    best = max(of_size, key=lambda size_trial: size_trial.recall_at_10)
     below = best.recall_at_10 - trial.recall_at_10
+
     if trial is best:
-        told = "it is the best there"
+        verdict = "it is the best there"
     elif below <= EQUAL_RECALL and SIMPLEST.index(trial.reducer) < SIMPLEST.index(best.reducer):
-        told = f"it is simpler than {best.reducer}, and no further below than {EQUAL_RECALL:g}"
+        verdict = f"it is simpler than {best.reducer}, and no further below than {EQUAL_RECALL:g}"
     else:
-        told = f"it is {below:.3f} below {best.reducer}"
-    return f"{trial.reducer}: recall@10 without rescoring is {each} at that size; {told}."
+        verdict = f"it is {below:.3f} below {best.reducer}"
+
+    return f"{trial.reducer}: recall@10 without rescoring is {each} at that size; {verdict}."

@@ -17,7 +17,10 @@ def build_section(advice: Advice) -> Section:
 
 
 def build_decision_section(decision: PlaceDecision) -> Section:
-    """Build the section of the decision: the sentence as its title, the commands, and all options as a table."""
+    """Build the section of the decision.
+
+    Its title is the sentence. Commands follow, and all options as a table.
+    """
     notes = [*decision.commands, *decision.notes]
     if decision.options:
         notes.append(
@@ -25,12 +28,13 @@ def build_decision_section(decision: PlaceDecision) -> Section:
             "graph loses a little more. The last column has the recall among these rows that a quarter of them "
             "predicts, and the recall that was found."
         )
+
     tables = {"What it can hold": build_option_table(decision)} if decision.options else {}
     return Section(decision.sentence, notes, tables=tables)
 
 
 def render_html(advice: Advice) -> str:
-    """Render the advice as one self-contained HTML page: sentences, figures, tables."""
+    """Render the advice as one self-contained HTML page of sentences, figures and tables."""
     encoder = advice.encoder["name"] if advice.encoder else "vectors of no named encoder"
     about = f"{advice.distinct:,} distinct of {advice.rows:,} rows, {encoder}; {advice.heldout:,} rows held out"
     decision = [build_decision_section(advice.decision)] if advice.decision else []
@@ -38,18 +42,27 @@ def render_html(advice: Advice) -> str:
 
 
 def to_json(advice: Advice) -> dict[str, Any]:
-    """Convert the advice to a JSON-serializable dict: all fields of `Advice`, the decision's sentence, `sentences`."""
+    """Convert the advice to a JSON-serializable dict.
+
+    Keys are all fields of `Advice`, `sentence` with the decision, and `sentences`.
+    """
     decision = advice.decision.sentence if advice.decision else None
     return {"sentence": decision, "sentences": summarize_advice(advice)} | asdict(advice)
 
 
 def format_decision(decision: PlaceDecision) -> str:
-    """Format a decision as plain text: its sentence, then its commands, a line each."""
+    """Format a decision as plain text.
+
+    Its sentence comes first, then its commands, a line each.
+    """
     return "\n".join([decision.sentence, *(f"  {command}" for command in decision.commands)])
 
 
 def format_evidence(advice: Advice) -> str:
-    """Format as plain text what stands beside the decision: its options, then tables and sentences of the advice."""
+    """Format as plain text the evidence beside the decision.
+
+    It has the options, then tables and sentences of the advice.
+    """
     sections = [build_section(advice)]
     if advice.decision is not None:
         decided = build_decision_section(advice.decision)

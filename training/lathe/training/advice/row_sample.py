@@ -37,7 +37,9 @@ class RowSample:
 
 
 def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
-    """Sample up to `most` distinct rows of a source, each with the same probability; fewer if the source has fewer.
+    """Sample up to `most` distinct rows of a source, each with the same probability.
+
+    A source with fewer rows gives them all.
 
     The rows with the lowest salted hashes are kept: equal rows count once, the order of the source does not matter, and
     one pass in bounded memory is enough. Texts that differ only in whitespace or case count as equal: if one were held
@@ -55,6 +57,7 @@ def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
     lowest, blank, rows = LowestKeys(most), 0, 0
     salt = seed.to_bytes(8, "little")
     of_texts = True
+
     for batch in source.batches():
         of_texts = isinstance(batch.values, list)
         rows += len(batch)
@@ -63,16 +66,21 @@ def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
                 if not value.strip():
                     blank += 1
                     continue
+                # Texts that differ only in spaces or case are one row, or a test row could be in the fit.
                 content = " ".join(value.split()).casefold().encode(errors="surrogatepass")
             else:
                 content = value.tobytes()
+
+            # The salt is the seed: another seed gives other hashes, and so another sample.
             lowest.add(hashlib.blake2b(content, digest_size=16, salt=salt).digest(), value)
-    kept = list(lowest)
-    if not kept:
+
+    sampled = list(lowest)
+    if not sampled:
         raise AdviceError(f"the source {source.name} holds nothing to advise on")
+
     return RowSample(
-        texts=[str(value) for value in kept] if of_texts else [],
-        vectors=None if of_texts else np.stack([np.asarray(value) for value in kept]),
+        texts=[str(value) for value in sampled] if of_texts else [],
+        vectors=None if of_texts else np.stack([np.asarray(value) for value in sampled]),
         rows=rows,
         blank=blank,
         repeated=lowest.repeated,
@@ -96,7 +104,9 @@ class LowestKeys:
     heap: list[bytes] = field(default_factory=list)  # keys with their bits turned, so that the highest comes first
 
     def add(self, key: bytes, item: object) -> None:
-        """Add an item and drop the one with the highest key if there are too many; for a kept key, increase its count.
+        """Add an item, and drop the one with the highest key if there are too many.
+
+        A key that is there already only increases its count.
 
         If texts share a key, the alphabetically first one is kept.
         """
@@ -123,7 +133,10 @@ class LowestKeys:
 
 
 def _copy_array(item: object) -> object:
-    """Return a copy of an array, so that the batch of which it is a view can be freed; return other items unchanged."""
+    """Return a copy of an array, so that the batch of which it is a view can be freed.
+
+    Other items are returned unchanged.
+    """
     return np.array(item) if isinstance(item, np.ndarray) else item
 
 

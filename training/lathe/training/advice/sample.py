@@ -77,17 +77,25 @@ class Sample:
 
 
 def count_heldout(rows: int) -> int:
-    """Return how many of `rows` sampled rows are held out: a fifth, but half of few rows; at most `MAX_HELDOUT`."""
+    """Return how many of `rows` sampled rows are held out.
+
+    It is a fifth, but half of few rows, and at most `MAX_HELDOUT`.
+    """
     return min(max(int(HELDOUT_SHARE * rows), min(SMALL_HELDOUT, rows // 2)), MAX_HELDOUT)
 
 
 def cut_texts_in_two(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the two halves of each text that is long enough to be cut in two; skip the other texts."""
+    """Return the two halves of each text that is long enough to be cut in two.
+
+    Other texts are skipped.
+    """
     return [cut for text in texts if (cut := cut_in_two(text))]
 
 
 def list_texts_to_encode(row_sample: RowSample) -> list[str]:
-    """List the texts that `build_text_sample` needs vectors of: all sampled ones, then halves of the held-out ones.
+    """List the texts that `build_text_sample` needs vectors of.
+
+    They are all sampled ones, then halves of the held-out ones.
 
     Held-out texts that are too short to be cut in two have no halves.
     """
@@ -96,7 +104,7 @@ def list_texts_to_encode(row_sample: RowSample) -> list[str]:
 
 
 def build_text_sample(row_sample: RowSample, vectors_of: VectorsOf, failed: Collection[str] = frozenset()) -> Sample:
-    """Split sampled texts into held-out ones and ones to fit on, look up all vectors, and return the sample.
+    """Build the sample of texts, split into held-out ones and ones to fit on, with all their vectors.
 
     The first texts are held out, because sampled rows are in random order.
 
@@ -105,12 +113,14 @@ def build_text_sample(row_sample: RowSample, vectors_of: VectorsOf, failed: Coll
         vectors_of: returns the vectors of texts and of halves.
         failed: texts and halves without a vector; they are left out.
     """
-    aside = count_heldout(len(row_sample))
+    held_out = count_heldout(len(row_sample))
     heldout, fit = (
-        [text for text in some if text not in failed] for some in (row_sample.texts[:aside], row_sample.texts[aside:])
+        [text for text in part if text not in failed]
+        for part in (row_sample.texts[:held_out], row_sample.texts[held_out:])
     )
     pairs = [pair for pair in cut_texts_in_two(heldout) if pair[0] not in failed and pair[1] not in failed]
     first, second = ([pair[side] for pair in pairs] for side in (0, 1))
+
     return Sample(
         row_sample=replace(row_sample, texts=[*heldout, *fit]),
         fit=vectors_of(fit),
@@ -123,6 +133,6 @@ def build_text_sample(row_sample: RowSample, vectors_of: VectorsOf, failed: Coll
 
 
 def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
-    """Split sampled vectors `(n, d)` into held-out rows and rows to fit on; return the sample."""
-    aside = count_heldout(len(row_sample))
-    return Sample(row_sample, vectors[aside:], vectors[:aside], 0, None, None, {})
+    """Build the sample of vectors `(n, d)`, split into held-out rows and rows to fit on."""
+    held_out = count_heldout(len(row_sample))
+    return Sample(row_sample, vectors[held_out:], vectors[:held_out], 0, None, None, {})

@@ -1,4 +1,4 @@
-"""Sample-size checks: which questions the sample is too small to answer, and how many more rows would be enough."""
+"""Sample-size checks: questions that the sample is too small to answer, and how many more rows would be enough."""
 
 import math
 from collections.abc import Iterator
@@ -41,12 +41,17 @@ def check_row_count(rows: int) -> Shortage | None:
 
 
 def list_shortages(sample: Sample, debiasing: DebiasingComparison, best: Recommendation) -> list[Shortage]:
-    """List what the sample is too small for: to compare debiasing methods, to compare dimensions, or to fit `best`."""
+    """List the questions that the sample is too small for.
+
+    They are to compare debiasing methods, to compare dimensions, and to fit `best`.
+    """
     return [*_check_debiasing(sample, debiasing), *_check_size(sample), *_check_fit(sample, best)]
 
 
 def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
-    """Yield a shortage if split-half retrieval is impossible, or if R2's gain is neither significant nor precise.
+    """Yield a shortage if the sample cannot tell whether debiasing helps.
+
+    It cannot if split-half retrieval is impossible, or if R2's gain is neither significant nor precise.
 
     Precise means an interval of at most ± `PRECISE_POINTS` points. Nothing is yielded for vectors without texts, since
     more rows would not help.
@@ -56,11 +61,14 @@ def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator
     if sample.halves is None:
         yield _check_cutting(sample)
         return
+
     gain = debiasing.trial("R2").gain
     if gain is None or gain.low is None or gain.high is None or gain.sign != 0:
         return
+
     reach = (gain.high - gain.low) / 2
     if reach > PRECISE_POINTS:
+        # The half-width of an interval falls with the root of the number of rows.
         heldout = int(len(sample.heldout) * (reach / PRECISE_POINTS) ** 2) + 1
         yield Shortage(
             f"whether debiasing gains or loses less than {reach:.1f} points cannot be told with {sample.cut:,} texts "
@@ -75,16 +83,18 @@ def _check_cutting(sample: Sample) -> Shortage:
     Its `more` assumes that the same share of further texts can be cut; it is None if no text can, or if even
     `MAX_HELDOUT` held-out rows would not be enough.
     """
-    told = "whether debiasing helps cannot be told"
+    question = "whether debiasing helps cannot be told"
     if sample.cut == 0:
         return Shortage(
-            f"{told}: none of the held-out texts has the {2 * MIN_WORDS} words to be cut in two",
+            f"{question}: none of the held-out texts has the {2 * MIN_WORDS} words to be cut in two",
             None,
             "longer texts would tell, more of these would not",
         )
+
+    # As many of further texts are taken to be long enough as of these.
     heldout = math.ceil(MIN_HALVES * len(sample.heldout) / sample.cut)
     return Shortage(
-        f"{told}: {sample.cut} held-out texts have the {2 * MIN_WORDS} words to be cut in two",
+        f"{question}: {sample.cut} held-out texts have the {2 * MIN_WORDS} words to be cut in two",
         rows_for_heldout(heldout) - len(sample.row_sample) if heldout <= MAX_HELDOUT else None,
     )
 
@@ -100,16 +110,19 @@ def _check_size(sample: Sample) -> Iterator[Shortage]:
 
 def _check_fit(sample: Sample, best: Recommendation) -> Iterator[Shortage]:
     """Yield a shortage if the recommended reducer has under `MIN_ROWS_PER_DIMENSION` rows per dimension to fit on."""
-    wanted = MIN_ROWS_PER_DIMENSION * best.dimensions
-    if best.reducer not in ("", "truncation") and len(sample.fit) < wanted:
+    needed = MIN_ROWS_PER_DIMENSION * best.dimensions
+    if best.reducer not in ("", "truncation") and len(sample.fit) < needed:
         yield Shortage(
-            f"a fit of {best.dimensions} dimensions wants {wanted:,} rows, {len(sample.fit):,} are there to fit on",
-            rows_for_fit(wanted) - len(sample.row_sample),
+            f"a fit of {best.dimensions} dimensions wants {needed:,} rows, {len(sample.fit):,} are there to fit on",
+            rows_for_fit(needed) - len(sample.row_sample),
         )
 
 
 def rows_for_heldout(heldout: int) -> int:
-    """Return the number of distinct rows of which `heldout` are held out: the inverse of `count_heldout`."""
+    """Return the number of distinct rows of which `heldout` are held out.
+
+    This is the inverse of `count_heldout`.
+    """
     return 2 * heldout if heldout <= SMALL_HELDOUT else int(heldout / HELDOUT_SHARE)
 
 

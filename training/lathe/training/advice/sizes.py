@@ -81,14 +81,23 @@ class SizeComparison:
     rows: int
 
     def trial(self, reducer: str, dimensions: int) -> SizeTrial:
-        """Return the measurements of a reducer at a number of dimensions; raise `StopIteration` if there are none."""
-        return next(one for one in self.trials if (one.reducer, one.dimensions) == (reducer, dimensions))
+        """Return the measurements of a reducer at a number of dimensions.
+
+        Raises:
+            StopIteration: if there are none.
+        """
+        return next(
+            measured for measured in self.trials if (measured.reducer, measured.dimensions) == (reducer, dimensions)
+        )
 
 
 def list_sizes(dimensions: int) -> list[int]:
-    """List the numbers of dimensions to compare: multiples of `MULTIPLE` below `dimensions`, largest first, or none."""
-    found = {round(dimensions * share / MULTIPLE) * MULTIPLE for share in SHARES}
-    return sorted((size for size in found if 0 < size < dimensions), reverse=True)
+    """List the numbers of dimensions to compare, largest first.
+
+    They are multiples of `MULTIPLE` below `dimensions`.
+    """
+    rounded = {round(dimensions * share / MULTIPLE) * MULTIPLE for share in SHARES}
+    return sorted((size for size in rounded if 0 < size < dimensions), reverse=True)
 
 
 class SizeMeasurer:
@@ -119,7 +128,9 @@ class SizeMeasurer:
         self.full = self.measure_vectors("", self.before, self.ranks)
 
     def compare(self, on_progress: Progress) -> SizeComparison:
-        """Fit every reducer at the largest compared size, and measure it at all sizes; note a failed fit in `problems`.
+        """Fit every reducer at the largest compared size, and measure it at all sizes.
+
+        A failed fit is noted in `problems`.
 
         Args:
             on_progress: called with progress in [0, 1] and a message.
@@ -130,16 +141,20 @@ class SizeMeasurer:
             fitting = part_of(on_progress, done, FITTED[name])
             done = FITTED[name]
             fitting(0.0, f"fitting {name} and measuring it at {len(self.widths)} sizes")
+
             try:
+                # One fit at the largest size serves all smaller ones: every reducer here is nested.
                 chain = self.fit_chain(f"{self.debiasing},{steps.format(k=self.widths[0])}", fitting)
             except TransformError as error:
                 problems[name] = str(error)
                 continue
+
             trials += [self.measure(name, chain, size) for size in self.widths]
+
         return SizeComparison(self.full, trials, problems, len(self.heldout))
 
     def fit_chain(self, steps: str, on_progress: Progress = no_progress) -> Chain:
-        """Fit a new chain with these steps on the sample's rows to fit on, and return it.
+        """Fit a new chain with these steps on the sample's rows to fit on.
 
         Args:
             steps: steps as `lathe fit --steps` takes them.
@@ -151,13 +166,21 @@ class SizeMeasurer:
         return Chain(parse_steps(steps)).fit(self.sample.fit, on_progress=on_progress)
 
     def measure(self, reducer: str, chain: Chain, size: int) -> SizeTrial:
-        """Measure a fitted chain cut to `size` dimensions on the held-out rows; `reducer` names it in the result."""
+        """Measure a fitted chain cut to `size` dimensions on the held-out rows.
+
+        Args:
+            reducer: name in the result.
+            chain: the fitted chain.
+            size: number of dimensions.
+        """
         cut = self.sample.halves
         ranks = None if cut is None else rank_halves(chain, cut, size)
         return self.measure_vectors(reducer, chain.floats(self.heldout, size), ranks)
 
     def measure_vectors(self, reducer: str, after: FloatArray, ranks: NDArray[np.float64] | None) -> SizeTrial:
-        """Compare reduced held-out rows with `before`, the unreduced ones; take the matrix product's time of `seconds`.
+        """Compare reduced held-out rows with `before`, the unreduced ones.
+
+        The time of the matrix product is looked up in `seconds`.
 
         Args:
             reducer: name in the result.
@@ -179,17 +202,22 @@ class SizeMeasurer:
 
 
 def _time_gemm(widths: list[int]) -> dict[int, float]:
-    """Time the product of 256 by 20,000 random float32 vectors for each number of dimensions; return the shortest.
+    """Time the product of 256 by 20,000 random float32 vectors for each number of dimensions.
+
+    The shortest of several times is returned.
 
     The times are seconds. Measurements of all numbers of dimensions alternate, since other processes may use the
     machine.
     """
     sample = np.random.default_rng(0).standard_normal((GEMM_ROWS, max(widths)), np.float32)
+    # Contiguous, because a view of wider rows would be read at their stride.
     rows = {width: torch.from_numpy(np.ascontiguousarray(sample[:, :width])) for width in widths}
-    found: dict[int, list[float]] = {width: [] for width in widths}
+    times: dict[int, list[float]] = {width: [] for width in widths}
+
     for _ in range(GEMM_TIMES):
         for width, vectors in rows.items():
             begun = time.perf_counter()
             torch.mm(vectors[:GEMM_QUERIES], vectors.T)
-            found[width].append(time.perf_counter() - begun)
-    return {width: min(seconds) for width, seconds in found.items()}
+            times[width].append(time.perf_counter() - begun)
+
+    return {width: min(seconds) for width, seconds in times.items()}

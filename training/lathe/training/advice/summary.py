@@ -20,7 +20,7 @@ the source."""
 
 
 def summarize_advice(advice: Advice) -> list[str]:
-    """Return the advice as sentences, its notes last.
+    """Summarize the advice as sentences, its notes last.
 
     In order, they are on the recommended chain, the fewest bytes, the mean direction, the first coordinates, transfer
     to out-of-domain text, sample size, and a query adapter.
@@ -40,11 +40,12 @@ def summarize_advice(advice: Advice) -> list[str]:
         "small_mean": SMALL_MEAN,
     }
     adapter = advice.adapter.reasons if advice.adapter else []
+
     return [*render_sentences(TEMPLATE, data), *adapter, *advice.notes]
 
 
 def judge_transfer(here: Interval, there: Interval, keep: float) -> str:
-    """Return a clause on whether a chain preserves `keep` on held-out rows and on out-of-domain text, by the intervals.
+    """Describe in a clause whether a chain preserves `keep` on held-out rows and on out-of-domain text.
 
     One of four: both preserve it, neither does, the chain is specific to the source, or undecided. It is specific if
     out-of-domain text certainly does not reach `keep`, or is below held-out rows by over `MIN_TRANSFER_DROP`, intervals
@@ -62,4 +63,5 @@ def judge_transfer(here: Interval, there: Interval, keep: float) -> str:
         return "it loses on both"
     if highest[1] < keep or (here.value - there.value > MIN_TRANSFER_DROP and highest[1] < lowest[0]):
         return "it is made for text like this source"
+
     return f"it is not sure to keep {100 * keep:g} % on both"

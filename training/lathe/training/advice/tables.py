@@ -21,7 +21,10 @@ FORMAT_MRR = partial(format_number, spec=".2f", scale=100)
 
 
 def build_tables(advice: Advice) -> dict[str, Table]:
-    """Build every table for which the advice has data; return tables by title."""
+    """Build every table for which the advice has data.
+
+    Returns tables by title.
+    """
     tables = {
         "Mean direction": _build_mean_direction_table(advice),
         "Debiasing: split-half retrieval, where each half of a text searches for the other": build_debiasing_table(
@@ -45,19 +48,19 @@ def build_option_table(decision: PlaceDecision) -> Table:
     return Table.from_records(
         (
             {
-                f"{decision.rows:,} rows": one.candidate.words + (" ←" if one == best else ""),
-                "beside": one.candidate.beside_words,
-                "ranked": "none" if one.multiple == 1 else f"{10 * one.multiple}",
-                "vectors": format_bytes(one.bytes.data),
-                "graph": format_bytes(one.bytes.graph),
-                "full": format_bytes(one.bytes.beside),
-                "recall@10 alone": one.alone.value,
-                "recall@10": one.recall.value,
-                "from": one.recall.low,
-                "to": one.recall.high,
-                "predicted/found": f"{one.recall.predicted:.3f}/{one.recall.sampled:.3f}",
+                f"{decision.rows:,} rows": option.candidate.words + (" ←" if option == best else ""),
+                "beside": option.candidate.beside_words,
+                "ranked": "none" if option.multiple == 1 else f"{10 * option.multiple}",
+                "vectors": format_bytes(option.bytes.data),
+                "graph": format_bytes(option.bytes.graph),
+                "full": format_bytes(option.bytes.beside),
+                "recall@10 alone": option.alone.value,
+                "recall@10": option.recall.value,
+                "from": option.recall.low,
+                "to": option.recall.high,
+                "predicted/found": f"{option.recall.predicted:.3f}/{option.recall.sampled:.3f}",
             }
-            for one in decision.options
+            for option in decision.options
         ),
         default=".3f",
     )
@@ -65,20 +68,28 @@ def build_option_table(decision: PlaceDecision) -> Table:
 
 def _build_mean_direction_table(advice: Advice) -> Table:
     """Build the table of ‖μ‖ against its noise floor, of IsoScore and of row counts."""
-    found = advice.diagnosis
-    alignment, directions = found["alignment"], found["dimensions_for"]
+    diagnosis = advice.diagnosis
+    alignment, directions = diagnosis["alignment"], diagnosis["dimensions_for"]
     return Table.from_rows(
         [
             ["held-out rows", "measured", "beside it"],
-            ["mean direction ‖μ‖", f"{found['mean_norm']:.3f}", f"by chance alone {found['noise_floor']:.3f}"],
+            ["mean direction ‖μ‖", f"{diagnosis['mean_norm']:.3f}", f"by chance alone {diagnosis['noise_floor']:.3f}"],
             [
                 "  |cos| to the top direction",
                 format_number(alignment["centered"], ".3f"),
                 f"of uncentred vectors {format_number(alignment['uncentered'], '.3f')}",
             ],
-            ["rows of unit length", format_percent(found["norms"]["unit"]), f"{found['zero_rows']:,} rows are zero"],
-            ["IsoScore", f"{found['isoscore']:.3f}", f"spread over {found['participation_ratio']:.0f} directions"],
-            ["rank", f"{found['rank']:,}", f"of {found['dimensions']:,} dimensions"],
+            [
+                "rows of unit length",
+                format_percent(diagnosis["norms"]["unit"]),
+                f"{diagnosis['zero_rows']:,} rows are zero",
+            ],
+            [
+                "IsoScore",
+                f"{diagnosis['isoscore']:.3f}",
+                f"spread over {diagnosis['participation_ratio']:.0f} directions",
+            ],
+            ["rank", f"{diagnosis['rank']:,}", f"of {diagnosis['dimensions']:,} dimensions"],
             *(
                 [f"directions for {float(share):.0%}", f"{count:,}", "of the variance"]
                 for share, count in directions.items()
@@ -89,19 +100,22 @@ def _build_mean_direction_table(advice: Advice) -> Table:
 
 
 def build_debiasing_table(advice: Advice) -> Table:
-    """Build the table of the debiasing methods; the recommended method is marked with an arrow."""
+    """Build the table of the debiasing methods.
+
+    The recommended method is marked with an arrow.
+    """
     debiasing, gain = advice.debiasing, f"gain, {100 * CONFIDENCE:.1f} % interval"
     return Table.from_records(
         (
             {
-                "": one.method + (" ←" if debiasing and one.method == debiasing.chosen else ""),
-                "steps": "" if one.method == NOTHING else one.steps,
-                "MRR × 100": one.retrieval,
-                gain: one.gain or "",
-                "‖μ‖ after": one.mean_norm,
-                "recall@10 of raw": one.recall_at_10,
+                "": trial.method + (" ←" if debiasing and trial.method == debiasing.chosen else ""),
+                "steps": "" if trial.method == NOTHING else trial.steps,
+                "MRR × 100": trial.retrieval,
+                gain: trial.gain or "",
+                "‖μ‖ after": trial.mean_norm,
+                "recall@10 of raw": trial.recall_at_10,
             }
-            for one in (debiasing.trials if debiasing else ())
+            for trial in (debiasing.trials if debiasing else ())
         ),
         {"MRR × 100": FORMAT_MRR, gain: format_points},
         ".3f",
@@ -117,20 +131,21 @@ def _build_size_table(advice: Advice) -> Table:
     for chain, mark in ((advice.second, " (second)"), (advice.best, " ←")):
         if chain is not None:
             marks[chain.reducer, chain.dimensions] = mark
+
     name = f"among {sizes.rows:,} rows" if sizes else ""
     return Table.from_records(
         (
             {
-                name: (one.reducer or "full width") + marks.get((one.reducer, one.dimensions), ""),
-                "dimensions": one.dimensions,
-                "local Spearman": one.local_spearman,
-                "recall@10": one.recall_at_10,
-                "rescored 4×": one.rescored_4x.value,
-                "MRR × 100": one.retrieval,
-                "bytes": one.bytes,
-                "GEMM ms": one.gemm_ms,
+                name: (trial.reducer or "full width") + marks.get((trial.reducer, trial.dimensions), ""),
+                "dimensions": trial.dimensions,
+                "local Spearman": trial.local_spearman,
+                "recall@10": trial.recall_at_10,
+                "rescored 4×": trial.rescored_4x.value,
+                "MRR × 100": trial.retrieval,
+                "bytes": trial.bytes,
+                "GEMM ms": trial.gemm_ms,
             }
-            for one in ((sizes.full, *sizes.trials) if sizes else ())
+            for trial in ((sizes.full, *sizes.trials) if sizes else ())
         ),
         {"dimensions": "d", "MRR × 100": FORMAT_MRR, "bytes": ",", "GEMM ms": ".1f"},
         ".3f",
@@ -138,30 +153,30 @@ def _build_size_table(advice: Advice) -> Table:
 
 
 def _build_budget_table(advice: Advice) -> Table:
-    """Build the table of the best chain at each budget of bytes, beside recall@10 of the methods of databases.
+    """Build the table of the best chain at each budget of bytes, beside the methods of databases.
 
     The recommended codes are marked with an arrow.
     """
     budgets, of_three = advice.budgets, partial(format_half_width, spec=".3f")
     records = []
-    for one in budgets.best_chains() if budgets else ():
-        rivals = budgets.best_settings(one.budget) if budgets else {}
+    for trial in budgets.best_chains() if budgets else ():
+        rivals = budgets.best_settings(trial.budget) if budgets else {}
         records.append(
             {
-                "bytes": one.budget,
-                "chain": one.setting + (" ←" if one == advice.fewest_bytes else ""),
-                "recall@10": one.recall_at_10,
-                "rescored 4×": one.rescored_4x,
-                "split-half, points": one.loss,
+                "bytes": trial.budget,
+                "chain": trial.setting + (" ←" if trial == advice.fewest_bytes else ""),
+                "recall@10": trial.recall_at_10,
+                "rescored 4×": trial.rescored_4x,
+                "split-half, points": trial.loss,
             }
             | {method: rival.recall_at_10.value for method, rival in rivals.items()}
         )
+
     formats: dict[str, Format] = {"bytes": "d", "recall@10": of_three, "rescored 4×": of_three}
     return Table.from_records(records, formats | {"split-half, points": format_half_width}, ".3f")
 
 
 def _build_first_coordinate_table(advice: Advice) -> Table:
-    """Build the table of recall@10 of the first coordinates and of random coordinates."""
     return Table.from_records(
         (
             {
@@ -182,15 +197,15 @@ def _build_transfer_table(advice: Advice) -> Table:
     return Table.from_records(
         (
             {
-                "": "held out (the chain was chosen on these)" if one.text == HELD_OUT else one.text,
-                "rows": one.rows,
-                "local Spearman": one.measures["local_spearman"],
-                "recall@10": one.measures["recall_at_10"],
-                "rescored 4×": one.measures["recall_at_10_rescored_4x"],
-                "MRR × 100 raw": one.retrieval,
-                gain: one.gain,
+                "": "held out (the chain was chosen on these)" if transfer.text == HELD_OUT else transfer.text,
+                "rows": transfer.rows,
+                "local Spearman": transfer.measures["local_spearman"],
+                "recall@10": transfer.measures["recall_at_10"],
+                "rescored 4×": transfer.measures["recall_at_10_rescored_4x"],
+                "MRR × 100 raw": transfer.retrieval,
+                gain: transfer.gain,
             }
-            for one in advice.transfer
+            for transfer in advice.transfer
         ),
         {"rows": ",", "MRR × 100 raw": FORMAT_MRR, gain: format_points},
         ".3f",
@@ -198,27 +213,33 @@ def _build_transfer_table(advice: Advice) -> Table:
 
 
 def _build_index_table(advice: Advice) -> Table:
-    """Build the table of the best setting of each chain and graph of an index; the one to build is marked."""
+    """Build the table of the best setting of each chain and graph of an index.
+
+    The setting to build is marked.
+    """
     plan = advice.index_plan
-    shown = list_best(plan.settings, plan.goal.recall) if plan else []
+    rows = list_best(plan.settings, plan.goal.recall) if plan else []
     if plan and plan.chosen:
-        others = [one for one in shown if (one.chain, one.m) != (plan.chosen.chain, plan.chosen.m)]
-        shown = [plan.chosen, *others]
+        other_settings = [
+            setting for setting in rows if (setting.chain, setting.m) != (plan.chosen.chain, plan.chosen.m)
+        ]
+        rows = [plan.chosen, *other_settings]
+
     return Table.from_records(
         (
             {
-                "chain": one.chain + (" ←" if plan and one == plan.chosen else ""),
-                "links": one.m,
-                "ef": one.ef,
-                "rescore": "no" if one.rescore == 1 else f"{one.rescore}×",
-                "recall": one.recall,
-                "on the sample": one.sampled_recall,
-                "memory": format_bytes(one.memory),
-                "files": format_bytes(one.disk),
-                "µs a search": one.microseconds,
-                "build s": one.build_seconds,
+                "chain": setting.chain + (" ←" if plan and setting == plan.chosen else ""),
+                "links": setting.m,
+                "ef": setting.ef,
+                "rescore": "no" if setting.rescore == 1 else f"{setting.rescore}×",
+                "recall": setting.recall,
+                "on the sample": setting.sampled_recall,
+                "memory": format_bytes(setting.memory),
+                "files": format_bytes(setting.disk),
+                "µs a search": setting.microseconds,
+                "build s": setting.build_seconds,
             }
-            for one in shown
+            for setting in rows
         ),
         {"recall": ".3f", "on the sample": ".3f", "µs a search": ",.0f", "build s": ",.0f"},
     )

@@ -19,7 +19,9 @@ HELD_OUT, OUT_OF_DOMAIN = "held out", "out of domain"
 
 @dataclass(frozen=True)
 class TransferResult:
-    """Measures of the recommended chain on one set of rows; all sets are cut to the same number of rows.
+    """Measures of the recommended chain on one set of rows.
+
+    All sets are cut to the same number of rows.
 
     Attributes:
         text: `HELD_OUT` for held-out rows, `OUT_OF_DOMAIN` for out-of-domain text.
@@ -37,28 +39,36 @@ class TransferResult:
 
     @property
     def retained_retrieval(self) -> Interval | None:
-        """Share of the raw vectors' split-half MRR that the chain retains, with its interval; None if not measured."""
+        """Share of the raw vectors' split-half MRR that the chain retains, with its interval.
+
+        None if not measured.
+        """
         if self.gain is None or not self.retrieval:
             return None
         return compute_retained_share(self.retrieval, self.gain)
 
     @property
     def retained_neighbours(self) -> Interval | None:
-        """Recall@10 of the raw neighbours with 4× oversampling and rescoring, no interval; None if not measured."""
+        """Recall@10 of the raw neighbours with 4× oversampling and rescoring, without an interval.
+
+        None if not measured.
+        """
         rescored = self.measures["recall_at_10_rescored_4x"]
         return None if rescored is None else Interval(rescored, None, None)
 
 
 def evaluate_transfer(sample: Sample, chain: Chain) -> Iterator[TransferResult]:
-    """Measure a fitted chain on held-out rows and, if the sample has it, on out-of-domain text; yield each result.
+    """Measure a fitted chain on held-out rows and, if the sample has it, on out-of-domain text.
 
     Both results use the same number of rows, at most `GEOMETRY_ROWS`, and of text halves, so that they are comparable.
     """
     out_of_domain = sample.out_of_domain
+    # Recall falls with the number of rows, so both sets are cut to the same number.
     rows = min(len(sample.heldout), GEOMETRY_ROWS, len(out_of_domain.vectors) if out_of_domain else GEOMETRY_ROWS)
-    cut = [some.halves for some in (sample, out_of_domain) if some is not None and some.halves is not None]
-    halves = min((len(some) for some in cut), default=0)
+    cut = [part.halves for part in (sample, out_of_domain) if part is not None and part.halves is not None]
+    halves = min((len(part) for part in cut), default=0)
     yield _measure_transfer(HELD_OUT, chain, sample.heldout[:rows], sample.halves, halves)
+
     if out_of_domain is not None:
         yield _measure_transfer(OUT_OF_DOMAIN, chain, out_of_domain.vectors[:rows], out_of_domain.halves, halves)
 
@@ -66,7 +76,7 @@ def evaluate_transfer(sample: Sample, chain: Chain) -> Iterator[TransferResult]:
 def _measure_transfer(
     name: str, chain: Chain, vectors: FloatArray, cut: TextHalves | None, halves: int
 ) -> TransferResult:
-    """Measure a fitted chain on vectors `(n, d)`, and in split-half retrieval on the first `halves` texts of `cut`.
+    """Measure the geometry and the split-half retrieval of a fitted chain on vectors `(n, d)`.
 
     Args:
         name: value of `TransferResult.text`.
@@ -77,9 +87,10 @@ def _measure_transfer(
     """
     retrieval, gain = None, None
     if cut is not None:
-        some = TextHalves(cut.first[:halves], cut.second[:halves])
-        raw = reciprocal_ranks(some.first, some.second)
-        retrieval, gain = float(raw.mean()), mean_interval(100 * (rank_halves(chain, some) - raw))
+        used_halves = TextHalves(cut.first[:halves], cut.second[:halves])
+        raw = reciprocal_ranks(used_halves.first, used_halves.second)
+        retrieval, gain = float(raw.mean()), mean_interval(100 * (rank_halves(chain, used_halves) - raw))
+
     return TransferResult(
         name, len(vectors), geometry_measures(vectors, np.asarray(chain.floats(vectors))), retrieval, gain
     )

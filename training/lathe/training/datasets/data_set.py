@@ -32,10 +32,16 @@ class EvaluatedDataSet(DataSet, Protocol):
     """Data set whose test can be evaluated."""
 
     def read_test(self, warnings: Warnings) -> Tables | Search:
-        """Read and check the test; arguments and errors as in `Layout.read_test`."""
+        """Read and check the test.
+
+        Arguments and errors are those of `Layout.read_test`.
+        """
 
     def build_task(self, warnings: Warnings) -> "AbsTask":
-        """Build an mteb task of the test; arguments and errors as in `Layout.read_test`."""
+        """Build an mteb task of the test.
+
+        Arguments and errors are those of `Layout.read_test`.
+        """
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,9 @@ class FoundPairs:
 
 
 def find_pairs(data: DataSet, settings: PairSettings) -> FoundPairs:
-    """Build the anchor–positive pairs of one split by the data set's layout: the settings' split, else the first one.
+    """Build the anchor–positive pairs of one split by the data set's layout.
+
+    It is the settings' split, else the first one.
 
     Raises:
         DataSetError: if there is no such split, a row lacks a field, or no pair is found.
@@ -64,12 +72,15 @@ def find_pairs(data: DataSet, settings: PairSettings) -> FoundPairs:
     splits = data.list_splits()
     if not splits:
         raise DataSetError(f"{data.name} has no split to train on")
+
     split = settings.split or splits[0]
     if split not in splits:
         raise DataSetError(f"{data.name} has no split {split!r}; it has {', '.join(splits)}")
+
     rows = PairRows(data, split, settings)
     pairs = data.layout.build_pairs(rows)
     if not pairs:
-        left = "; ".join(f"{len(places)} {why}" for why, places in rows.dropped.places.items()) or "it has no rows"
-        raise DataSetError(f"{data.name} has no positive pair in {split}: {left}")
+        reasons = "; ".join(f"{len(places)} {why}" for why, places in rows.dropped.places.items()) or "it has no rows"
+        raise DataSetError(f"{data.name} has no positive pair in {split}: {reasons}")
+
     return FoundPairs(pairs, split, rows.count, rows.dropped)

@@ -63,7 +63,9 @@ class FolderDataSet:
         return read_judgements(self.folder / "qrels" / f"{split}.tsv")
 
     def read_labels(self) -> dict[str, str]:
-        """Read the text of each label from `labels.json`; return an empty dict if there is no such file.
+        """Read the text of each label from `labels.json`.
+
+        The dict is empty if there is no such file.
 
         Raises:
             DataSetError: if the file cannot be read, or is not a JSON object whose values are strings.
@@ -71,35 +73,46 @@ class FolderDataSet:
         path = self.folder / "labels.json"
         if not path.is_file():
             return {}
+
         try:
-            found = orjson.loads(path.read_bytes())
+            texts = orjson.loads(path.read_bytes())
         except (OSError, orjson.JSONDecodeError) as error:
             raise DataSetError(f"labels.json cannot be read: {error}") from error
-        if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
             raise DataSetError("labels.json must give the text of each label")
-        return found
+
+        return texts
 
     def read_test(self, warnings: Warnings) -> Tables | Search:
-        """Read and check the test; arguments and errors as in `Layout.read_test`."""
+        """Read and check the test.
+
+        Arguments and errors are those of `Layout.read_test`.
+        """
         return self.layout.read_test(self.folder, warnings)
 
     def build_task(self, warnings: Warnings) -> "AbsTask":
-        """Read the test and build an mteb task of it; arguments and errors as in `Layout.read_test`."""
+        """Read the test and build an mteb task of it.
+
+        Arguments and errors are those of `Layout.read_test`.
+        """
         from lathe.training.datasets.mteb_tasks import build_task  # seconds of import
 
         return build_task(self.layout, self.name, self.language, self.read_test(warnings))
 
     def digest(self) -> str:
-        """Return a hash, 32 hex digits, of name, task, language, version of mteb, and all files, which are read.
+        """Return a hash, 32 hex digits, of name, task, language, version of mteb, and all files.
+
+        The files are read for it.
 
         Scores of data sets with equal hashes are comparable.
         """
-        found = hashlib.sha256(repr((self.name, self.task, self.language, version("mteb"))).encode())
+        hashed = hashlib.sha256(repr((self.name, self.task, self.language, version("mteb"))).encode())
         for path in sorted(path for path in self.folder.rglob("*") if path.is_file()):
-            found.update(str(path.relative_to(self.folder)).encode())
+            hashed.update(str(path.relative_to(self.folder)).encode())
             with path.open("rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
-        return found.hexdigest()[:32]
+                hashed.update(hashlib.file_digest(file, "sha256").digest())
+        return hashed.hexdigest()[:32]
 
 
 META = "META.json"
@@ -122,7 +135,9 @@ class Meta:
 
 
 def read_meta(folder: Path, task: str | None = None) -> Meta:
-    """Read the META.json of a data set; the language is "en" if it names none.
+    """Read the META.json of a data set.
+
+    The language is "en" if the file names none.
 
     Args:
         folder: folder of the data set.
@@ -133,9 +148,10 @@ def read_meta(folder: Path, task: str | None = None) -> Meta:
         DataSetError: if no task is given, and the file is missing, damaged or names none.
     """
     try:
-        found = orjson.loads((folder / META).read_bytes())
-        return Meta(task or found["task"], found.get("language", "en"))
+        content = orjson.loads((folder / META).read_bytes())
+        return Meta(task or content["task"], content.get("language", "en"))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        # The job's task counts: a damaged META.json is then no obstacle.
         if task is not None:
             return Meta(task)
         if isinstance(error, FileNotFoundError):

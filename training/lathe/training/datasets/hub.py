@@ -63,15 +63,19 @@ class HubDataSet:
         config = name if name in ("corpus", "queries") else None
         rows = self._load(config, name)
         ours = {theirs: ours for ours, theirs in self.columns}
+
         if config is None:
             self._require_columns(rows, ours)
+
         unread = {our for our in ours.values() if our not in ours}  # the hub's own of a name that another stands for
         for number, row in enumerate(rows):
             read = {ours.get(key, key): value for key, value in row.items() if key not in unread}
             yield Record(f"{name} row {number}", read)
 
     def read_judgements(self, split: str) -> list[Judgement]:
-        """Load a split's relevance judgements from the configuration `default`, as in mteb; grades are rounded up.
+        """Load a split's relevance judgements from the configuration `default`, as in mteb.
+
+        Grades are rounded up.
 
         Raises:
             DataSetError: if the split cannot be loaded.
@@ -82,7 +86,9 @@ class HubDataSet:
         ]
 
     def read_labels(self) -> dict[str, str]:
-        """Load the split and return its class names by class number as text; an empty dict without class names.
+        """Load the split and return its class names by class number as text.
+
+        The dict is empty if it has no class names.
 
         Raises:
             DataSetError: if the split cannot be loaded.
@@ -97,6 +103,7 @@ class HubDataSet:
         Raises:
             DataSetError: if the data set cannot be loaded, lacks a column, or its content is invalid.
         """
+        # Written as files, so that rows of the hub pass the same checks as those of a folder.
         with TemporaryDirectory() as folder:
             for name in self.layout.test_splits:
                 with (Path(folder) / f"{name}.jsonl").open("wb") as file:
@@ -105,7 +112,9 @@ class HubDataSet:
             return self.layout.read_test(Path(folder), warnings)
 
     def build_task(self, warnings: Warnings) -> "AbsTask":
-        """Build an mteb task of the test; mteb loads corpus, queries and judgements of a search itself.
+        """Build an mteb task of the test.
+
+        mteb loads corpus, queries and judgements of a search itself.
 
         Raises:
             DataSetError: as in `read_test`.
@@ -118,7 +127,9 @@ class HubDataSet:
         return build_task(self.layout, self.name, self.language, self.read_test(warnings))
 
     def _read_fields(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the layout's fields of each row of a split; split a row of lists, as in old mteb sets, into its rows.
+        """Yield the layout's fields of each row of a split.
+
+        A row of lists, as in old mteb sets, is split into its rows.
 
         Raises:
             DataSetError: if the data set cannot be loaded, or lacks a column.
@@ -126,21 +137,29 @@ class HubDataSet:
         names = {ours: dict(self.columns).get(ours, ours) for ours in self.layout.fields}
         rows = self._load(None, split)
         self._require_columns(rows, names.values())
+
         for row in rows:
-            found = {ours: row[theirs] for ours, theirs in names.items()}
-            if all(isinstance(value, list) for value in found.values()):
-                yield from (dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True))
+            fields = {ours: row[theirs] for ours, theirs in names.items()}
+            # Old sets of mteb hold rows as lists in one row.
+            if all(isinstance(value, list) for value in fields.values()):
+                yield from (dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True))
             else:
-                yield found
+                yield fields
 
     def _require_columns(self, rows: Any, names: Collection[str]) -> None:
-        """Raise `DataSetError` if the loaded rows lack one of the columns."""
+        """Check that the loaded rows have all the columns.
+
+        Raises:
+            DataSetError: if they lack one.
+        """
         missing = [name for name in names if name not in rows.column_names]
         if missing:
             raise DataSetError(f"{self.path} has no column {missing[0]!r}; it has {', '.join(rows.column_names)}")
 
     def _load(self, config: str | None, split: str) -> Any:
-        """Load a split of a configuration as a `datasets.Dataset`; this may download the data.
+        """Load a split of a configuration as a `datasets.Dataset`.
+
+        This may download the data.
 
         Raises:
             DataSetError: if the split cannot be loaded.

@@ -54,7 +54,9 @@ class Layout(ABC):
 
     @abstractmethod
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build the training pairs of a split; record rows that give none in `rows.dropped`.
+        """Build the training pairs of a split.
+
+        Rows that give none are recorded in `rows.dropped`.
 
         Raises:
             DataSetError: if a row is invalid.
@@ -65,7 +67,10 @@ class Layout(ABC):
         return {}
 
     def evaluated_task(self, folder: Path, language: str) -> str | None:
-        """Return the task that a data set of this layout is evaluated as; None if it has only rows to train on."""
+        """Return the task that a data set of this layout is evaluated as.
+
+        The result is None if it has only rows to train on.
+        """
         return self.task
 
     def list_splits(self, folder: Path) -> list[str]:
@@ -73,9 +78,16 @@ class Layout(ABC):
         return [split for split in SPLITS if find_file(folder, split)]
 
     def count_rows(self, data: RowReader, split: str) -> int:
-        """Count the rows of a split that training pairs are made of; raise `DataSetError` if they cannot be read."""
+        """Count the rows of a split that training pairs are made of.
+
+        Raises:
+            DataSetError: if they cannot be read.
+        """
         return sum(1 for _ in data.read_rows(split))
 
     def read_corpus(self, data: RowReader) -> Iterator[str] | None:
-        """Return an iterator over the documents to search, not just positives; None if the layout has no corpus."""
+        """Return an iterator over the documents to search, not just positives.
+
+        The result is None if the layout has no corpus.
+        """
         return None

@@ -39,7 +39,10 @@ UNKNOWN_LANGUAGE = "und-Latn"
 
 
 class _Classification(AbsTaskClassification):
-    """mteb's classification task with labels in memory; otherwise metrics read them row by row, ten times slower."""
+    """mteb's classification task with labels in memory.
+
+    Metrics read them row by row otherwise, ten times slower.
+    """
 
     def _calculate_scores(self, y_test: Any, y_pred: Any) -> Any:
         return super()._calculate_scores(np.asarray(y_test[:]), y_pred)
@@ -83,11 +86,12 @@ def _create_task_class(
         main_score=layout.main_score,
     )
     bases = (_Classification if base is AbsTaskClassification else base,)
+
     return type("LocalTask", bases, {"metadata": metadata} | attributes)
 
 
 def _convert_tables(data: Tables) -> DatasetDict:
-    return DatasetDict({split: Dataset.from_dict(found) for split, found in data.splits.items()})
+    return DatasetDict({split: Dataset.from_dict(columns) for split, columns in data.splits.items()})
 
 
 def _convert_search(data: Search) -> dict[str, Any]:
@@ -99,4 +103,5 @@ def _convert_search(data: Search) -> dict[str, Any]:
         "relevant_docs": {query: dict(judged) for query, judged in data.relevant.items()},
         "top_ranked": data.ranked,
     }
+
     return {"default": {"test": split}}

@@ -1,4 +1,4 @@
-"""Overlap with the target: pairs that share texts with its test, which must not be trained on."""
+"""Overlap with the target, whose test texts must not be trained on."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,9 @@ def normalize_text(text: str) -> str:
 
 
 def collect_test_texts(target: EvaluatedDataSet) -> set[str]:
-    """Return the normalized texts of a data set's test: inputs, queries and documents; an empty set without a test.
+    """Return the normalized texts of a data set's test: inputs, queries and documents.
+
+    The set is empty without a test.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -33,7 +35,9 @@ def collect_test_texts(target: EvaluatedDataSet) -> set[str]:
 
 
 def collect_training_texts(target: DataSet, settings: PairSettings | None = None) -> set[str]:
-    """Return the normalized texts of a data set's training pairs; an empty set if there is no training split.
+    """Return the normalized texts of a data set's training pairs.
+
+    The set is empty if there is no training split.
 
     Args:
         target: the data set.
@@ -44,12 +48,14 @@ def collect_training_texts(target: DataSet, settings: PairSettings | None = None
     """
     if "train" not in target.list_splits():
         return set()
-    wanted = (settings or PairSettings()).model_copy(update={"split": "train"})
-    return {normalize_text(text) for pair in find_pairs(target, wanted).pairs for text in pair.parts}
+    training = (settings or PairSettings()).model_copy(update={"split": "train"})
+    return {normalize_text(text) for pair in find_pairs(target, training).pairs for text in pair.parts}
 
 
 def collect_test_queries(target: EvaluatedDataSet) -> set[str] | None:
-    """Return the normalized queries of a retrieval or reranking test; None for any other task.
+    """Return the normalized queries of a retrieval or reranking test.
+
+    The result is None for any other task.
 
     Documents of a search may rightly be known from training, so only its queries are compared.
 
@@ -61,7 +67,9 @@ def collect_test_queries(target: EvaluatedDataSet) -> set[str] | None:
 
 
 def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
-    """Yield the texts of a data set's test, not normalized; documents both with their title and without.
+    """Yield the texts of a data set's test, not normalized.
+
+    Documents are given both with their title and without.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -70,8 +78,10 @@ def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
     if isinstance(data, Search):
         yield from data.queries.values()
         for title, text in data.corpus.values():
+            # A training text may be the document with its title or without.
             yield from dict.fromkeys((text, f"{title} {text}".strip()))
         return
+
     for name in target.layout.text_columns:
         for value in data.splits["test"][name]:
             yield from [value] if isinstance(value, str) else value
@@ -79,18 +89,24 @@ def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
 
 def find_overlap(pairs: list[Pair], forbidden: set[str]) -> set[int]:
     """Return the indices of the pairs that contain one of the normalized texts in `forbidden`."""
-    return {place for place, pair in enumerate(pairs) if any(normalize_text(text) in forbidden for text in pair.parts)}
+    return {
+        position for position, pair in enumerate(pairs) if any(normalize_text(text) in forbidden for text in pair.parts)
+    }
 
 
 def refuse_overlap(shared: dict[str, int], target: str) -> None:
-    """Raise `JobError` if any source shares texts with the target.
+    """Check that no source shares texts with the target.
 
     Args:
         shared: number of pairs that share a text, by source; empty if there are none.
         target: name of the target.
+
+    Raises:
+        JobError: if any does.
     """
     if not shared:
         return
+
     named = ", ".join(f"{name} ({count:,} pairs)" for name, count in list(shared.items())[:MAX_NAMED_SOURCES])
     more = f" and {len(shared) - MAX_NAMED_SOURCES} more" if len(shared) > MAX_NAMED_SOURCES else ""
     raise JobError(

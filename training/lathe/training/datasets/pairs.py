@@ -18,7 +18,10 @@ Judgement = tuple[str, str, str, int]
 
 
 def _convert_keys_to_text(value: Any) -> Any:
-    """Convert the keys of a dict to strings, since YAML reads some labels as numbers; return other values unchanged."""
+    """Convert the keys of a dict to strings, since YAML reads some labels as numbers.
+
+    Other values are returned unchanged.
+    """
     return {str(label): text for label, text in value.items()} if isinstance(value, dict) else value
 
 
@@ -85,10 +88,16 @@ class RowReader(Protocol):
         """Yield the rows of a split, or of `corpus` or `queries`."""
 
     def read_judgements(self, split: str) -> list[Judgement]:
-        """Return the relevance judgements of a split; an empty list unless the task is retrieval."""
+        """Return the relevance judgements of a split.
+
+        The list is empty unless the task is retrieval.
+        """
 
     def read_labels(self) -> dict[str, str]:
-        """Return the text of each label; an empty dict if only the labels themselves are known."""
+        """Return the text of each label.
+
+        The dict is empty if only the labels themselves are known.
+        """
 
 
 class PairRows:
@@ -110,14 +119,20 @@ class PairRows:
         self.dropped = Warnings()
 
     def read(self, *fields: str) -> Iterator[Record]:
-        """Yield and count the rows of the split; raise `DataSetError` at a row that lacks one of the fields."""
+        """Yield and count the rows of the split.
+
+        Raises:
+            DataSetError: at a row that lacks one of the fields.
+        """
         for record in self.data.read_rows(self.split):
             record.require(*fields)
             self.count += 1
             yield record
 
     def read_nonblank(self, *fields: str) -> Iterator[Record]:
-        """Yield the rows whose first field is not blank, and record the others as left out; count all of them.
+        """Yield the rows whose first field is not blank, and record the others as left out.
+
+        All of them are counted.
 
         Raises:
             DataSetError: if a row lacks one of the fields.
@@ -147,6 +162,7 @@ class PairRows:
         for record in self.read(anchor):
             if not is_positive(record):
                 continue
+
             if is_blank(record.get(positive)):
                 missing.append(record.place)
             elif is_blank(record[anchor]):
@@ -154,12 +170,16 @@ class PairRows:
             else:
                 negatives = self.supplied_negatives(record)
                 pairs.append(Pair(record.text(anchor), record.text(positive), record.place, (), negatives))
+
         if missing:
             raise DataSetError(f"no {positive!r} at {name_places(missing)}: every pair needs one")
+
         return pairs
 
     def supplied_negatives(self, record: Record) -> tuple[str, ...]:
-        """Return the distinct, non-blank hard negatives of a row; none if the settings want mined ones or none.
+        """Return the distinct, non-blank hard negatives of a row.
+
+        There are none if the settings want mined ones or none.
 
         Raises:
             DataSetError: if the settings want supplied negatives, and the row has no such field.
@@ -171,7 +191,9 @@ class PairRows:
         return tuple(dict.fromkeys(record.texts(field)))
 
     def label_texts(self, rows: list[Record]) -> dict[str, str]:
-        """Return the text of each label among the rows: from the settings, else the data set, else the label itself.
+        """Return the text of each label among the rows.
+
+        It is taken from the settings, else from the data set, else it is the label itself.
 
         Raises:
             DataSetError: if a label is neither string nor number, or its text has nothing but digits and punctuation.
@@ -181,8 +203,11 @@ class PairRows:
                 raise DataSetError(
                     f"{row.place}: 'label' must be a string or a number, not {shorten_value(row['label'])}"
                 )
+
+        # Texts in the job take precedence over those of the data set.
         known: Mapping[str, str] = self.data.read_labels() | self.settings.labels
         texts = {label: known.get(label, label) for label in dict.fromkeys(str(row["label"]) for row in rows)}
+        # A label such as "3" says nothing of its class to an encoder.
         silent = [label for label, text in texts.items() if not text.strip(digits + punctuation + whitespace)]
         if silent:
             named = ", ".join(repr(label) for label in silent[:MAX_NAMED])
@@ -190,14 +215,15 @@ class PairRows:
                 f"{self.data.name} has labels without a text ({named}): the text is the positive. "
                 "Give labels.json beside the rows, or labels in the job"
             )
+
         return texts
 
 
 def distinct_pairs(pairs: list[Pair]) -> list[Pair]:
     """Remove duplicate pairs, keeping the first of each in order, with the negatives of all its duplicates."""
-    found: dict[tuple[str, str], Pair] = {}
+    distinct: dict[tuple[str, str], Pair] = {}
     for pair in pairs:
-        known = found.setdefault((pair.anchor, pair.positive), pair)
+        known = distinct.setdefault((pair.anchor, pair.positive), pair)
         if new := [text for text in pair.negatives if text not in known.negatives]:
-            found[pair.anchor, pair.positive] = replace(known, negatives=(*known.negatives, *new))
-    return list(found.values())
+            distinct[pair.anchor, pair.positive] = replace(known, negatives=(*known.negatives, *new))
+    return list(distinct.values())

@@ -32,20 +32,30 @@ class Record:
         return self.fields.get(name)
 
     def require(self, *names: str) -> None:
-        """Raise `DataSetError` if one of the fields is missing."""
+        """Check that a row has all the fields.
+
+        Raises:
+            DataSetError: if one is missing.
+        """
         for name in names:
             if name not in self.fields:
                 raise DataSetError(f"{self.place}: no field {name!r}; it has {', '.join(self.fields) or 'none'}")
 
     def text(self, name: str) -> str:
-        """Return a field; raise `DataSetError` if it is not a string."""
+        """Return a field that is a string.
+
+        Raises:
+            DataSetError: if it is not.
+        """
         value = self[name]
         if not isinstance(value, str):
             raise DataSetError(f"{self.place}: {name!r} must be a string, not {shorten_value(value)}")
         return value
 
     def texts(self, name: str) -> list[str]:
-        """Return the texts of a field, a string or a list of strings, without blank ones; an empty list for null.
+        """Return the texts of a field, a string or a list of strings, without blank ones.
+
+        The list is empty for null.
 
         Raises:
             DataSetError: if the field holds anything else.
@@ -59,7 +69,10 @@ class Record:
 
 @dataclass
 class Warnings:
-    """Collection of what was left out or looks wrong, as places by kind; reading continues after a warning."""
+    """Collection of what was left out or looks wrong, as places by kind.
+
+    Reading continues after a warning.
+    """
 
     places: dict[str, list[str]] = field(default_factory=dict)
 
@@ -94,7 +107,10 @@ def is_texts(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a JSON value is a number, which a bool is not; JSON has neither NaN nor inf."""
+    """Return whether a JSON value is a number, which a bool is not.
+
+    JSON has neither NaN nor inf.
+    """
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -138,7 +154,7 @@ ID = FieldType("what a document or query is called: a string or a whole number",
 
 
 def find_file(folder: Path, stem: str) -> Path | None:
-    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder; None if neither exists."""
+    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder, or None if neither exists."""
     return next(
         (folder / f"{stem}{end}" for end in (".jsonl", ".jsonl.gz") if (folder / f"{stem}{end}").is_file()), None
     )
@@ -150,10 +166,10 @@ def find_required_file(folder: Path, stem: str) -> Path:
     Raises:
         DataSetError: if neither exists.
     """
-    found = find_file(folder, stem)
-    if found is None:
+    path = find_file(folder, stem)
+    if path is None:
         raise DataSetError(f"{stem}.jsonl is missing")
-    return found
+    return path
 
 
 def read_file_records(path: Path) -> Iterator[Record]:
@@ -171,7 +187,9 @@ def read_file_records(path: Path) -> Iterator[Record]:
 
 
 def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warnings: Warnings) -> list[Record]:
-    """Read and check the rows of a file; leave out rows with a blank text, adding a warning for each.
+    """Read and check the rows of a file.
+
+    Rows with a blank text are left out, with a warning for each.
 
     Args:
         folder: folder of the data set.
@@ -188,44 +206,56 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warni
     for record in read_file_records(path):
         _require_types(record, fields)
         records.append(record)
+
     if not records:
         raise DataSetError(f"{path.name} has no rows")
-    kept = []
+
+    nonblank = []
     for record in records:
         if name := _find_blank_field(record, fields):
             warnings.add(f"rows left out because {name!r} holds only spaces", record.place)
         else:
-            kept.append(record)
-    if not kept:
+            nonblank.append(record)
+
+    if not nonblank:
         raise DataSetError(f"{path.name} holds nothing but blank texts")
-    return kept
+
+    return nonblank
 
 
 def _parse_object(line: bytes, place: str) -> dict[str, Any]:
-    """Parse a line as a JSON object; `place` is for the message.
+    """Parse a line as a JSON object.
+
+    Args:
+        line: the line.
+        place: file and line, for the message.
 
     Raises:
         DataSetError: if the line is not JSON, or no object.
     """
     try:
-        found = orjson.loads(line)
+        content = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise DataSetError(f"{place}: not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise DataSetError(f"{place}: not an object")
-    return found
+    return content
 
 
 def _require_types(record: Record, fields: Mapping[str, FieldType]) -> None:
-    """Raise `DataSetError` if a required field is missing or has a value of another type."""
-    for name, wanted in fields.items():
+    """Check that a row has all required fields, with values of their types.
+
+    Raises:
+        DataSetError: if a field is missing or has a value of another type.
+    """
+    for name, field_type in fields.items():
         record.require(name)
-        if not wanted.accepts(record[name]):
-            raise DataSetError(f"{record.place}: {name!r} must be {wanted.name}, not {shorten_value(record[name])}")
+        if not field_type.accepts(record[name]):
+            raise DataSetError(f"{record.place}: {name!r} must be {field_type.name}, not {shorten_value(record[name])}")
 
 
 def _find_blank_field(record: Record, fields: Mapping[str, FieldType]) -> str | None:
-    """Return the name of a row's first text field that holds only whitespace; None if there is none."""
+    """Return the name of a row's first text field that holds only whitespace, or None."""
     return next((name for name, kind in fields.items() if kind.skips_blank and not record[name].strip()), None)
 
 
@@ -236,30 +266,42 @@ def shorten_value(value: Any) -> str:
 
 
 def require_distinct(records: Iterable[Record], name: str, warnings: Warnings) -> dict[str, Record]:
-    """Return records by the id in field `name`; leave out exact repetitions, adding a warning for each.
+    """Return records by the id in field `name`.
+
+    Exact repetitions are left out, with a warning for each.
 
     Raises:
         DataSetError: if two different records share an id.
     """
-    found: dict[str, Record] = {}
+    by_id: dict[str, Record] = {}
     for record in records:
         key = str(record[name])
-        if key not in found:
-            found[key] = record
-        elif found[key].fields == record.fields:
+        if key not in by_id:
+            by_id[key] = record
+        elif by_id[key].fields == record.fields:
             warnings.add(f"rows left out because they repeat another's {name!r} and content", record.place)
         else:
-            raise DataSetError(f"{record.place}: the {name} {key!r} stands at {found[key].place} with another content")
-    return found
+            raise DataSetError(f"{record.place}: the {name} {key!r} stands at {by_id[key].place} with another content")
+
+    return by_id
 
 
 def to_columns(rows: Sequence[Record], names: Iterable[str], **convert: Callable[[Any], Any]) -> Columns:
-    """Convert rows to columns, with the named fields only; `convert` has the conversion of a field, if it needs one."""
+    """Convert rows to columns, with the named fields only.
+
+    Args:
+        rows: the rows.
+        names: names of the fields.
+        convert: conversion of a field's values, by name, for fields that need one.
+    """
     return {name: [convert[name](row[name]) if name in convert else row[name] for row in rows] for name in names}
 
 
 def warn_of_single_labels(rows: Sequence[Record], warnings: Warnings, split: str) -> None:
-    """Add a warning for each label that occurs once in a split: it can be neither learned nor clustered."""
+    """Add a warning for each label that occurs once in a split.
+
+    It can be neither learned nor clustered.
+    """
     counts = Counter(str(row["label"]) for row in rows)
     for row in rows:
         if counts[str(row["label"])] == 1:
@@ -267,6 +309,10 @@ def warn_of_single_labels(rows: Sequence[Record], warnings: Warnings, split: str
 
 
 def require_several_labels(rows: Sequence[Record]) -> None:
-    """Raise `DataSetError` if all rows of a test have the same label."""
+    """Check that the rows of a test have different labels.
+
+    Raises:
+        DataSetError: if all have the same.
+    """
     if len({str(row["label"]) for row in rows}) < 2:
         raise DataSetError("test.jsonl has one label only: there is nothing to tell apart")

@@ -56,19 +56,23 @@ def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
     """
     if find_spec("ray") is None:
         raise EngineError("the engine ray needs Ray: pip install 'lathe-training[ray]'")
+
     os.environ |= QUIET | (LOOPBACK if address is None else {})  # read when Ray is imported, and by what it starts
-    wanted: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     if address is not None:
+        # Before Ray is imported into this process, which it would kill if no cluster answers.
         _require_answer(address)
+
     folder = make_ray_folder(Path(SHORT if Path(SHORT).is_dir() else tempfile.gettempdir()))
     if address is None:
-        wanted |= {"address": "local", "num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
+        options |= {"address": "local", "num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
+
     import ray
 
     try:
         try:
             with chdir(folder):  # Ray's workers import from the directory that is current here
-                ray.init(**wanted)
+                ray.init(**options)
         except Exception as error:  # after 30 s of starting Ray raises an error of no class of its own
             raise EngineError(f"Ray cannot be used: {error}") from error
         yield [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
@@ -90,25 +94,33 @@ def make_ray_folder(below: Path) -> str:
 
 
 def _require_answer(address: str) -> None:
-    """Raise `EngineError` unless the address is HOST:PORT and a Ray cluster answers there within about 20 s.
+    """Check that a Ray cluster answers at HOST:PORT within about 20 s.
 
     Another process connects first, because Ray kills a process that finds no cluster.
+
+    Raises:
+        EngineError: if the address has another form, or no cluster answers.
     """
     host, _, port = address.rpartition(":")
     if not host or "://" in host or not port.isdigit():
         raise EngineError(
             f"the address of a Ray cluster is HOST:PORT, as `ray start --head` prints it, not {address!r}"
         )
+
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise EngineError(f"no Ray cluster answers at {address}: {error}") from None
+
     try:
-        tried = subprocess.run(
+        attempt = subprocess.run(
             [sys.executable, "-P", "-c", TRY, address], capture_output=True, text=True, timeout=ANSWER_SECONDS
         )
     except subprocess.TimeoutExpired:
         raise EngineError(f"no Ray cluster answers at {address} within {ANSWER_SECONDS:.0f} s") from None
-    if tried.returncode != 0:
-        said = [line for line in tried.stderr.splitlines() if line.strip()]
-        raise EngineError(f"the Ray cluster at {address} cannot be used: {said[-1] if said else 'it does not answer'}")
+
+    if attempt.returncode != 0:
+        lines = [line for line in attempt.stderr.splitlines() if line.strip()]
+        raise EngineError(
+            f"the Ray cluster at {address} cannot be used: {lines[-1] if lines else 'it does not answer'}"
+        )

@@ -16,9 +16,9 @@ from lathe.training.sources.shards import Shard, is_path
 
 
 class ShardTasks:
-    """Iterable of a run's tasks: one for each unfinished shard of a local file, one for all shards of a remote one.
+    """Iterable of a run's tasks, which also collects their outcomes.
 
-    Also collects the outcomes of the tasks.
+    A task encodes one unfinished shard of a local file, or all shards of a remote one.
 
     Args:
         run: the shards, their folders and the encoder.
@@ -43,13 +43,14 @@ class ShardTasks:
         """Yield the tasks, file by file, without files found damaged so far."""
         for file, folders in groupby(self.shards, lambda folder: self.shards[folder][0].file):
             here = list(folders)
+            # All shards of a remote file are one task, so that it is downloaded once.
             for together in [here] if is_remote(file) or is_hub(file) else [[folder] for folder in here]:
                 if self.run.source.name_of(file) not in self.damaged:
                     yield self._build_task(file, together)
 
     def _build_task(self, file: str, folders: list[Path]) -> Task:
-        place = str(Path(file).absolute()) if is_path(file) else file
-        shards = [replace(self.shards[folder][0], file=place) for folder in folders]
+        location = str(Path(file).absolute()) if is_path(file) else file
+        shards = [replace(self.shards[folder][0], file=location) for folder in folders]
         name = f"{self.run.source.name_of(file)}, rows {shards[0].start:,} to {shards[-1].stop:,}"
         return Task(name, "encode", (shards, self.run.source.field, folders, self.token))
 
@@ -61,7 +62,7 @@ class ShardTasks:
                     report(shard, read_position(folder).rows)
 
     def record_outcome(self, done: TaskResult, report: Report) -> None:
-        """Record how a task ended: report its rows, add a damaged file to `damaged`, or raise the worker's error.
+        """Record how a task ended: report its rows, or note a damaged file in `damaged`.
 
         Raises:
             SourceError: for a damaged file, unless the source skips such files.

@@ -51,15 +51,18 @@ class SharedRows(Selection):
 
     def __getitem__(self, rows: Any, /) -> Any:
         """Read the selected rows at these positions, transformed by the chain if there is one."""
-        found = super().__getitem__(rows)
-        return found if self.chain is None else self.chain.transform(found)
+        rows_read = super().__getitem__(rows)
+        return rows_read if self.chain is None else self.chain.transform(rows_read)
 
     def view_through(self, chain: Chain) -> "SharedRows":
         """Return a lazy view of these rows, transformed by a further fitted chain."""
         return SharedRows(self.vectors, self.chosen, self.moments, chain if self.chain is None else self.chain + chain)
 
     def block_moments(self, unit: bool) -> Iterator[Moments]:
-        """Yield the moments of each block of rows, in order, computed by workers; L2-normalize rows first if `unit`."""
+        """Yield the moments of each block of rows, in order, computed by workers.
+
+        Rows are L2-normalized first if `unit`.
+        """
         return self.moments(self.blocks(), None if self.chain is None else serialize_chain(self.chain), unit)
 
     def blocks(self) -> Iterator[Block]:
@@ -84,7 +87,9 @@ BLOCKS_AHEAD = 2
 
 @contextmanager
 def ray_engine(address: str | None, cores: int, workers: int | None = None) -> Iterator["RayEngine"]:
-    """Connect to Ray and yield an engine on it; end its workers and disconnect after the block.
+    """Connect to Ray and yield an engine on it.
+
+    Its workers are ended and Ray is disconnected after the block.
 
     Args:
         address: HOST:PORT of a cluster that this machine is a node of; None starts Ray on this machine alone.
@@ -95,11 +100,13 @@ def ray_engine(address: str | None, cores: int, workers: int | None = None) -> I
         EngineError: if Ray cannot be used, or the cluster has no CPU cores.
     """
     with connect_cluster(address, cores) as nodes:
-        found = sum(nodes)
-        if found == 0:
+        total = sum(nodes)
+        if total == 0:
             raise EngineError(f"the Ray cluster at {address} has no CPU cores")
-        count = min(workers or found, found)
-        engine = RayEngine(count, min(found // count, *filter(None, nodes)))  # a worker has all its cores on one node
+
+        # A worker without a core of its own would wait for one forever.
+        count = min(workers or total, total)
+        engine = RayEngine(count, min(total // count, *filter(None, nodes)))  # a worker has all its cores on one node
         try:
             yield engine
         finally:
@@ -107,7 +114,9 @@ def ray_engine(address: str | None, cores: int, workers: int | None = None) -> I
 
 
 class RayEngine:
-    """Engine on the workers of a Ray connection; they are started when needed, and restarted for another encoder.
+    """Engine on the workers of a Ray connection.
+
+    They are started when needed, and restarted for another encoder.
 
     Args:
         count: number of workers.
@@ -120,7 +129,7 @@ class RayEngine:
         self.encoder: TextEncoder | None = None
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards on the workers; see `Engine.encode`.
+        """Encode the unfinished shards on the workers.
 
         Workers are started, or restarted if they have another encoder. `report` is called about twice a second with
         rows done, which are read from the folders.
@@ -134,7 +143,10 @@ class RayEngine:
         return tasks.damaged
 
     def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """Return the chosen rows as a lazy view whose moments the workers compute; see `Engine.select_rows`."""
+        """Return the chosen rows as a lazy view whose moments the workers compute.
+
+        See `Engine.select_rows`.
+        """
         return SharedRows(vectors, chosen, self.compute_moments)
 
     def compute_moments(self, blocks: Iterator[Block], chain: bytes | None, unit: bool) -> Iterator[Moments]:
@@ -153,24 +165,30 @@ class RayEngine:
 
         sent = None if chain is None else ray.put(chain)  # once, not with each block
         tasks = (Task(f"the moments of the rows from {b.first:,}", "moments", (b, sent, unit)) for b in blocks)
-        pool, early, turn = self.pool or self._pool_for(None), {}, 0
+        pool, waiting, next_number = self.pool or self._pool_for(None), {}, 0
+
         for done in pool.run_tasks(tasks, lead=BLOCKS_AHEAD * self.count):
             if done.error is not None:
                 raise done.error
-            early[done.number] = Moments.from_arrays(done.result)
-            while turn in early:
-                yield early.pop(turn)
-                turn += 1
+            waiting[done.number] = Moments.from_arrays(done.result)
+            while next_number in waiting:
+                yield waiting.pop(next_number)
+                next_number += 1
 
     def _pool_for(self, encoder: TextEncoder | None) -> Pool:
-        """Return a pool whose workers have loaded the encoder; a pool of another encoder is closed and replaced."""
+        """Return a pool whose workers have loaded the encoder.
+
+        A pool of another encoder is closed and replaced.
+        """
         if self.pool is None or encoder is not self.encoder:
             self.close()
             self.pool, self.encoder = self._start_pool(encoder), encoder
         return self.pool
 
     def _start_pool(self, encoder: TextEncoder | None) -> Pool:
-        """Start a pool of workers that load the encoder; it rejects workers with other versions than this process.
+        """Start a pool of workers that load the encoder.
+
+        It rejects workers with other versions than this process.
 
         Raises:
             EngineError: if the encoder is behind an embeddings API.
@@ -179,12 +197,14 @@ class RayEngine:
             raise EngineError(
                 f"{encoder.name} is behind an embeddings API, whose rate limits hold in one process: use --engine local"
             )
+
         import ray
 
         mine = describe_environment(encoder)
         device = "cpu" if encoder is None else encoder.device.partition(":")[0]
         spec, prompt_name = (None, None) if encoder is None else (encoder.spec, encoder.default_prompt_name)
         actor = ray.remote(Worker).options(num_cpus=self.threads, num_gpus=int(device == "cuda"))
+
         return Pool(
             start=lambda: actor.remote(spec, prompt_name, device, self.threads),
             introduce=lambda worker: worker.introduce.remote(),
@@ -200,11 +220,14 @@ class RayEngine:
 
 
 def require_same_versions(mine: Mapping[str, Any], theirs: Introduction) -> None:
-    """Raise `EngineError`, naming the difference, unless a worker has the versions and the encoder of this process.
+    """Check that a worker has the versions and the encoder of this process.
 
     Args:
         mine: description of this process, from `describe_environment`.
         theirs: introduction of the worker.
+
+    Raises:
+        EngineError: naming the difference, if it has not.
     """
     for what, here in mine.items():
         there = theirs.described.get(what)

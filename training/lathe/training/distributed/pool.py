@@ -1,4 +1,6 @@
-"""Pool of Ray actors as workers: each does one task at a time, and one that dies is replaced.
+"""Pool of Ray actors as workers, each of which does one task at a time.
+
+One that dies is replaced.
 
             introduced, like this process          a task
 starting ───────────────────────────────► idle ◄────────────► busy
@@ -60,6 +62,7 @@ class Pool:
         self.ready: dict[Any, Introduction] = {}
         self.failed_starts = 0
         self.last_ready = time.monotonic()
+
         for _ in range(count):
             self._start_worker()
 
@@ -74,7 +77,9 @@ class Pool:
         lead: int | None = None,
         on_wait: Callable[[list[Task]], None] = lambda busy: None,
     ) -> Iterator[TaskResult]:
-        """Run all tasks on the workers; yield each as a `TaskResult` in the order in which they finish.
+        """Run all tasks on the workers, and yield each as a `TaskResult`.
+
+        They come in the order in which they finish.
 
         A task's error is part of its `TaskResult`. If a worker dies, it is replaced and its task is run again.
 
@@ -91,33 +96,42 @@ class Pool:
         queue, idle = TaskQueue(tasks, lead), list(self.ready)
         busy: dict[Any, tuple[Any, int, Task]] = {}
         while True:
-            while idle and (taken := queue.take()) is not None:
-                worker, (number, task) = idle.pop(), taken
+            # The queue gives None while its oldest task is too far behind, though tasks are left.
+            while idle and (numbered_task := queue.take()) is not None:
+                worker, (number, task) = idle.pop(), numbered_task
                 busy[getattr(worker, task.method).remote(*task.arguments)] = (worker, number, task)
+
             if idle and not busy:
                 return
+
             finished, _ = ray.wait([*busy, *self.starting], timeout=POLL_SECONDS)
             on_wait([task for _, _, task in busy.values()])
             for reference in finished:
                 if reference in self.starting:
                     idle += self._admit(reference)
                     continue
+
                 worker, number, task = busy.pop(reference)
                 try:
                     done = TaskResult(number, task, ray.get(reference))
                 except ray.exceptions.RayTaskError as error:
                     done = TaskResult(number, task, error=_worker_exception(error, task))
                 except ray.exceptions.RayError as error:
+                    # The worker died, not the task: another worker takes it, up to MAX_TRIES times.
                     self._replace(worker)
                     queue.put_back(number, task, _explain_error(error))
                     continue
+
                 queue.finish(number)
                 idle.append(worker)
                 yield done
+
             self._require_ready_worker()
 
     def _admit(self, reference: Any) -> list[Any]:
-        """Move a worker that introduced itself to `ready` and return it in a list; replace one that died and return [].
+        """Move a worker that introduced itself to `ready`, and return it in a list.
+
+        One that died is replaced, and the list is empty.
 
         Raises:
             EngineError: if the worker cannot be used, or `MAX_TRIES` workers have died as they started.
@@ -130,11 +144,13 @@ class Pool:
         except ray.exceptions.RayTaskError as error:
             raise EngineError(f"a worker cannot start: {_explain_error(error.cause or error)}") from error
         except ray.exceptions.RayError as error:
+            # A module that one worker lacks, all lack: another start would end alike.
             self.failed_starts += 1
             if self.failed_starts == MAX_TRIES or "No module named" in str(error):
                 raise EngineError(f"workers die as they start: {_explain_error(error)}") from error
             self._start_worker()
             return []
+
         self.accept(introduction)
         self.ready[worker] = introduction
         return [worker]
@@ -149,7 +165,11 @@ class Pool:
         self._start_worker()
 
     def _require_ready_worker(self) -> None:
-        """Raise `EngineError` if no worker has been ready for `START_SECONDS`."""
+        """Check that a worker has been ready within the last `START_SECONDS`.
+
+        Raises:
+            EngineError: if none has.
+        """
         if self.ready:
             self.last_ready = time.monotonic()
         elif time.monotonic() - self.last_ready > START_SECONDS:
@@ -159,7 +179,10 @@ class Pool:
             )
 
     def close(self) -> None:
-        """Kill all workers; errors are ignored, because a cluster that is gone has ended them already."""
+        """Kill all workers.
+
+        Errors are ignored, because a cluster that is gone has ended them already.
+        """
         import ray
 
         for worker in [*self.ready, *self.starting.values()]:
@@ -168,7 +191,10 @@ class Pool:
 
 
 def _worker_exception(error: Any, task: Task) -> Exception:
-    """Return the exception that a worker's method raised; an `EngineError` with advice if its memory ran out."""
+    """Return the exception that a worker's method raised.
+
+    If its memory ran out, it is an `EngineError` with advice.
+    """
     cause: Exception = error.cause or error
     if isinstance(cause, MemoryError) or "can't allocate memory" in str(cause) or OUT_OF_MEMORY in str(cause):
         return EngineError(f"a worker ran out of memory at {task.name}: {MORE_MEMORY}")
@@ -176,7 +202,10 @@ def _worker_exception(error: Any, task: Task) -> Exception:
 
 
 def _explain_error(error: Exception) -> str:
-    """Return the cause that a Ray error states, for messages; with advice if a module or memory is lacking."""
+    """Return the cause that a Ray error states, for messages.
+
+    It comes with advice if a module or memory is lacking.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if missing := next((line for line in lines if "No module named" in line), None):
         return f"{missing.partition(': ')[2] or missing}: every node needs Lathe, installed as it is here"

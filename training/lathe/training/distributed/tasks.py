@@ -44,7 +44,9 @@ class TaskResult:
 
 
 class TaskQueue:
-    """Queue of tasks in order, taken from a lazy iterable; a task whose worker died comes first again.
+    """Queue of tasks in order, taken from a lazy iterable.
+
+    A task whose worker died comes first again.
 
     Args:
         tasks: the tasks; may be lazy.
@@ -74,11 +76,13 @@ class TaskQueue:
             return self.again.pop()
         if self.lead is not None and self.unfinished and self.begun - min(self.unfinished) >= self.lead:
             return None
-        found = next(self.coming, None)
-        if found is not None:
+
+        numbered_task = next(self.coming, None)
+        if numbered_task is not None:
             self.begun += 1
-            self.unfinished.add(found[0])
-        return found
+            self.unfinished.add(numbered_task[0])
+
+        return numbered_task
 
     def finish(self, number: int) -> None:
         """Mark the task with this number as finished."""
@@ -96,9 +100,11 @@ class TaskQueue:
             EngineError: if this is the `MAX_TRIES`-th worker that died at the task.
         """
         self.tries[number] += 1
+        # A task at which several workers die is to blame itself, such as by a text that exhausts memory.
         if self.tries[number] == MAX_TRIES:
             raise EngineError(
                 f"{MAX_TRIES} workers died at {task.name}, the last one so: {why}. If their memory ran out, "
                 "take fewer workers (--workers) or machines with more of it"
             )
+
         self.again.append((number, task))

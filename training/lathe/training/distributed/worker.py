@@ -1,4 +1,7 @@
-"""Worker that encodes shards and computes moments in its own process; independent of Ray, which starts and calls it."""
+"""Worker that encodes shards and computes moments in its own process.
+
+It is independent of Ray, which starts and calls it.
+"""
 
 import os
 import platform
@@ -50,11 +53,16 @@ class Token:
         return token
 
     def require_seen(self) -> None:
-        """Raise `EngineError`, naming this machine, unless it can read the secret and write to the folder."""
+        """Check that this machine can read the secret and write to the folder.
+
+        Raises:
+            EngineError: naming this machine, if it cannot.
+        """
         try:
             seen = self.file.read_text() == self.secret and os.access(self.file.parent, os.W_OK)
         except OSError:
             seen = False
+
         if not seen:
             raise EngineError(
                 f"{socket.gethostname()} cannot write where the vectors go, {self.file.parent}: "
@@ -112,7 +120,9 @@ class Worker:
 
     @cached_property
     def encoder(self) -> Encoder | None:
-        """Encoder of the spec, None without a spec; loaded at the first access, which takes seconds.
+        """Encoder of the spec, None without a spec.
+
+        It is loaded at the first access, which takes seconds.
 
         Raises:
             EncoderError: if it cannot be loaded here.
@@ -127,7 +137,9 @@ class Worker:
         return Introduction(socket.gethostname(), os.getpid(), describe_environment(self.encoder))
 
     def encode(self, shards: Sequence[Shard], field: str, folders: Sequence[Path], token: Token) -> None:
-        """Encode shards of one file, each into its folder; a remote file is downloaded once for all of them.
+        """Encode shards of one file, each into its folder.
+
+        A remote file is downloaded once for all of them.
 
         Args:
             shards: shards of the same file.
@@ -139,13 +151,14 @@ class Worker:
             EngineError: if this machine does not see the file, or the folder of the token.
             SourceError, FitError, EngineError: see `encode_shard`.
         """
+        # Before any text is encoded: a folder that is not shared would lose the vectors.
         token.require_seen()
         file = shards[0].file
         if is_path(file) and not Path(file).exists():
             raise EngineError(f"{file} is not on {socket.gethostname()}: every node must see the source's files")
-        with open_local_copy(file, folders[0]) as found:
+        with open_local_copy(file, folders[0]) as opened:
             for shard, folder in zip(shards, folders, strict=True):
-                encode_shard(replace(shard, file=str(found)), field, self.encoder, folder)
+                encode_shard(replace(shard, file=str(opened)), field, self.encoder, folder)
 
     def moments(self, block: Block, chain: bytes | None, unit: bool) -> dict[str, NDArray[Any]]:
         """Compute the moments of a block's rows, and return them as arrays by name.
@@ -161,18 +174,24 @@ class Worker:
         rows: Any = Stacked(block.parts, block.width)[block.rows]
         if chain is not None:
             rows = self._load_chain(chain).transform(rows)
-        found = at_unit_length(as_numpy(rows)) if unit else as_numpy(rows)
-        return block_moments(found, "float64", block.first).arrays()
+        vectors = at_unit_length(as_numpy(rows)) if unit else as_numpy(rows)
+        return block_moments(vectors, "float64", block.first).arrays()
 
     def _load_chain(self, payload: bytes) -> Chain:
-        """Return the chain deserialized from `payload`; the last one is cached, because many blocks use the same."""
+        """Return the chain deserialized from `payload`.
+
+        The last one is cached, because many blocks use the same.
+        """
         if self.chain is None or payload != self.payload:
             self.payload, self.chain = payload, deserialize_chain(payload)
         return self.chain
 
 
 def describe_environment(encoder: TextEncoder | None) -> dict[str, Any]:
-    """Return versions of packages and Python, and the encoder's description; all processes of a fit must agree."""
+    """Describe versions of packages and Python, and the encoder.
+
+    All processes of a fit must agree.
+    """
     packages = ("lathe-training", "torch", "numpy", "transformers", "tokenizers", "sentence-transformers")
     about = {package: version(package) for package in packages} | {"python": platform.python_version()}
     return about | {"encoder": None if encoder is None else encoder.describe()}

@@ -48,7 +48,7 @@ def sort_longest_first(lengths: Sequence[int]) -> list[int]:
 
 
 def split_padded_batches(lengths: Sequence[int], budget: int, slack: int) -> Iterator[slice]:
-    """Divide texts that are sorted by length into batches; yield each as a slice of at least one text.
+    """Divide texts that are sorted by length into batches, each a slice of at least one text.
 
     A batch ends before its padded tokens exceed the budget, or its padding the slack.
 
@@ -58,33 +58,39 @@ def split_padded_batches(lengths: Sequence[int], budget: int, slack: int) -> Ite
         slack: maximum tokens of padding in a batch; less padding costs less than another forward pass.
     """
     start = padding = 0
-    for place, length in enumerate(lengths):
+    for position, length in enumerate(lengths):
         width = lengths[start]
         padding += width - length
-        if place > start and ((place - start + 1) * width > budget or padding > slack):
-            yield slice(start, place)
-            start, padding = place, 0
+        if position > start and ((position - start + 1) * width > budget or padding > slack):
+            yield slice(start, position)
+            start, padding = position, 0
+
     if lengths:
         yield slice(start, len(lengths))
 
 
 def split_unpadded_batches(lengths: Sequence[int], budget: int) -> Iterator[slice]:
-    """Divide texts in the order given into batches of at most `budget` tokens, without padding; yield each as a slice.
+    """Divide texts into batches of at most `budget` tokens without padding, each a slice.
+
+    The order of the texts is kept.
 
     A batch has at least one text, even if that exceeds the budget.
     """
     start = tokens = 0
-    for place, length in enumerate(lengths):
+    for position, length in enumerate(lengths):
         tokens += length
-        if place > start and tokens > budget:
-            yield slice(start, place)
-            start, tokens = place, length
+        if position > start and tokens > budget:
+            yield slice(start, position)
+            start, tokens = position, length
+
     if lengths:
         yield slice(start, len(lengths))
 
 
 def split_features(features: Features, budget: int, slack: int, padding_side: str) -> Iterator[Batch]:
-    """Divide texts tokenized together into batches by their true lengths; yield them without columns of mere padding.
+    """Divide texts tokenized together into batches by their true lengths.
+
+    Columns that hold nothing but padding are removed.
 
     Features without an attention mask are flattened already (for flash attention) and become one batch.
 
@@ -98,17 +104,21 @@ def split_features(features: Features, budget: int, slack: int, padding_side: st
         tokens = np.diff(features["cu_seq_lens_q"].cpu().numpy()).astype(np.int64)
         yield Batch(np.arange(len(tokens)), features, tokens, int(tokens.sum()))
         return
+
+    # The tokenizer padded (texts, tokens) to the longest text of all; a batch keeps the columns of its own longest.
     mask = features["attention_mask"]
     lengths = mask.sum(1).numpy().astype(np.int64)
+    # By true length, so that neighbours need little padding.
     order = np.array(sort_longest_first(lengths.tolist()), dtype=np.int64)
-    for run in split_padded_batches(lengths[order].tolist(), budget, slack):
-        rows = order[run]
+
+    for bounds in split_padded_batches(lengths[order].tolist(), budget, slack):
+        rows = order[bounds]
         width = int(lengths[rows[0]])
         columns = slice(mask.shape[1] - width, None) if padding_side == "left" else slice(0, width)
-        chosen = {
+        inputs = {
             name: value[torch.from_numpy(rows)][:, columns]
             if isinstance(value, torch.Tensor) and value.shape == mask.shape
             else value
             for name, value in features.items()
         }
-        yield Batch(rows, chosen, lengths[rows], width * len(rows))
+        yield Batch(rows, inputs, lengths[rows], width * len(rows))

@@ -1,4 +1,4 @@
-"""Chat templates: sentence-transformers wraps every text in that of an instruct model, unless it is switched off.
+"""Chat templates, in which sentence-transformers wraps every text of an instruct model unless it is switched off.
 
 A model that was not trained as an encoder with its template then gives unrelated texts similar vectors: the words of
 the template are most of what it reads.
@@ -27,7 +27,11 @@ def uses_chat_template(model: Any) -> bool:
 
 
 def remove_chat_template(model: Any, name: str) -> None:
-    """Make a loaded `SentenceTransformer` read plain texts, in place; `name` is the encoder's, for messages.
+    """Make a loaded `SentenceTransformer` read plain texts, in place.
+
+    Args:
+        model: the `SentenceTransformer`.
+        name: name of the encoder, for messages.
 
     Raises:
         EncoderError: if the model reads nothing but messages.
@@ -39,15 +43,24 @@ def remove_chat_template(model: Any, name: str) -> None:
 
 
 def count_template_tokens(model: Any) -> int:
-    """Return the tokens that the chat template of a loaded `SentenceTransformer` adds to a text; 0 without one."""
+    """Count the tokens that the chat template of a loaded `SentenceTransformer` adds to a text.
+
+    The count is 0 without a template.
+    """
     if not uses_chat_template(model):
         return 0
+    # The shortest text tells them apart: whatever it has beyond its own tokens comes from the template.
     plain = model.tokenizer(["."], truncation=False, verbose=False)["input_ids"][0]
     return max(int(model.preprocess(["."])["input_ids"].shape[-1]) - len(plain), 0)
 
 
 def describe_chat_template(name: str, tokens: int | None = None) -> str:
-    """Return the warning about an encoder's chat template, with the tokens that it adds to each text if known."""
+    """Build the warning that an encoder wraps its texts in a chat template.
+
+    Args:
+        name: name of the encoder.
+        tokens: tokens that the template adds to each text; None if unknown.
+    """
     added = "" if tokens is None else f", {tokens} tokens more each"
     return (
         f"{name} wraps its texts in the chat template of an instruct model{added}; unless it was trained with that, "
@@ -56,7 +69,9 @@ def describe_chat_template(name: str, tokens: int | None = None) -> str:
 
 
 def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
-    """Return whether the files of a model say that texts are wrapped in a chat template; the model is not loaded.
+    """Return whether the files of a model say that its texts are wrapped in a chat template.
+
+    The model is not loaded.
 
     A model that sentence-transformers saved lists its modalities, or is of a version before them; others get a template
     if their tokenizer has one.
@@ -70,12 +85,16 @@ def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
         return isinstance(saved, dict) and MESSAGE in (saved.get("modality_config") or {})
     if any(read(file) is not None for file in TEMPLATE_FILES):
         return True
+
     tokenizer = _parse(read("tokenizer_config.json"))
     return isinstance(tokenizer, dict) and bool(tokenizer.get("chat_template"))
 
 
 def _parse(content: bytes | None) -> Any:
-    """Parse the content of a JSON file; return None if there is none or it is damaged, which loading reports."""
+    """Parse the content of a JSON file.
+
+    The result is None if there is no file or it is damaged, which loading reports.
+    """
     try:
         return None if content is None else json.loads(content)
     except (ValueError, RecursionError):

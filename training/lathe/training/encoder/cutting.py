@@ -96,7 +96,9 @@ class _Tokens:
 
 
 class TextCutter:
-    """Truncation of texts to what a model reads, with unchanged vectors; not thread-safe, like the tokenizer.
+    """Truncation of texts to what a model reads, with unchanged vectors.
+
+    Not thread-safe, like the tokenizer.
 
     If a tokenizer merges unknown letters or white space beyond the longest token of any vocabulary, the search for a
     cut goes as far as the merged characters do. Two kinds of text may give other vectors than the whole text: those
@@ -120,7 +122,9 @@ class TextCutter:
         self.only_whole_words = type(model).__name__ == "WordPiece"
 
     def cut(self, text: str, prompt: str = "", side: Side = "right") -> Cut:
-        """Return the part of a text that a model reads behind a prompt, as a `Cut`; short texts are returned whole.
+        """Return the part of a text that a model reads behind a prompt.
+
+        Short texts are returned whole.
 
         Args:
             text: any text; one shorter than about twice what the model reads is not tokenized.
@@ -129,58 +133,68 @@ class TextCutter:
         """
         if len(text) <= 2 * self.part:
             return Cut(text, whole=True)
+
         before = prompt if side == "right" else ""  # far from what is kept of the right end
-        kept, rest, examined = "", _UnreadText(text, side), 0
+        kept, unread, examined = "", _UnreadText(text, side), 0
         earlier: list[int] = []
+
         while True:
+            # Lengths one above a multiple of PERIOD: see there why the parts must differ in phase.
             grown = max(len(kept), self.part) // PERIOD * PERIOD + PERIOD + 1
             if examined and examined + len(kept) + grown > self.most:
                 return Cut(kept, whole=False)
-            kept = rest.join(kept, grown)
-            if not rest.left:
+
+            kept = unread.join(kept, grown)
+            if not unread.left:
                 return Cut(kept, whole=True)
+
             examined += len(kept)
-            found = self._tokenize(before + kept)
-            if self._has_enough_tokens(found, len(before + kept), side) or self._tokens_are_stable(
-                found, earlier, before + kept, side
+            tokens = self._tokenize(before + kept)
+            if self._has_enough_tokens(tokens, len(before + kept), side) or self._tokens_are_stable(
+                tokens, earlier, before + kept, side
             ):
                 return Cut(kept, whole=False)
-            earlier = found.ids
-            kept = self._remove_long_stretches(kept, before, found, rest)
+
+            earlier = tokens.ids
+            kept = self._remove_long_stretches(kept, before, tokens, unread)
 
     def _tokenize(self, text: str) -> _Tokens:
-        found = self.tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
-        if not found.encodings:  # a tokenizer written in Python
-            return _Tokens(found["input_ids"][0], None, [])
-        encoding = found.encodings[0]
+        encoded = self.tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
+        if not encoded.encodings:  # a tokenizer written in Python
+            return _Tokens(encoded["input_ids"][0], None, [])
+        encoding = encoded.encodings[0]
         return _Tokens(encoding.ids, encoding.offsets, encoding.word_ids)
 
-    def _has_enough_tokens(self, found: _Tokens, length: int, side: Side) -> bool:
-        """Return whether a part has more tokens than the model reads, all in words that end well before the cut.
+    def _has_enough_tokens(self, tokens: _Tokens, length: int, side: Side) -> bool:
+        """Return whether a part has enough tokens in words that end well before the cut.
+
+        Enough are more than the model reads.
 
         The result is False if the tokenizer reports no offsets, and for a text cut from the left, unless the tokenizer
         is WordPiece.
 
         Args:
-            found: tokens of the part.
+            tokens: tokens of the part.
             length: characters of the part, with the prompt.
             side: the end of the text that is cut off.
         """
-        if found.spans is None or len(found.ids) <= self.wanted:
+        if tokens.spans is None or len(tokens.ids) <= self.wanted:
             return False
-        places = zip(found.words, found.spans, strict=True)
+
+        offsets = zip(tokens.words, tokens.spans, strict=True)
         if side == "right":
-            last = found.words[-1]
-            safe = sum(word != last and end <= length - SAFE_CHARACTERS for word, (_, end) in places)
+            last = tokens.words[-1]
+            safe = sum(word != last and end <= length - SAFE_CHARACTERS for word, (_, end) in offsets)
         else:
-            first = found.words[0]
+            first = tokens.words[0]
             safe = self.only_whole_words * sum(
-                word != first and start >= SAFE_CHARACTERS for word, (start, _) in places
+                word != first and start >= SAFE_CHARACTERS for word, (start, _) in offsets
             )
+
         return safe >= self.wanted
 
-    def _tokens_are_stable(self, found: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
-        """Return whether the tokens that the model reads of a part stay the same if the text is cut elsewhere.
+    def _tokens_are_stable(self, tokens: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
+        """Return whether the tokens that the model reads of a part do not depend on where the text is cut.
 
         If they do, the part is long enough: this ends the search for a cut in a text without spaces. They are compared
         with those of a part half as long, and with those of the part cut a few characters earlier. If the best
@@ -188,7 +202,7 @@ class TextCutter:
         For WordPiece the result is always False.
 
         Args:
-            found: tokens of the part.
+            tokens: tokens of the part.
             earlier: token ids of the part half as long; empty if there was none.
             part: the part, with the prompt.
             side: the end of the text that is cut off.
@@ -196,40 +210,45 @@ class TextCutter:
         read = slice(0, self.wanted) if side == "right" else slice(-self.wanted, None)
         if (
             self.only_whole_words
-            or min(len(earlier), len(found.ids)) <= self.wanted
-            or earlier[read] != found.ids[read]
+            or min(len(earlier), len(tokens.ids)) <= self.wanted
+            or earlier[read] != tokens.ids[read]
         ):
             return False
-        shorter = [part[:-count] if side == "right" else part[count:] for count in range(1, OTHER_CUTS + 1)]
-        others = self.tokenizer(shorter, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
-        return all(ids[read] == found.ids[read] for ids in others)
 
-    def _remove_long_stretches(self, kept: str, before: str, found: _Tokens, rest: "_UnreadText") -> str:
-        """Return the part without the middles of long stretches that gave at most one token, if its tokens stay equal.
+        shorter = [part[:-count] if side == "right" else part[count:] for count in range(1, OTHER_CUTS + 1)]
+        other_ids = self.tokenizer(shorter, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+        return all(ids[read] == tokens.ids[read] for ids in other_ids)
+
+    def _remove_long_stretches(self, kept: str, before: str, tokens: _Tokens, unread: "_UnreadText") -> str:
+        """Remove the middles of long stretches that gave at most one token, if the part's tokens stay equal.
 
         If they change, the part is returned unchanged. If such a stretch reaches the cut, its characters are also
-        skipped in `rest`, in place.
+        skipped in `unread`, in place.
 
         Args:
             kept: the part so far.
             before: the prompt before it, or ''.
-            found: tokens of prompt and part.
-            rest: characters not examined yet.
+            tokens: tokens of prompt and part.
+            unread: characters not examined yet.
         """
-        whole = before + kept
-        stretches = [] if found.spans is None else list(_find_long_stretches(found.spans, len(before), len(whole)))
+        text = before + kept
+        stretches = [] if tokens.spans is None else list(_find_long_stretches(tokens.spans, len(before), len(text)))
         if not stretches:
             return kept
+
         parts, end = [], 0
         for start, stop in stretches:
-            parts.append(whole[end : start + STRETCH // 2])
+            parts.append(text[end : start + STRETCH // 2])
             end = stop - STRETCH // 2
-        shorter = "".join([*parts, whole[end:]])
-        if self._tokenize(shorter).ids != found.ids:
+
+        shorter = "".join([*parts, text[end:]])
+        if self._tokenize(shorter).ids != tokens.ids:
             return kept
+
         for start, stop in stretches:
-            if (stop == len(whole)) if rest.side == "right" else (start == 0):
-                rest.skip(set(whole[start:stop]))
+            if (stop == len(text)) if unread.side == "right" else (start == 0):
+                unread.skip(set(text[start:stop]))
+
         return shorter[len(before) :]
 
 
@@ -252,19 +271,23 @@ class _UnreadText:
 
     def join(self, kept: str, count: int) -> str:
         """Consume up to `count` of the next characters, and return the part with them attached at its cut side."""
-        more = self.peek(count)
-        self.left -= len(more)
-        return kept + more if self.side == "right" else more + kept
+        characters = self.peek(count)
+        self.left -= len(characters)
+        return kept + characters if self.side == "right" else characters + kept
 
     def skip(self, characters: set[str]) -> None:
-        """Consume the next characters as long as they are in the set; do nothing if it exceeds `STRETCH_ALPHABET`."""
+        """Consume the next characters as long as they are in the set.
+
+        Nothing is consumed if the set exceeds `STRETCH_ALPHABET`.
+        """
         if len(characters) > STRETCH_ALPHABET:
             return
-        some = "".join(characters)
-        while more := self.peek(MAX_EXAMINED):
-            other = more.lstrip(some) if self.side == "right" else more.rstrip(some)
-            self.left -= len(more) - len(other)
-            if other:
+
+        stretch = "".join(characters)
+        while upcoming := self.peek(MAX_EXAMINED):
+            beyond = upcoming.lstrip(stretch) if self.side == "right" else upcoming.rstrip(stretch)
+            self.left -= len(upcoming) - len(beyond)
+            if beyond:
                 return
 
 
@@ -276,17 +299,20 @@ def _find_long_stretches(spans: Sequence[tuple[int, int]], start: int, stop: int
         start: offset at which the search begins.
         stop: end of the text.
     """
-    for first, last in [*spans, (stop, stop)]:
-        begin = max(first, start)
+    for begins, ends in [*spans, (stop, stop)]:
+        begin = max(begins, start)
         if begin - start > STRETCH:
             yield start, begin
-        if last - begin > STRETCH:
-            yield begin, last
-        start = max(start, last)
+        if ends - begin > STRETCH:
+            yield begin, ends
+        start = max(start, ends)
 
 
 def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None:
-    """Return a part of a long text that surely holds all a model reads, judged by its number of words; else None.
+    """Return a part of a long text whose words are enough to hold all that a model reads.
+
+    The result is None if the text is short or the part has too few words. No tokenizer is needed, so most of a long
+    text need not be sent to the process that has one.
 
     None means that the text is short or the part has too few words. No tokenizer is needed, so most of a long text need
     not be sent to the process that has one.
@@ -299,10 +325,10 @@ def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None
 
 
 def split_at_spaces(text: str) -> Iterator[str]:
-    """Yield consecutive pieces of a text, split before spaces, so that each has the same tokens alone as in the text.
+    """Split a text before spaces into consecutive pieces.
 
-    Pieces have at least `PIECE` characters, except for the last, and at most `LONGEST_PIECE`, where no space comes
-    before. An empty text is one empty piece.
+    Each piece has the same tokens alone as in the text. Pieces have at least `PIECE` characters, except for the last,
+    and at most `LONGEST_PIECE`, where no space comes before. An empty text is one empty piece.
     """
     start = 0
     while len(text) - start > PIECE:
@@ -310,12 +336,13 @@ def split_at_spaces(text: str) -> Iterator[str]:
         stop = space.start() if space else start + LONGEST_PIECE
         yield text[start:stop]
         start = stop
+
     if start < len(text) or not text:
         yield text[start:]
 
 
 def build_too_long_error(place: int, text: str, encoder: str, max_length: int) -> TooLongError:
-    """Build the error for a text that is so long that it is not even tokenized whole.
+    """Build the error for a text that is too long to be tokenized whole.
 
     Args:
         place: position of the text in the input.

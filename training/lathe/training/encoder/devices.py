@@ -2,7 +2,7 @@
 
 
 def best_device() -> str:
-    """Return the default torch device: 'cuda' if available, else 'mps' if available, else 'cpu'."""
+    """Return the default torch device: CUDA if available, else MPS, else the CPU."""
     import torch  # here, so that settings and command lines can be read without it
 
     if torch.cuda.is_available():
@@ -11,9 +11,16 @@ def best_device() -> str:
 
 
 def require_device(device: str | None) -> None:
-    """Raise `ValueError` if a CUDA or MPS device is named that torch does not find here; None and others pass."""
+    """Check that torch finds a CUDA or MPS device on this machine.
+
+    Other devices and None pass.
+
+    Raises:
+        ValueError: if the device is not available.
+    """
     if device is None or device == "cpu":
         return
+
     import torch
 
     kind, _, index = device.partition(":")

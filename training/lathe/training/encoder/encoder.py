@@ -106,7 +106,17 @@ class Encoder(PromptedEncoder):
     """
 
     def __init__(self, spec: EncoderSpec, device: str | None = None, batch_tokens: int | None = None) -> None:
-        """Load the model, which takes seconds, and the network for a Hub id that is not cached.
+        """Load the model, which takes seconds.
+
+        A Hub id that is not cached is downloaded. The C allocator of the process is set to keep freed blocks.
+
+        Args:
+            spec: model and settings.
+            device: torch device; None chooses the default.
+            batch_tokens: tokens of one forward pass, padding included; None chooses by device and dtype.
+
+        Raises:
+            EncoderError: if the model cannot be loaded, or gives NaN or inf for ordinary texts in its dtype.
 
         The C allocator of the process is set to keep freed blocks.
 
@@ -126,29 +136,38 @@ class Encoder(PromptedEncoder):
         on_cpu = BATCH_TOKENS[self.spec.dtype]
         self.flash = choose_attention(spec, device) == "flash_attention_2"
         self.batch_tokens = batch_tokens or (on_cpu if self.device == "cpu" else DEVICE_BATCH_TOKENS)
+
         if self.flash:
             self.batch_tokens = max(1, self.batch_tokens // WINDOW_BATCHES)  # flattened windows are one batch
+
         self.slack_tokens = SLACK_TOKENS if self.device == "cpu" else self.batch_tokens // 4
         with convert_load_errors(spec):
             self._describe_model()
             self._prepare_model()
 
     def _describe_model(self) -> None:
-        """Set what is known of the loaded model without running it, and log what its vectors may suffer from."""
+        """Set what is known of the loaded model without running it.
+
+        What its vectors may suffer from is logged.
+        """
         wrapped = uses_chat_template(self.model)
         if self.spec.chat_template == "off":
             remove_chat_template(self.model, self.name)
+
         self.template_tokens = count_template_tokens(self.model)
         warnings = [describe_default_pooling(self.spec, self.model, locate_model(self.spec.model))]
         if wrapped and self.spec.chat_template is None:
             warnings.append(describe_chat_template(self.name, self.template_tokens))
+
         self.warning = "; ".join(filter(None, warnings)) or None
         if self.warning:
             log.warning(self.warning)
+
         self.dimensions = int(self.model.get_embedding_dimension() or 0)
         self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
         self.prompts: dict[str, str] = dict(self.model.prompts)
         self.default_prompt_name: str | None = self.model.default_prompt_name
+        # After the template is removed: an encoder without it has other vectors, and so another fingerprint.
         self.fingerprint = compute_fingerprint(
             self.model,
             self.max_length,
@@ -157,31 +176,39 @@ class Encoder(PromptedEncoder):
         )
 
     def _prepare_model(self) -> None:
-        """Convert the loaded model to the dtype of the spec, choose how its batches are padded, and run it once."""
+        """Prepare the loaded model for encoding, and run it once.
+
+        It is converted to the dtype of the spec, and how its batches are padded is chosen.
+        """
         self.transformer, *self.heads = self.model
         for module in self.heads:
             module.float()
+
         if not self.static and all(type(module).__module__.startswith(LIBRARY) for module in self.heads):
             # With padding on the left, positions depend on the other texts of a batch. A module of a model's own may
             # take the last token from the end, and keeps its side.
             self.model.tokenizer.padding_side = "right"
+
+        # Set before the first encoding, which `_convert_and_compare` does.
         self.vocabulary = find_smaller_vocabulary(self.model)
         self.cutter = self.make_cutter()
         self.first_position = 0
         self.padded_attention: str | None = None
+
         try:
             self.agreement = self._convert_and_compare()
         except NotFiniteError as error:
             raise error.at(
                 f"the encoder {self.name} cannot be used, as {PROBES[error.position or 0]!r} shows"
             ) from None
+
         if self.spec.compile:
             model = self.transformer.auto_model  # its forward is called by name, past what Module.compile sets
             model.forward = torch.compile(model.forward, dynamic=True)
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of its weights and buffers."""
+        """Bytes of the model's weights and buffers."""
         return sum(tensor.nbytes for tensor in self.model.state_dict().values())
 
     @property
@@ -190,19 +217,24 @@ class Encoder(PromptedEncoder):
         return not hasattr(self.transformer, "auto_model")
 
     def make_cutter(self) -> TextCutter | None:
-        """Build the `TextCutter` of the model's tokenizer and limit; return None for a static model without a limit."""
+        """Build the `TextCutter` of the model's tokenizer and limit.
+
+        The result is None for a static model without a limit.
+        """
         if not self.static:
             return TextCutter(self.model.tokenizer, self.max_length)
+
         limit = getattr(self.model.tokenizer, "truncation", None)  # some have one in their tokenizer's file
         if limit is None:
             return None
+
         from transformers import PreTrainedTokenizerFast
 
-        own = PreTrainedTokenizerFast(tokenizer_object=self.model.tokenizer)
-        return TextCutter(own, limit["max_length"])
+        wrapped = PreTrainedTokenizerFast(tokenizer_object=self.model.tokenizer)
+        return TextCutter(wrapped, limit["max_length"])
 
     def _convert_and_compare(self) -> Agreement | None:
-        """Convert the transformer to the spec's dtype, without padding if possible; return the agreement with float32.
+        """Convert the transformer to the spec's dtype and measure how well its vectors agree with float32.
 
         If padding changes the vectors, batches will hold texts of equal lengths only. On a CPU, with `attention` at
         `auto`, padding is left out if the vectors stay the same; `first_position` and `padded_attention` are then set.
@@ -212,16 +244,21 @@ class Encoder(PromptedEncoder):
         if large or self.flash:  # neither can run in float32
             convert_dtype(self.transformer, getattr(torch, self.spec.dtype))
             return None
+
         self.transformer.float()
+        # `reference` and `padded` are (probes, d): each probe alone, and all in padded batches.
         reference = padded = self.encode(PROBES).vectors
         if not self.static:
             reference = np.concatenate([self.encode([probe]).vectors for probe in PROBES])
+
         if np.abs(padded - reference).max() > MAX_BATCH_DIFFERENCE:
             self.slack_tokens = 0
+
         if self.device == "cpu" and self.spec.attention == "auto":
-            found = try_unpadding(self.model, PROBES)
-            if found is not None:
-                self.first_position, self.padded_attention = found
+            unpadded = try_unpadding(self.model, PROBES)
+            if unpadded is not None:
+                self.first_position, self.padded_attention = unpadded
+
         convert_dtype(self.transformer, getattr(torch, self.spec.dtype))
 
         def compare() -> Agreement:
@@ -229,11 +266,12 @@ class Encoder(PromptedEncoder):
 
         if self.spec.compile or self.spec.trust_remote_code:  # compilers and a model's own code expect its own layers
             return compare()
+
         return try_packing(self.transformer, compare) or compare()
 
     @property
     def unpadded(self) -> bool:
-        """Whether batches go through the model without padding; see `lathe.training.encoder.unpadding`."""
+        """Whether batches go through the model without padding."""
         return self.padded_attention is not None
 
     def restore_model(self) -> None:
@@ -244,7 +282,9 @@ class Encoder(PromptedEncoder):
             self.padded_attention = None
 
     def describe(self) -> dict[str, Any]:
-        """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata.
+        """Describe the encoder as a dict for the artifact's metadata.
+
+        Keys are those of the spec, with `fingerprint`, `dimensions`, `max_length` and `prompts` of the model.
 
         Where the model completes the spec, `given` holds what the spec says.
         """
@@ -265,7 +305,9 @@ class Encoder(PromptedEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts to vectors `(n, d)` float32 in the order given; texts of similar length share a batch.
+        """Encode texts to vectors `(n, d)` float32 in the order given.
+
+        Texts of similar length share a batch.
 
         Args:
             texts: any number of strings.
@@ -285,21 +327,25 @@ class Encoder(PromptedEncoder):
         """
         if isinstance(texts, str):
             raise EncoderError(f"texts are a list of strings, not one string: [{texts!r:.80}]")
+
         require_unicode(texts)
         prompt = self.prompt(prompt_name)
         pieces = self.divide(texts, prompt, long_text or self.spec.long_text)
+        # Batches come longest first; `rows` puts their vectors `(b, d)` back in the order of the pieces.
         vectors = np.empty((len(pieces.texts), self.dimensions), dtype=np.float32)
         tokens, cut = (np.zeros(len(pieces.texts), dtype=np.int64) for _ in range(2))
         done = padded = 0
         batches = self.batches(pieces.texts, prompt, truncation_side)
+
         with closing(self._run_batches(batches, normalize)) as results:
-            for rows, batch, found in results:
-                vectors[rows], tokens[rows] = found.cpu().numpy(), batch.tokens
+            for rows, batch, embeddings in results:
+                vectors[rows], tokens[rows] = embeddings.cpu().numpy(), batch.tokens
                 cut[rows] = 0 if batch.cut is None else batch.cut
                 padded += batch.padded
                 done += len(rows)
                 if on_batch:
                     on_batch(done * len(texts) // len(pieces.texts))
+
         joined, counts = pieces.join(torch.from_numpy(vectors), tokens, normalize)
         return Encoding(require_finite(joined.numpy(), self.spec), counts, padded, pieces.join_cut(cut))
 
@@ -311,7 +357,9 @@ class Encoder(PromptedEncoder):
         positions: Sequence[int] | None = None,
         limit: int | None = None,
     ) -> Pieces:
-        """Return texts as pieces that the model reads: whole, or with `long_text` "mean" in chunks.
+        """Divide texts into the pieces that the model reads.
+
+        A piece is a whole text, or with `long_text` "mean" one of its chunks.
 
         Args:
             texts: the texts.
@@ -326,14 +374,17 @@ class Encoder(PromptedEncoder):
         """
         if texts and long_text == "error":
             self.require_short(texts, prompt or "", positions)
+
         if long_text != "mean" or not texts or self.cutter is None:  # a static model without a limit reads all
             return Pieces.whole(texts)
+
         tokenizer, max_length = self.cutter.tokenizer, self.cutter.wanted - 1
         if self.static:
-            taken = len(tokenizer(prompt or "", add_special_tokens=False)["input_ids"])
+            prompt_tokens = len(tokenizer(prompt or "", add_special_tokens=False)["input_ids"])
         else:
-            taken = int(self.model.preprocess(["."], prompt=prompt)["input_ids"].shape[-1]) - 1 + MARGIN_TOKENS
-        return split_texts(texts, tokenizer, max_length - taken, self.name, positions, limit)
+            prompt_tokens = int(self.model.preprocess(["."], prompt=prompt)["input_ids"].shape[-1]) - 1 + MARGIN_TOKENS
+
+        return split_texts(texts, tokenizer, max_length - prompt_tokens, self.name, positions, limit)
 
     def batches(
         self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"
@@ -350,8 +401,8 @@ class Encoder(PromptedEncoder):
         estimates = [estimate_tokens(text, self.max_length) for text in texts]
         order = np.array(sort_longest_first(estimates), dtype=np.int64)
         window_tokens = WINDOW_BATCHES * self.batch_tokens
-        for run in split_padded_batches([estimates[index] for index in order], window_tokens, slack=window_tokens):
-            window = order[run]
+        for bounds in split_padded_batches([estimates[index] for index in order], window_tokens, slack=window_tokens):
+            window = order[bounds]
             for batch in self.tokenize([texts[index] for index in window], prompt, truncation_side):
                 yield window[batch.rows], batch
 
@@ -370,7 +421,7 @@ class Encoder(PromptedEncoder):
             yield from ((rows, batch, vectors) for (rows, batch), vectors in results)
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
-        """Cut long texts to what the model reads, tokenize them behind the prompt, and divide them into batches.
+        """Tokenize texts behind a prompt, cut to what the model reads, and divide them into batches.
 
         For a static model all texts are one batch; for others the tokenizer's truncation side stays changed.
         """
@@ -392,34 +443,44 @@ class Encoder(PromptedEncoder):
         if self.cutter is None:
             totals = batch.tokens * np.array([sizes[row] for row in batch.rows])
             return replace(batch, cut=totals.astype(np.int64) - batch.tokens)
+
         full = np.flatnonzero(batch.tokens >= self.cutter.wanted - 1)
         if not len(full):
             return batch
+
         rows = batch.rows[full]
         ids = self.cutter.tokenizer([(prompt or "") + texts[row] for row in rows], truncation=False, verbose=False)
-        counts = [len(some) + self.template_tokens for some in ids["input_ids"]]
+        counts = [len(tokens) + self.template_tokens for tokens in ids["input_ids"]]
+        # Only a part of a long text was tokenized: its tokens are scaled up to the whole text.
         totals = np.array([count * sizes[row] for count, row in zip(counts, rows, strict=True)])
         cut = np.zeros(len(batch.rows), dtype=np.int64)
         cut[full] = np.maximum(totals.astype(np.int64) - batch.tokens[full], 0)
+
         return replace(batch, cut=cut)
 
     def _tokenize_cut(self, texts: list[str], prompt: str | None, truncation_side: Side) -> list[Batch]:
-        """Tokenize texts that are cut to what the model reads, and divide them into batches; see `tokenize`."""
+        """Tokenize texts that are cut to what the model reads, and divide them into batches."""
         if self.static:  # it takes its tokens in a row
             features = self._tokenize_pieces(texts, prompt)
             self._require_known_tokens(features)
             ends = [*features["offsets"][1:].tolist(), len(features["input_ids"])]
             tokens = np.diff([0, *ends]).astype(np.int64)
             return [Batch(np.arange(len(texts)), features, tokens, int(tokens.sum()))]
+
         self.model.tokenizer.truncation_side = truncation_side
         features = self.model.preprocess(texts, prompt=prompt)
         self._require_known_tokens(features)
         if self.unpadded:
             return list(split_flat_batches(features, self.batch_tokens, self.first_position))
+
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
 
     def _require_known_tokens(self, features: Features) -> None:
-        """Raise `UnknownTokenError` for a token that the tokenizer has, but the model no vector for."""
+        """Check that the model has a vector for every token of its input.
+
+        Raises:
+            UnknownTokenError: if the tokenizer gives a token that the model has no vector for.
+        """
         if self.vocabulary is None or not features["input_ids"].numel():
             return
         highest = int(features["input_ids"].max())
@@ -429,7 +490,9 @@ class Encoder(PromptedEncoder):
             raise UnknownTokenError(f"a text has the token {token!r}, for which {self.name} has no vector")
 
     def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
-        """Return the part of a text that the model reads, as a `Cut`; short texts are returned whole.
+        """Return the part of a text that the model reads.
+
+        Short texts are returned whole.
 
         A static model with a limit of its own is cut at the end that its tokenizer names, whatever `truncation_side`;
         one without a limit reads `STATIC_CHARACTERS` characters.
@@ -445,22 +508,26 @@ class Encoder(PromptedEncoder):
             return self.cutter.cut(text, prompt or "", truncation_side)
         if len(text) <= STATIC_CHARACTERS:
             return Cut(text, whole=True)
+
         part = text[:STATIC_CHARACTERS] if truncation_side == "right" else text[-STATIC_CHARACTERS:]
         return Cut(part, whole=False)
 
     def _tokenize_pieces(self, texts: list[str], prompt: str | None) -> Features:
-        """Tokenize texts for a static model and return its input; long texts are tokenized in pieces to limit memory.
+        """Tokenize texts for a static model and return its input.
+
+        Long texts are tokenized in pieces to limit memory.
 
         Tokenizing a text of a megabyte at once takes 300 MB.
         """
         if self.cutter is not None or all(len(text) <= PIECE for text in texts):
             features: Features = self.model.preprocess(texts, prompt=prompt)
             return features
+
         ids = [
             torch.cat([self.model.preprocess([piece])["input_ids"] for piece in split_at_spaces((prompt or "") + text)])
             for text in texts
         ]
-        starts = np.cumsum([0, *(len(some) for some in ids[:-1])])
+        starts = np.cumsum([0, *(len(tokens) for tokens in ids[:-1])])
         return {"input_ids": torch.cat(ids), "offsets": torch.from_numpy(starts)}
 
     @torch.inference_mode()
@@ -478,7 +545,10 @@ class Encoder(PromptedEncoder):
         return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
 
     def run_transformer(self, batch: Batch) -> dict[str, Any]:
-        """Run one batch through the transformer alone, on its device; return its output, with float32 embeddings."""
+        """Run one batch through the transformer alone, on its device, and return its output.
+
+        Embeddings in the output are float32.
+        """
         device = self.model.device
         on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
         features: dict[str, Any] = self.transformer(on_device)
@@ -488,7 +558,7 @@ class Encoder(PromptedEncoder):
         return features
 
     def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:
-        """Raise `TooLongError` for the first text that has, with the prompt, more tokens than the encoder reads.
+        """Check that the texts, with the prompt, have no more tokens than the encoder reads.
 
         Static models with a limit of their own are not checked.
 
@@ -496,21 +566,26 @@ class Encoder(PromptedEncoder):
             texts: the texts.
             prompt: text put before each.
             places: positions of the texts in the user's input, for messages; None counts them from 0.
+
+        Raises:
+            TooLongError: for the first text that is too long.
         """
         if self.static and self.cutter is not None:
             return
+
         cuts = [self.cut(text, prompt) for text in texts]
         counts = [0] * len(texts)
         if not self.static:
             ids = self.model.tokenizer([prompt + cut.text for cut in cuts], truncation=False, verbose=False)[
                 "input_ids"
             ]
-            counts = [len(some) + self.template_tokens for some in ids]
-        for place, text, cut, count in zip(places or range(len(texts)), texts, cuts, counts, strict=True):
+            counts = [len(token_ids) + self.template_tokens for token_ids in ids]
+
+        for position, text, cut, count in zip(places or range(len(texts)), texts, cuts, counts, strict=True):
             if not cut.whole:
-                raise build_too_long_error(place, text, self.name, self.max_length)
+                raise build_too_long_error(position, text, self.name, self.max_length)
             if count > self.max_length:
                 raise TooLongError(
-                    f"input {place} has {count} tokens, {self.name} reads {self.max_length}; "
+                    f"input {position} has {count} tokens, {self.name} reads {self.max_length}; "
                     "shorten it or allow truncation"
                 )

@@ -11,7 +11,7 @@ import torch
 def compute_fingerprint(
     model: Any, max_length: int, prompts: Mapping[str, str], without_chat_template: bool = False
 ) -> str:
-    """Return a hash of a model's weights, modules, maximum length and prompts, as 32 hexadecimal digits.
+    """Hash a model's weights, modules, maximum length and prompts to 32 hexadecimal digits.
 
     `without_chat_template` says that the model's chat template was switched off, which gives other vectors.
 
@@ -22,14 +22,16 @@ def compute_fingerprint(
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
-    rest = {
+
+    settings = {
         "modules": [_describe_module(module) for module in model],
         "max_length": max_length,
         "prompts": prompts,
     }
     if without_chat_template:
-        rest["chat_template"] = "off"
-    digest.update(json.dumps(rest, sort_keys=True).encode())
+        settings["chat_template"] = "off"
+
+    digest.update(json.dumps(settings, sort_keys=True).encode())
     return digest.hexdigest()[:32]
 
 
@@ -39,9 +41,9 @@ def _describe_module(module: Any) -> str:
     These are its class, pooling mode and activation, and whether prompts are pooled, texts put in lower case, and
     inputs added to outputs.
     """
-    words = f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}"
-    words += "" if getattr(module, "include_prompt", True) else " without prompt"
-    words += " in lower case" if getattr(module, "do_lower_case", False) else ""
-    words += " residual" if getattr(module, "use_residual", False) else ""
+    description = f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}"
+    description += "" if getattr(module, "include_prompt", True) else " without prompt"
+    description += " in lower case" if getattr(module, "do_lower_case", False) else ""
+    description += " residual" if getattr(module, "use_residual", False) else ""
     activation = getattr(module, "activation_function", None)
-    return words if activation is None else f"{words} {type(activation).__name__}"
+    return description if activation is None else f"{description} {type(activation).__name__}"

@@ -1,4 +1,7 @@
-"""Check that an encoder's vectors are finite: NaN and inf are errors of their texts, never vectors."""
+"""Check that an encoder's vectors are finite.
+
+NaN and inf are errors of their texts, never vectors.
+"""
 
 from collections.abc import Sequence
 
@@ -12,7 +15,7 @@ from lathe.training.errors import NotFiniteError
 def require_finite(
     vectors: NDArray[np.float32], spec: EncoderSpec, positions: Sequence[int] | None = None
 ) -> NDArray[np.float32]:
-    """Return the vectors `(n, d)` of texts if all numbers are finite.
+    """Return vectors `(n, d)` unchanged if all their numbers are finite.
 
     Args:
         vectors: output of the encoder.
@@ -25,6 +28,7 @@ def require_finite(
     finite = np.isfinite(vectors).all(axis=1)
     if finite.all():
         return vectors
+
     row = int((~finite).argmax())
     advice = "; float16 overflows beyond 65,504: set the encoder's dtype to bfloat16 or float32"
     raise NotFiniteError(

@@ -21,7 +21,9 @@ KNOWN_PROMPTS: tuple[tuple[str, Mapping[str, str]], ...] = (
 
 
 def find_missing_prompts(model: str, prompts: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the prompts that a model is known to need, by its name; empty if it has any, or is not known.
+    """Return the prompts that a model is known to need, by its name.
+
+    The result is empty if the model has any prompt, or is not known.
 
     Args:
         model: hub id or folder of the model.
@@ -30,4 +32,4 @@ def find_missing_prompts(model: str, prompts: Mapping[str, str]) -> Mapping[str,
     if any(prompts.values()):
         return {}
     name = model.rstrip("/").rpartition("/")[2].lower()
-    return next((needed for pattern, needed in KNOWN_PROMPTS if re.search(pattern, name)), {})
+    return next((known for pattern, known in KNOWN_PROMPTS if re.search(pattern, name)), {})

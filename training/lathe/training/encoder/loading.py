@@ -1,4 +1,7 @@
-"""Loading of sentence-transformers models; no other module loads them."""
+"""Loading of sentence-transformers models.
+
+No other module loads them.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -37,7 +40,7 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
 
 
 def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
-    """Load a spec's `SentenceTransformer` with its layer, pooling and length; silence the libraries' logs for good.
+    """Load a spec's `SentenceTransformer` with its layer, pooling and maximum length.
 
     The model is in evaluation mode and in the dtype of its files. Log messages and progress bars of transformers and
     sentence-transformers are switched off in the whole process.
@@ -54,9 +57,11 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
     transformers_logging.set_verbosity_error()
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     attention = choose_attention(spec, device)
+
     with convert_load_errors(spec):
         located = locate_model(spec.model)
         require_loadable(spec, located)
+        # A shallower model is asked for by its config: transformers then never builds the other layers.
         model = SentenceTransformer(
             located,
             device=device,
@@ -69,12 +74,14 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
         )
         require_supported(spec, model)
         _limit_length(spec, model)
+
         if spec.pooling is not None:
             for index, module in enumerate(model):
                 if isinstance(module, PoolingModule):
                     model[index] = PoolingModule(
                         module.embedding_dimension, pooling_mode=spec.pooling, include_prompt=module.include_prompt
                     )
+
         _append_truncation(spec, model)
         return model.eval()
 
@@ -91,18 +98,22 @@ def convert_load_errors(spec: EncoderSpec) -> Iterator[None]:
 
 
 def _limit_length(spec: EncoderSpec, model: Any) -> None:
-    """Set the maximum length of a model, in place: that of the spec or its own, within the positions that it knows.
+    """Set the maximum length of a model, in place.
+
+    It is that of the spec or the model's own, within the positions that the model knows.
 
     Raises:
         EncoderError: if the model cannot read as many tokens as the spec says.
     """
     first = next(iter(model))
     positions = count_positions(first.auto_model) if hasattr(first, "auto_model") else None
-    own = model.max_seq_length
-    if own is not None and (not isinstance(own, int | float) or own <= 2):
-        raise EncoderError(f"{spec.name} has max_seq_length {own!r} in its settings; allowed are numbers above 2")
-    if positions is not None and (own is None or own > positions):
+    stated = model.max_seq_length
+    if stated is not None and (not isinstance(stated, int | float) or stated <= 2):
+        raise EncoderError(f"{spec.name} has max_seq_length {stated!r} in its settings; allowed are numbers above 2")
+
+    if positions is not None and (stated is None or stated > positions):
         model.max_seq_length = positions
+
     if spec.max_length is None:
         return
 
@@ -112,16 +123,17 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
         getattr(model.config, "max_position_embeddings", None),
         getattr(model.tokenizer, "model_max_length", None),
     )
-    most = min((limit for limit in limits if limit is not None and limit > 0), default=0)
-    if not most:
+    highest = min((limit for limit in limits if limit is not None and limit > 0), default=0)
+    if not highest:
         raise EncoderError(f"{spec.name} reads texts of any length: leave max_length out")
-    if not 2 < spec.max_length <= most:
-        raise EncoderError(f"{spec.name} reads 3 to {most} tokens, not max_length {spec.max_length}")
+    if not 2 < spec.max_length <= highest:
+        raise EncoderError(f"{spec.name} reads 3 to {highest} tokens, not max_length {spec.max_length}")
+
     model.max_seq_length = spec.max_length
 
 
 def _append_truncation(spec: EncoderSpec, model: Any) -> None:
-    """Append to a model, in place, a module that cuts vectors to the dimensions that its settings name (truncate_dim).
+    """Append a module that cuts vectors to the dimensions that the model's settings name, in place.
 
     sentence-transformers cuts them after the modules, in `encode` alone. As a module, a matrix with ones on its
     diagonal, the cut is also in exports and in what is trained.
@@ -131,19 +143,25 @@ def _append_truncation(spec: EncoderSpec, model: Any) -> None:
     """
     from sentence_transformers.base.modules import Dense
 
-    size, model.truncate_dim = model.truncate_dim, None
-    if size is None:
+    dimensions, model.truncate_dim = model.truncate_dim, None
+    if dimensions is None:
         return
-    if not isinstance(size, int) or size < 1:
-        raise EncoderError(f"{spec.name} has truncate_dim {size!r} in its settings; allowed are whole numbers from 1")
+    if not isinstance(dimensions, int) or dimensions < 1:
+        raise EncoderError(
+            f"{spec.name} has truncate_dim {dimensions!r} in its settings; allowed are whole numbers from 1"
+        )
+
     width = model.get_embedding_dimension()
-    if size < width:
-        cut = Dense(width, size, bias=False, activation_function=None, init_weight=torch.eye(size, width))
+    if dimensions < width:
+        cut = Dense(width, dimensions, bias=False, activation_function=None, init_weight=torch.eye(dimensions, width))
         model.append(cut.requires_grad_(False).to(model.device))
 
 
 def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
-    """Describe why a model cannot be loaded; for the default model, also how to get its files without the hub."""
+    """Describe why a model cannot be loaded.
+
+    For the default model, the text also says how to get its files without the hub.
+    """
     reason = " ".join(str(error).split())
     if isinstance(error, UNEXPLAINED):
         reason = f"{type(error).__name__}: {reason}"
@@ -153,7 +171,9 @@ def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
 
 
 def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
-    """Return the attention implementation to load a model with; None leaves the choice to the library.
+    """Return the attention implementation to load a model with.
+
+    None leaves the choice to the library.
 
     `auto` is flash attention where it is installed and the model runs in half precision on a GPU, else None.
     """
@@ -165,8 +185,11 @@ def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
 
 
 def locate_model(model: str) -> str:
-    """Return the folder of the default model if its offline package is installed; else return `model` unchanged."""
-    found = find_spec(OFFLINE_PACKAGE) if model == DEFAULT_MODEL else None
-    if found is None or not found.submodule_search_locations:
+    """Return the folder of the default model if its offline package is installed.
+
+    Any other model, and the default one without the package, is returned unchanged.
+    """
+    package = find_spec(OFFLINE_PACKAGE) if model == DEFAULT_MODEL else None
+    if package is None or not package.submodule_search_locations:
         return model
-    return str(Path(found.submodule_search_locations[0]) / "model")
+    return str(Path(package.submodule_search_locations[0]) / "model")

@@ -72,18 +72,28 @@ class Pieces:
         """
         if len(self.texts) == self.count:
             return vectors, tokens
+
         sums = np.bincount(self.owners, tokens, self.count).astype(np.int64)
+        # A text's vector is Σ tokens_i · v_i / Σ tokens_i over its chunks: weights (c,), means (n, d).
         weights = torch.from_numpy(tokens / np.maximum(sums, 1)[self.owners]).to(vectors)
         owners = torch.from_numpy(self.owners).to(vectors.device)
         means = torch.zeros((self.count, vectors.shape[1]), dtype=vectors.dtype, device=vectors.device)
         means.index_add_(0, owners, vectors * weights[:, None])
+
         if normalize:
-            several = torch.bincount(owners, minlength=self.count) > 1
-            means[several] = torch.nn.functional.normalize(means[several], dim=1)
+            divided = torch.bincount(owners, minlength=self.count) > 1
+            means[divided] = torch.nn.functional.normalize(means[divided], dim=1)
+
         return means, sums
 
     def join_cut(self, cut: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tokens of the texts that were not read `(n,)` from those of the pieces `(c,)`; chunks cut none."""
+        """Return the number of tokens of each text that were not read `(n,)`.
+
+        It is 0 for texts in chunks, of which everything is read.
+
+        Args:
+            cut: tokens that were not read of each piece `(c,)`.
+        """
         return cut if len(self.texts) == self.count else np.zeros(self.count, dtype=np.int64)
 
 
@@ -95,7 +105,9 @@ def split_texts(
     positions: Sequence[int] | None,
     limit: int | None,
 ) -> Pieces:
-    """Divide texts into chunks of at most `max_tokens` tokens; texts with fewer are one chunk, unchanged.
+    """Divide texts into chunks of at most `max_tokens` tokens.
+
+    Texts with fewer are one chunk, unchanged.
 
     Args:
         texts: the texts.
@@ -111,6 +123,7 @@ def split_texts(
     """
     if max_tokens < MIN_CHUNK_TOKENS:
         raise EncoderError(f"the prompt leaves {max(max_tokens, 0)} tokens of what {encoder} reads to a chunk")
+
     chunks: list[str] = []
     owners: list[int] = []
     for row, text in enumerate(texts):
@@ -118,13 +131,16 @@ def split_texts(
         for chunk, tokens in _split_text(text, tokenizer, max_tokens, encoder):
             chunks.append(chunk)
             owners.append(row)
+            # Counted while dividing, so that a text above the limit is refused before all of it is tokenized.
             if budget is not None:
                 budget -= tokens
                 if budget < 0:
-                    place = row if positions is None else positions[row]
+                    position = row if positions is None else positions[row]
                     raise TooLongError(
-                        f"input {place} has more than {limit:,} tokens, the most that long_text mean takes; divide it"
+                        f"input {position} has more than {limit:,} tokens, the most that long_text mean takes; "
+                        "divide it"
                     )
+
     return Pieces(chunks, np.array(owners, dtype=np.int64), len(texts))
 
 
@@ -133,39 +149,48 @@ def _split_text(text: str, tokenizer: Any, max_tokens: int, encoder: str) -> Ite
     if len(text.encode("utf-8", "surrogatepass")) <= max_tokens:  # a token has a byte at least
         yield text, 0
         return
-    start, found, overlap = 0, False, max_tokens // OVERLAP
+
+    start, divided, overlap = 0, False, max_tokens // OVERLAP
     size = max(WINDOW_CHARACTERS, 32 * max_tokens)
     while start < len(text):
         window = text[start : start + size]
         is_last = start + size >= len(text)
         spans, words = _tokenize(tokenizer, window, encoder)
-        first = fresh = 0
+        first = covered = 0
+
         while len(spans) - first > max_tokens:
             stop = _find_word_start(words, first + max_tokens, max_tokens // SEARCHED)
-            yield window[spans[first][0] : spans[stop - 1][1]], stop - fresh
-            found, fresh = True, stop
+            yield window[spans[first][0] : spans[stop - 1][1]], stop - covered
+            divided, covered = True, stop
+            # The next chunk begins within the last one, by the overlap, at the start of a word.
             first = _find_word_start(words, stop - overlap, max_tokens // SEARCHED)
+
         if is_last:
-            if len(spans) > fresh or not found:
-                yield (window[spans[first][0] :] if found else window), len(spans) - fresh
+            if len(spans) > covered or not divided:
+                yield (window[spans[first][0] :] if divided else window), len(spans) - covered
             return
+
         if first == 0 and spans:  # nearly all white space, or one long word
             yield window[spans[0][0] : spans[-1][1]], len(spans)
-            found = True
+            divided = True
+
         start += spans[first][0] if first else len(window)
 
 
-def _find_word_start(words: Sequence[int | None], token: int, tokens: int) -> int:
-    """Return the first token of the word that `token` is in, if it is at most `tokens` before; else `token`."""
+def _find_word_start(words: Sequence[int | None], token: int, reach: int) -> int:
+    """Return the first token of the word that `token` is in.
+
+    The result is `token` itself if the word begins more than `reach` tokens before.
+    """
     start = token
-    while start > token - tokens and start > 1 and words[start] is not None and words[start] == words[start - 1]:
+    while start > token - reach and start > 1 and words[start] is not None and words[start] == words[start - 1]:
         start -= 1
     return start if words[start] != words[start - 1] else token
 
 
 def _tokenize(tokenizer: Any, text: str, encoder: str) -> tuple[list[tuple[int, int]], list[int | None]]:
     """Return the offsets of a text's tokens in characters, and the index of each token's word."""
-    found = tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
-    if not found.encodings:  # a tokenizer written in Python
+    encoded = tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
+    if not encoded.encodings:  # a tokenizer written in Python
         raise EncoderError(f"long_text mean needs a tokenizer that reports offsets, which that of {encoder} does not")
-    return found.encodings[0].offsets, found.encodings[0].word_ids
+    return encoded.encodings[0].offsets, encoded.encodings[0].word_ids

@@ -1,4 +1,4 @@
-"""Checks of a model before and after it is loaded: what would give wrong vectors is refused."""
+"""Checks of a model before and after it is loaded, which refuse what would give wrong vectors."""
 
 import json
 from contextlib import suppress
@@ -22,7 +22,7 @@ ADAPTER = "lora_"
 
 
 def require_loadable(spec: EncoderSpec, model: str) -> None:
-    """Raise `EncoderError` if a spec or a model's files say that sentence-transformers would not load what they mean.
+    """Check that sentence-transformers would load a model as its files mean it.
 
     It fills layers that a model lacks with random weights, and takes the means of token vectors of a reranker or a
     sparse encoder. The files are read, perhaps from the Hub.
@@ -30,10 +30,14 @@ def require_loadable(spec: EncoderSpec, model: str) -> None:
     Args:
         spec: spec of the encoder.
         model: folder or Hub id to load.
+
+    Raises:
+        EncoderError: if the spec or the files say that it would not.
     """
     if spec.upstream is not None:
         raise EncoderError(f"{spec.name} is behind an embeddings API: this takes a model that is loaded here")
 
+    # Rerankers and sparse encoders name their type there; sentence-transformers would load them all the same.
     kind = _read_settings(model, "config_sentence_transformers.json", spec).get("model_type", MODEL_TYPE)
     if kind != MODEL_TYPE:
         raise EncoderError(f"{spec.name} is a {kind}, which is not supported; models may be a {MODEL_TYPE}")
@@ -42,6 +46,7 @@ def require_loadable(spec: EncoderSpec, model: str) -> None:
             f"{spec.name} is a {MODEL2VEC} folder without modules.json, which does not say how it is read; save it "
             f"again with a {MODEL2VEC} that writes that file"
         )
+
     if spec.layer is not None:
         from transformers import AutoConfig
 
@@ -61,7 +66,7 @@ def has_modules(spec: EncoderSpec, model: str) -> bool:
 
 
 def describe_default_pooling(spec: EncoderSpec, model: Any, located: str) -> str | None:
-    """Return the warning that nothing says how a model's token vectors are pooled.
+    """Build the warning that nothing says how a model's token vectors are pooled.
 
     Returns None if something does.
 
@@ -94,11 +99,14 @@ def _read_settings(model: str, file: str, spec: EncoderSpec) -> dict[str, Any]:
 
 
 def require_supported(spec: EncoderSpec, model: Any) -> None:
-    """Raise `EncoderError` if a loaded model reads no texts here, or has not all that its vectors depend on.
+    """Check that a loaded model reads texts and has all that its vectors depend on.
 
     Args:
         spec: spec of the encoder.
         model: the `SentenceTransformer`.
+
+    Raises:
+        EncoderError: if it does not.
     """
     _require_first_module(spec, model)
     _require_prompts(spec, model)
@@ -107,7 +115,11 @@ def require_supported(spec: EncoderSpec, model: Any) -> None:
 
 
 def _require_first_module(spec: EncoderSpec, model: Any) -> None:
-    """Raise `EncoderError`, which names the module, unless a model begins with one whose texts can be read here."""
+    """Check that a model begins with a module whose texts can be read here.
+
+    Raises:
+        EncoderError: naming the module, if it cannot.
+    """
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
     first = next(iter(model))
@@ -119,13 +131,19 @@ def _require_first_module(spec: EncoderSpec, model: Any) -> None:
             f"{spec.name} begins with the module {kind}, which is not supported; models may begin with a Transformer "
             "or a StaticEmbedding"
         )
+
     modalities = getattr(first, "modality_config", {"text": None})
     if not {"text", "message"} & set(modalities):
         raise EncoderError(f"{spec.name} reads {', '.join(map(str, modalities))}, and no texts")
 
 
 def _require_prompts(spec: EncoderSpec, model: Any) -> None:
-    """Raise `EncoderError` for a prompt in a model's settings that is no text.
+    """Check that the prompts in a model's settings are texts.
+
+    A prompt that is null becomes empty.
+
+    Raises:
+        EncoderError: for a prompt that is anything else.
 
     One that is null becomes empty.
     """
@@ -146,6 +164,7 @@ def _require_weights(spec: EncoderSpec, model: Any) -> None:
     loaded = getattr(next(iter(model)), "auto_model", None)
     if loaded is None or int(transformers.__version__.split(".")[0]) < 5 or hasattr(loaded, "hf_quantizer"):
         return
+
     weights = dict(loaded.named_parameters())
     missing = [
         name

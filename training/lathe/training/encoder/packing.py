@@ -52,7 +52,9 @@ class PackedLinear(torch.nn.Module):
 
 
 def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agreement | None:
-    """Pack a model's linear layers, in place, if its vectors then agree with float32; return the agreement, else None.
+    """Pack a model's linear layers, in place, if its vectors still agree with float32.
+
+    Returns the agreement.
 
     With None, the model keeps its layers: they cannot be packed, or a vector agrees too little, or the model fails with
     packed ones, as one that uses a layer's weights itself may.
@@ -63,6 +65,7 @@ def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agr
     """
     if not can_pack(model):
         return None
+
     try:
         pack_linear_layers(model)
         agreement = compare()
@@ -70,12 +73,16 @@ def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agr
             return agreement
     except Exception:  # models fail on layers that they do not expect with whatever error comes first
         pass
+
     unpack_linear_layers(model)
     return None
 
 
 def can_pack(model: torch.nn.Module) -> bool:
-    """Return whether a model's linear layers can be packed: it is in bfloat16, on a CPU where oneDNN supports that."""
+    """Return whether a model's linear layers can be packed.
+
+    They can in bfloat16 on a CPU where oneDNN supports that.
+    """
     weight = next(model.parameters(), None)
     return (
         weight is not None
@@ -87,7 +94,9 @@ def can_pack(model: torch.nn.Module) -> bool:
 
 
 def pack_linear_layers(model: torch.nn.Module) -> None:
-    """Replace each linear layer of a model, in place, by a packed one, and join it with a GELU that follows it.
+    """Replace each linear layer of a model by a packed one, in place.
+
+    A GELU that follows a layer is joined with it.
 
     A GELU is known to follow in the classes of transformers whose layer `dense` goes through `intermediate_act_fn`, as
     in BERT, RoBERTa and MPNet. Subclasses of `torch.nn.Linear` are left as they are. A layer in several places stays
@@ -99,9 +108,12 @@ def pack_linear_layers(model: torch.nn.Module) -> None:
         for name, child in list(module._modules.items()):
             if type(child) is torch.nn.Linear:
                 gelu = ends_in_gelu and name == "dense"
+                # A layer in several places is packed once, so that its weights stay shared.
                 if (child, gelu) not in packed:
                     packed[child, gelu] = PackedLinear(child, gelu)
                 setattr(module, name, packed[child, gelu])
+
+        # The packed layer applies the GELU itself.
         if ends_in_gelu:
             module.intermediate_act_fn = torch.nn.Identity()
 
@@ -115,7 +127,10 @@ def _ends_in_gelu(module: torch.nn.Module) -> bool:
 
 
 def unpack_linear_layers(model: torch.nn.Module) -> None:
-    """Undo `pack_linear_layers` in place; do nothing to a model that is not packed."""
+    """Undo `pack_linear_layers` in place.
+
+    A model that is not packed stays as it is.
+    """
     from transformers.activations import GELUActivation
 
     unpacked: dict[PackedLinear, torch.nn.Linear] = {}

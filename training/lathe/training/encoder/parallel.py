@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 def map_in_threads(work: Callable[[T], R], items: Iterable[T]) -> Generator[tuple[T, R], None, None]:
-    """Apply a function to items in as many threads as torch uses in this one; yield items with results in order.
+    """Apply a function to items in as many threads as torch uses, and yield items with results in order.
 
     Meanwhile torch computes on one core in each thread, including this one; the end restores the setting. A single item
     gets all cores, as does every item if torch uses one thread only. Items are taken as threads become free. An error
@@ -29,21 +29,22 @@ def map_in_threads(work: Callable[[T], R], items: Iterable[T]) -> Generator[tupl
     """
     threads = torch.get_num_threads()
     following = iter(items)
-    first = list(islice(following, 2))
-    if threads == 1 or len(first) < 2:
-        for item in chain(first, following):
+    beginning = list(islice(following, 2))
+    if threads == 1 or len(beginning) < 2:
+        for item in chain(beginning, following):
             yield item, work(item)
         return
+
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(threads, "encode", torch.set_num_threads, (1,)) as pool:
-            begun: deque[tuple[T, Future[R]]] = deque()
-            for item in chain(first, following):
-                begun.append((item, pool.submit(work, item)))
-                if len(begun) > threads:  # one more than threads is queued, so that no thread is idle
-                    earlier, result = begun.popleft()
-                    yield earlier, result.result()
-            for earlier, result in begun:
-                yield earlier, result.result()
+            pending: deque[tuple[T, Future[R]]] = deque()
+            for item in chain(beginning, following):
+                pending.append((item, pool.submit(work, item)))
+                if len(pending) > threads:  # one more than threads is queued, so that no thread is idle
+                    finished, result = pending.popleft()
+                    yield finished, result.result()
+            for finished, result in pending:
+                yield finished, result.result()
     finally:
         torch.set_num_threads(threads)

@@ -1,4 +1,7 @@
-"""Positions that a model knows: a model with a vector for each position cannot read a text that has more tokens."""
+"""Positions that a model knows.
+
+A model with a vector for each position cannot read a text that has more tokens.
+"""
 
 from typing import Any
 
@@ -12,7 +15,10 @@ OTHER_INPUTS = ("vision", "visual", "image", "audio")
 
 
 def find_first_position(model: torch.nn.Module) -> int:
-    """Return the position id of a text's first token: 0, or `padding_idx` + 1 for models like RoBERTa."""
+    """Return the position id of a text's first token.
+
+    It is 0, or `padding_idx` + 1 for models like RoBERTa.
+    """
     for module in model.modules():
         padding = getattr(module, "padding_idx", None)
         if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), torch.nn.Embedding):
@@ -21,7 +27,7 @@ def find_first_position(model: torch.nn.Module) -> int:
 
 
 def count_positions(model: Any) -> int | None:
-    """Return how many tokens of a text a transformer has position vectors for.
+    """Count the tokens of a text that a transformer has position vectors for.
 
     Returns None if it needs none. Models with rotary or relative positions need none. RoBERTa, MPNet and XLM-R have
     vectors for `padding_idx` + 1 positions that no token of a text is at; BART and OPT for two.
@@ -35,6 +41,7 @@ def count_positions(model: Any) -> int | None:
         is_text = not any(word in parent for parent in parents for word in OTHER_INPUTS)
         if name in TABLES and isinstance(module, torch.nn.Embedding) and is_text:
             counts.append(module.num_embeddings - int(getattr(module, "offset", 0)))
+
     if not counts:
         return None
 
@@ -42,4 +49,5 @@ def count_positions(model: Any) -> int | None:
     stated = getattr(config, "max_position_embeddings", None)
     if isinstance(stated, int) and stated > 0:  # some tables are larger than what the model takes
         counts.append(stated)
+
     return min(counts) - find_first_position(model)

@@ -46,14 +46,20 @@ class Agreement:
 
 
 def resolve_dtype(dtype: Dtype, device: str, cpuinfo: Path = CPUINFO) -> Dtype:
-    """Return `dtype` unless it is `auto`, which means bfloat16 if the device supports it, else float32."""
+    """Return the dtype that a model runs in on a device.
+
+    `auto` means bfloat16 if the device supports it, else float32. Other dtypes are returned unchanged.
+    """
     if dtype != "auto":
         return dtype
     return "bfloat16" if has_bfloat16(device, cpuinfo) else "float32"
 
 
 def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
-    """Return whether a device supports bfloat16 without emulation; False for devices other than CUDA and CPU."""
+    """Return whether a device supports bfloat16 without emulation.
+
+    Devices other than CUDA and CPU are taken to support none.
+    """
     if device.startswith("cuda"):
         import torch  # only here: settings take the names of formats from this module
 
@@ -62,7 +68,10 @@ def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
 
 
 def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
-    """Return the instruction sets of the processor as Linux lists them; the set is empty on other systems."""
+    """Return the instruction sets of the processor as Linux lists them.
+
+    The set is empty on other systems.
+    """
     if not cpuinfo.exists():
         return set()
     lines = cpuinfo.read_text().splitlines()
@@ -71,13 +80,15 @@ def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
 
 
 def convert_dtype(model: "torch.nn.Module", dtype: "torch.dtype") -> None:
-    """Convert a model to a dtype, in place, but leave the frequencies of rotary positions in float32.
+    """Convert a model to a dtype, in place, except for the frequencies of rotary positions.
+
+    They stay in float32.
 
     `Module.to` rounds them too. In bfloat16 a position of 500 then turns a vector by up to a radian too much.
     """
-    kept = {name: buffer.float() for name, buffer in model.named_buffers() if name.endswith(FREQUENCIES)}
+    frequencies = {name: buffer.float() for name, buffer in model.named_buffers() if name.endswith(FREQUENCIES)}
     model.to(dtype)
-    for name, buffer in kept.items():
+    for name, buffer in frequencies.items():
         owner, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(owner), attribute, buffer)
 

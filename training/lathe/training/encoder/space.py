@@ -9,7 +9,9 @@ from lathe.training.digests import digest
 def compute_space_id(
     encoder_fingerprint: str | None, chain: str | None, chain_digest: str | None, dimensions: int
 ) -> str:
-    """Return an id, 24 hexadecimal digits, that two vectors share only if they may be compared.
+    """Return an id of a vector space, equal only for vectors that may be compared.
+
+    The id is 24 hexadecimal digits.
 
     Vectors of different dtypes or prompts share an id, because such vectors are meant to be compared.
 

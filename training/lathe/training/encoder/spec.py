@@ -1,4 +1,7 @@
-"""Specification of an encoder: model and settings; nothing is loaded here."""
+"""Specification of an encoder: its model and settings.
+
+Nothing is loaded here.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -43,7 +46,10 @@ UPSTREAM_PATHS: dict[UpstreamProtocol, str] = {
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Where vectors are stored, and how many bytes they may take; 0 stores none."""
+    """Where vectors are stored, and how many bytes they may take.
+
+    With 0 bytes, none are stored.
+    """
 
     folder: Path
     max_bytes: int = 10_000_000_000

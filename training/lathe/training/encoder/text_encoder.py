@@ -40,7 +40,9 @@ class Encoding:
 
 
 class TextEncoder(HasSpace, Protocol):
-    """Encoder of texts; see `lathe.training.encoder.encoder.Encoder` and `lathe.training.encoder.upstream.encoder`.
+    """Interface of an encoder of texts.
+
+    See `lathe.training.encoder.encoder.Encoder` and `lathe.training.encoder.upstream.encoder`.
 
     Attributes:
         max_length: tokens that it reads of a text, special tokens included.
@@ -61,17 +63,24 @@ class TextEncoder(HasSpace, Protocol):
         """Key under which its vectors are stored offline, see `PromptedEncoder`."""
 
     def describe(self) -> dict[str, Any]:
-        """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata."""
+        """Describe the encoder as a dict for the artifact's metadata.
+
+        Keys are those of the spec, with `fingerprint`, `dimensions`, `max_length` and `prompts`.
+        """
 
     def prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of a prompt; None takes the default prompt, and returns None if there is no default.
+        """Return the text of a prompt by its name.
+
+        None takes the default prompt, and returns None if there is no default.
 
         Raises:
             EncoderError: if there is no prompt of that name.
         """
 
     def with_default_prompt(self, prompt_name: str) -> Self:
-        """Return the same encoder with another default prompt; nothing is loaded again.
+        """Return the same encoder with another default prompt.
+
+        Nothing is loaded again.
 
         Raises:
             EncoderError: if there is no prompt of that name.
@@ -152,9 +161,9 @@ class PromptedEncoder:
             EncoderError: if there is no prompt of that name.
         """
         self.prompt(prompt_name)
-        other = copy.copy(self)
-        other.default_prompt_name = prompt_name
-        return other
+        encoder = copy.copy(self)
+        encoder.default_prompt_name = prompt_name
+        return encoder
 
 
 def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> str | None:
@@ -179,7 +188,9 @@ def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> s
 
 
 def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str | None) -> str | None:
-    """Return the name of the prompt for the texts on a side of a search; None leaves them to the default prompt.
+    """Return the name of the prompt for the texts on a side of a search.
+
+    None leaves them to the default prompt.
 
     sentence-transformers gives every model the prompts `query` and `document`, which are empty unless the model has its
     own. An empty one is returned only where a default prompt would stand before the texts instead. Without any, a
@@ -196,12 +207,17 @@ def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str 
         return with_text
     if names:
         return names[0]
-    is_of_other_side = any(default in other for of, other in SIDE_PROMPTS.items() if of != side)
+
+    is_of_other_side = any(
+        default in side_names for prompt_side, side_names in SIDE_PROMPTS.items() if prompt_side != side
+    )
     return NO_PROMPT if is_of_other_side else None
 
 
 def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) -> AnyEncoder:
-    """Return the encoder with the prompt of documents as its default; itself if it has none.
+    """Return the encoder with the prompt of documents as its default.
+
+    An encoder without such a prompt is returned unchanged.
 
     Args:
         encoder: encoder of documents, such as the rows of a source.
@@ -215,5 +231,8 @@ def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) ->
 
 
 def encode_queries(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Encode queries to vectors `(n, d)`, with the prompt of queries if the encoder has it, else the default prompt."""
+    """Encode queries to vectors `(n, d)` with the prompt of queries.
+
+    An encoder without one uses its default prompt.
+    """
     return encoder.encode(texts, find_side_prompt(encoder.prompts, "query", encoder.default_prompt_name)).vectors

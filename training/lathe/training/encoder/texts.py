@@ -1,4 +1,7 @@
-"""Check that texts are Unicode: Python's strings can hold half of a surrogate pair, which no tokenizer or API reads."""
+"""Check that texts are Unicode.
+
+Python's strings can hold half of a surrogate pair, which no tokenizer or API reads.
+"""
 
 from collections.abc import Sequence
 
@@ -6,7 +9,11 @@ from lathe.training.errors import TextError
 
 
 def require_unicode(texts: Sequence[str]) -> None:
-    """Raise `TextError` for the first text that holds a lone surrogate, such as `json.loads` makes of a cut emoji."""
+    """Check that texts hold no lone surrogate, such as `json.loads` makes of a cut emoji.
+
+    Raises:
+        TextError: for the first text that does.
+    """
     for position, text in enumerate(texts):
         try:
             text.encode()

@@ -52,7 +52,9 @@ def attend_within_texts(
     cu_seq_lens_q: torch.Tensor | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Compute scaled dot-product attention within each text of a flattened batch; return `(1, t, h, d)` and None.
+    """Compute scaled dot-product attention within each text of a flattened batch.
+
+    Returns the outputs `(1, t, h, d)`, and None in place of attention weights.
 
     Input without `cu_seq_lens_q` is padded and goes to transformers' own attention.
 
@@ -80,12 +82,16 @@ def attend_within_texts(
         return padded
     if more.get("sliding_window") is not None:
         raise CannotUnpadError
+
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     lengths = widths = cu_seq_lens_q.diff().tolist()
     learns = any(states.requires_grad for states in (query, key, value))  # masks made in inference allow no gradient
+
     if not learns and any(length % ROUND_KEYS for length in lengths):
         widths, positions = _plan_keys(tuple(lengths))
         key, value = _take_tokens(key, positions), _take_tokens(value, positions)
+
+    # One (1, h, tokens of the text, d) slice of queries, keys and values for each text.
     splits = ((query, lengths), (key, widths), (value, widths))
     columns = (torch.split(tensor, sizes, dim=2) for tensor, sizes in splits)  # slices cost a pass backwards
     grouped = key.shape[1] != query.shape[1]
@@ -100,26 +106,34 @@ def attend_within_texts(
         ).transpose(1, 2)
         for q, k, v, mask in zip(*columns, masks, strict=True)
     ]
+
     return torch.cat(attended, dim=1), None
 
 
 @lru_cache(maxsize=64)  # asked by each layer
 def _plan_keys(lengths: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
-    """Return each text's number of keys, a multiple of `ROUND_KEYS`, and the positions of all keys in the row.
+    """Plan the keys of each text of a flattened batch.
+
+    Returns each text's number of keys, a multiple of `ROUND_KEYS`, and the positions of all keys in the row.
 
     A text's last token is repeated as often as needed: tokens of another text could hold NaN.
     """
     widths = [length + -length % ROUND_KEYS for length in lengths]
     starts = np.cumsum([0, *lengths[:-1]])
     positions = [
-        start + np.minimum(np.arange(width), length - 1)
-        for start, length, width in zip(starts, lengths, widths, strict=True)
+        start + np.minimum(np.arange(keys), length - 1)
+        for start, length, keys in zip(starts, lengths, widths, strict=True)
     ]
     return widths, torch.from_numpy(np.concatenate(positions))
 
 
 def _take_tokens(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Return the states `(1, h, p, d)` of the tokens at positions `(p,)`, from those of all tokens `(1, h, t, d)`."""
+    """Select the states `(1, h, p, d)` of the tokens at some positions of a row.
+
+    Args:
+        states: states of all tokens `(1, h, t, d)`.
+        positions: positions of the tokens `(p,)`.
+    """
     _, heads, tokens, size = states.shape
     rows = states.transpose(1, 2).reshape(tokens, heads * size)  # no copy: layers put a token's heads side by side
     return rows.index_select(0, positions).view(1, len(positions), heads, size).transpose(1, 2)
@@ -127,14 +141,20 @@ def _take_tokens(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=1024)
 def _build_mask(length: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-    """Build the mask `(1, 1, 1, width)` to add to scores: 0 for the first `length` keys, -inf for the others."""
+    """Build the mask `(1, 1, 1, width)` that is added to the scores of a text's keys.
+
+    It is 0 for the first `length` keys, and -inf for the others.
+    """
     mask = torch.zeros(1, 1, 1, width, dtype=dtype)
     mask[..., length:] = -torch.inf
     return mask
 
 
 def enable_unpadded(model: Any, attention: Attention = attend_within_texts) -> None:
-    """Switch a transformer, in place, to an attention for flattened input, which is registered with transformers."""
+    """Switch a transformer to an attention for flattened input, in place.
+
+    The attention is registered with transformers.
+    """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -144,7 +164,9 @@ def enable_unpadded(model: Any, attention: Attention = attend_within_texts) -> N
 
 
 def flatten(features: Features, first_position: int) -> Features:
-    """Concatenate the tokens of padded features `(b, t)` into one row, with the bounds of the texts and position ids.
+    """Concatenate the tokens of padded features `(b, t)` into one row.
+
+    The bounds of the texts and position ids are added.
 
     A dummy text follows that fills the row up to a multiple of `ROUND_TOKENS`.
 
@@ -154,20 +176,25 @@ def flatten(features: Features, first_position: int) -> Features:
     """
     mask = features["attention_mask"].bool()
     lengths = mask.sum(1)
+    # A multiple of ROUND_TOKENS, so that few shapes need a kernel of oneDNN.
     missing = -int(lengths.sum()) % ROUND_TOKENS
+
     if missing:
         lengths = torch.cat([lengths, torch.tensor([missing])])
-    found = {
+
+    flat = {
         name: pad(value[mask], (0, missing))[None]
         if isinstance(value, torch.Tensor) and value.shape == mask.shape
         else value
         for name, value in features.items()
         if name != "attention_mask"
     }
+    # Positions start at 0 in each text: (b, t) counts, of which the mask takes the real tokens.
     positions = torch.cat([(mask.cumsum(1) - 1)[mask], torch.arange(missing)])
     bounds = pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
     longest = int(lengths.max())
-    return found | {
+
+    return flat | {
         "position_ids": positions[None] + first_position,
         "cu_seq_lens_q": bounds,
         "cu_seq_lens_k": bounds,
@@ -177,7 +204,9 @@ def flatten(features: Features, first_position: int) -> Features:
 
 
 def split_flat_batches(features: Features, budget: int, first_position: int) -> Iterator[Batch]:
-    """Divide padded texts, in their order, into flattened batches of at most `budget` tokens, or one text; yield them.
+    """Divide padded texts, in their order, into flattened batches of at most `budget` tokens.
+
+    A text with more tokens is a batch of its own.
 
     Tokens that fill a batch up to a multiple of `ROUND_TOKENS` come on top.
 
@@ -188,25 +217,27 @@ def split_flat_batches(features: Features, budget: int, first_position: int) -> 
     """
     mask = features["attention_mask"]
     lengths = mask.sum(1).numpy().astype(np.int64)
-    for run in split_unpadded_batches(lengths.tolist(), budget):
-        some = {
-            name: value[run] if isinstance(value, torch.Tensor) and value.shape == mask.shape else value
+    for bounds in split_unpadded_batches(lengths.tolist(), budget):
+        selected = {
+            name: value[bounds] if isinstance(value, torch.Tensor) and value.shape == mask.shape else value
             for name, value in features.items()
         }
-        tokens, flat = lengths[run], flatten(some, first_position)
-        yield Batch(np.arange(run.start, run.stop), flat, tokens, flat["input_ids"].shape[1])
+        tokens, flat = lengths[bounds], flatten(selected, first_position)
+        yield Batch(np.arange(bounds.start, bounds.stop), flat, tokens, flat["input_ids"].shape[1])
 
 
-def flatten_together(several: Sequence[Features], first_position: int) -> Features:
-    """Flatten the padded features of several columns of texts, such as anchors and positives, into one row of tokens.
+def flatten_together(feature_columns: Sequence[Features], first_position: int) -> Features:
+    """Flatten the padded features of several columns of texts into one row of tokens.
+
+    Columns are such as anchors and positives.
 
     The texts come column by column.
     """
-    widest = max(features["attention_mask"].shape[1] for features in several)
+    widest = max(features["attention_mask"].shape[1] for features in feature_columns)
     columns = {
-        name: torch.cat([pad(features[name], (0, widest - features[name].shape[1])) for features in several])
-        for name, value in several[0].items()
-        if isinstance(value, torch.Tensor) and value.shape == several[0]["attention_mask"].shape
+        name: torch.cat([pad(features[name], (0, widest - features[name].shape[1])) for features in feature_columns])
+        for name, value in feature_columns[0].items()
+        if isinstance(value, torch.Tensor) and value.shape == feature_columns[0]["attention_mask"].shape
     }
     return flatten(columns, first_position)
 
@@ -214,7 +245,9 @@ def flatten_together(several: Sequence[Features], first_position: int) -> Featur
 def try_unpadding(
     model: Any, probes: Sequence[str], attention: Attention = attend_within_texts
 ) -> tuple[int, str] | None:
-    """Switch a model on a CPU to flattened input, in place, if its vectors of `probes` stay the same; else return None.
+    """Switch a model on a CPU to flattened input, in place, if its vectors of `probes` stay the same.
+
+    Returns None if they do not.
 
     They are compared with the vectors of each text alone, which no padding can change. If the model is switched, the
     result is the position id of a text's first token, and the name of the previous attention implementation. If not,
@@ -228,6 +261,7 @@ def try_unpadding(
     transformer = next(iter(model))
     if model.device.type != "cpu" or not hasattr(transformer, "auto_model"):
         return None
+
     before = str(transformer.auto_model.config._attn_implementation)
     try:
         features = model.preprocess(list(probes))
@@ -240,5 +274,6 @@ def try_unpadding(
             return position, before
     except Exception:  # models fail on input they do not expect with whatever error comes first
         pass
+
     transformer.auto_model.set_attn_implementation(before)
     return None

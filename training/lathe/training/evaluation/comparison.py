@@ -1,4 +1,4 @@
-"""Is one encoder or method better than another: paired differences, within each data set and over data sets.
+"""Paired comparisons of encoders and methods, within each data set and over data sets.
 
 Within a data set, the differences of its units (units.py) are tested: would other queries, texts or pairs of the same
 kind give another verdict? Over several data sets, the differences of their scores are: would other data sets? Both
@@ -51,7 +51,10 @@ class System:
     label: str = CONTROL
 
     def describe(self, beside: "System") -> str:
-        """Return the name that tells the system from another: that of encoder, method or both."""
+        """Return the name that tells the system from another one.
+
+        It names the encoder, the method or both.
+        """
         if self.encoder == beside.encoder:
             return "the raw vectors" if self.label == CONTROL else self.label
         return self.encoder if self.label == CONTROL else f"{self.label} on {self.encoder}"
@@ -124,7 +127,7 @@ class Comparison:
 
 
 def compare_systems(grid: Grid, scores: Sequence[Score]) -> list[Comparison]:
-    """Compare each encoder with the first one, and each method with the raw vectors and with the first chain.
+    """Compare the encoders with the first one, and the methods with raw vectors and the first chain.
 
     Systems that completed no data set in common are left out.
 
@@ -132,21 +135,22 @@ def compare_systems(grid: Grid, scores: Sequence[Score]) -> list[Comparison]:
         grid: scores of the evaluation.
         scores: its `Score`s, with the values of units.
     """
-    values = {(one.encoder, one.method, one.task): one for one in scores}
-    found = []
+    by_cell = {(score.encoder, score.method, score.task): score for score in scores}
+    comparisons = []
     for baseline, compared in _list_pairs(grid):
         within = [
             verdict
             for task in grid.tasks
-            if (verdict := _compare_within(grid, values, task, baseline, compared)) is not None
+            if (verdict := _compare_within(grid, by_cell, task, baseline, compared)) is not None
         ]
         if within:
-            found.append(Comparison(baseline, compared, within, _average(within) if len(within) > 1 else None))
-    return found
+            comparisons.append(Comparison(baseline, compared, within, _average(within) if len(within) > 1 else None))
+
+    return comparisons
 
 
 def compare_scores(baseline: Array, compared: Array, difference: float) -> Interval:
-    """Return a difference in points with its 95 % interval from paired values of units.
+    """Return a difference in points with its 95 % interval, from paired values of units.
 
     The interval is Student's, of the mean of n differences. There are no bounds for one unit, or if all differences
     are equal.
@@ -159,6 +163,7 @@ def compare_scores(baseline: Array, compared: Array, difference: float) -> Inter
     interval = mean_interval(100 * (compared - baseline))
     if interval.low is None or interval.high is None:
         return Interval(difference, None, None)
+    # Values may be a jackknife's, whose mean differs from the score: the interval is moved to the score.
     reach = (interval.high - interval.low) / 2
     return Interval(difference, difference - reach, difference + reach)
 
@@ -169,9 +174,10 @@ def estimate_score(values: Array, score: float) -> Interval:
 
 
 def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
-    first, *others = grid.encoders
-    for other in others:
-        yield System(first), System(other)
+    first, *later_encoders = grid.encoders
+    for later in later_encoders:
+        yield System(first), System(later)
+
     chains = grid.labels("chain")
     for encoder in grid.encoders:
         for label in grid.labels("chain", "rescored", "ladder"):
@@ -181,9 +187,11 @@ def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
 
 
 def _compare_within(
-    grid: Grid, values: dict[tuple[str, str, str], Score], task: str, baseline: System, compared: System
+    grid: Grid, by_cell: dict[tuple[str, str, str], Score], task: str, baseline: System, compared: System
 ) -> Verdict | None:
-    """Return the verdict on one data set.
+    """Compare two systems on one data set.
+
+    Returns None if one of the systems has no score on it.
 
     It is None if one of the systems has no score on it.
     """
@@ -193,17 +201,23 @@ def _compare_within(
         keys = [(system.encoder, method.name, task) for method in grid.methods(system.encoder, system.label)]
         if not keys or not all(key in grid.values for key in keys):
             return None
+
         means.append(100 * float(np.mean([grid.values[key] for key in keys])))
-        found = [values[key] for key in keys]
-        if len({len(one.values) for one in found}) == 1:
-            units.append(np.mean([one.values for one in found], axis=0))
-            count = found[0].units
+        scores = [by_cell[key] for key in keys]
+        if len({len(score.values) for score in scores}) == 1:
+            # Seeds of a label are averaged unit by unit, (seeds, units) to (units,), so that the differences stay
+            # paired.
+            units.append(np.mean([score.values for score in scores], axis=0))
+            count = scores[0].units
+
     difference = means[1] - means[0]
+    # Differences are paired by unit: both systems need values of the same units.
     paired = len(units) == 2 and len(units[0]) == len(units[1]) > 0
     interval = compare_scores(units[0], units[1], difference) if paired else Interval(difference, None, None)
     description = grid.tasks[task]
     metric = METRIC_NAMES.get(description.main_score, description.main_score)
     unit = UNIT_NAMES.get(description.type, "text")
+
     return Verdict(task, metric, unit, count if paired else 0, (means[0], means[1]), interval)
 
 

@@ -22,7 +22,9 @@ MAX_HELDOUT = 2000
 
 
 def read_corpus_sentences(written: str) -> list[str]:
-    """Read the distinct sentences of 64 to 512 characters of a source; if there are too many, sample `MAX_SENTENCES`.
+    """Read the distinct sentences of 64 to 512 characters of a source.
+
+    If there are more than `MAX_SENTENCES`, so many are sampled.
 
     The sample is always the same, and the order is that of the source.
 
@@ -30,16 +32,18 @@ def read_corpus_sentences(written: str) -> list[str]:
         SourceError: if the source cannot be read.
         EvaluationError: if the source holds vectors, or fewer than `MIN_SENTENCES` such sentences.
     """
-    least, most = SENTENCE_CHARACTERS
-    found: dict[str, None] = {}
+    shortest, longest = SENTENCE_CHARACTERS
+    distinct: dict[str, None] = {}
     for batch in open_source(written).batches():
         if not isinstance(batch.values, list):
             raise EvaluationError(f"{written} holds vectors; methods are fitted on sentences")
-        found |= dict.fromkeys(text.strip() for text in batch.values if least <= len(text.strip()) <= most)
-    sentences = list(found)
+        distinct |= dict.fromkeys(text.strip() for text in batch.values if shortest <= len(text.strip()) <= longest)
+
+    sentences = list(distinct)
     if len(sentences) < MIN_SENTENCES:
-        few = f"{len(sentences)} sentences of {least} to {most} characters"
-        raise EvaluationError(f"{written} has {few}; methods are fitted on {MIN_SENTENCES} or more")
+        counted = f"{len(sentences)} sentences of {shortest} to {longest} characters"
+        raise EvaluationError(f"{written} has {counted}; methods are fitted on {MIN_SENTENCES} or more")
+
     chosen = np.random.default_rng(0).permutation(len(sentences))[:MAX_SENTENCES]
     return [sentences[index] for index in np.sort(chosen)]
 
@@ -65,7 +69,10 @@ class Corpus:
 
 
 def split_corpus(vectors: FloatArray, digest: str) -> Corpus:
-    """Split vectors `(n, d)` by a fixed seed into rows to fit on and held-out rows, a tenth but at most 2,000."""
+    """Split vectors `(n, d)` by a fixed seed into rows to fit on and held-out rows.
+
+    A tenth is held out, but at most 2,000 rows.
+    """
     order = np.random.default_rng(0).permutation(len(vectors))
-    aside = min(int(len(vectors) * HELDOUT_SHARE), MAX_HELDOUT)
-    return Corpus(vectors[np.sort(order[aside:])], vectors[np.sort(order[:aside])], digest)
+    held_out = min(int(len(vectors) * HELDOUT_SHARE), MAX_HELDOUT)
+    return Corpus(vectors[np.sort(order[held_out:])], vectors[np.sort(order[:held_out])], digest)

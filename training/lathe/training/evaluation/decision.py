@@ -47,6 +47,7 @@ class Decision:
         fields: dict[str, object] = {"sentence": self.sentence, "choice": self.choice}
         if self.comparison is None:
             return fields
+
         verdict = self.comparison.verdict
         return fields | {
             "baseline": self.comparison.baseline,
@@ -63,29 +64,37 @@ class Decision:
 
 
 def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
-    """Answer which system to take.
+    """Choose the system to take, and state why in a sentence.
 
     Counted are the comparisons with the first system: the raw vectors of the first encoder that has any comparison. One
     comparison is a sentence of its own; of several, the sentence names `MAX_NAMED` at most, the best ones.
     """
     if not comparisons:
         return _describe_scores(results)
+
     first = comparisons[0].baseline
-    chosen = sorted(
-        (one for one in comparisons if one.baseline == first), key=lambda one: -one.verdict.difference.value
+    candidates = sorted(
+        (comparison for comparison in comparisons if comparison.baseline == first),
+        key=lambda comparison: -comparison.verdict.difference.value,
     )
-    better = [one for one in chosen if one.verdict.outcome == "better"]
-    leading = max(better, key=lambda one: one.verdict.difference.low or 0.0) if better else chosen[0]
-    sentence = describe_comparison(leading) if len(chosen) == 1 else _describe_several(chosen)
+    better = [comparison for comparison in candidates if comparison.verdict.outcome == "better"]
+    # By the lower bound: the largest gain may be the least certain one.
+    leading = max(better, key=lambda comparison: comparison.verdict.difference.low or 0.0) if better else candidates[0]
+    sentence = describe_comparison(leading) if len(candidates) == 1 else _describe_several(candidates)
+
     return Decision(sentence, leading.compared if better else first, leading)
 
 
 def describe_comparison(comparison: Comparison) -> str:
-    """Write a comparison as a sentence: what is better, by how much, on what, and how sure that is."""
+    """Write a comparison as a sentence.
+
+    It says what is better, by how much, on what, and how sure that is.
+    """
     verdict, name, baseline = comparison.verdict, comparison.name, comparison.baseline_name
     data = _describe_data(verdict)
     metric = f" of {verdict.metric}" if verdict.metric else ""
     points = f"{_format_points(verdict.difference)} points{metric}"
+
     if verdict.outcome != "undecided":
         sentence = f"{name} is {verdict.outcome} than {baseline} by {points} {data}"
     elif verdict.difference.low is not None:
@@ -94,27 +103,34 @@ def describe_comparison(comparison: Comparison) -> str:
         sentence = f"Whether {name} is better than {baseline} is not decided {data}: {points}, without an interval"
     else:
         sentence = f"{name} scores the same as {baseline} {data}"
+
     return f"{sentence}; {_count_outcomes(comparison)}." if comparison.between else f"{sentence}."
 
 
 def _describe_several(comparisons: Sequence[Comparison]) -> str:
-    """Write the best comparisons with one baseline as a sentence, that with the highest difference first."""
+    """Write the best comparisons with one baseline as a sentence.
+
+    That with the highest difference comes first.
+    """
     common = comparisons[0].verdict
     parts = []
     for comparison in comparisons[:MAX_NAMED]:
         verdict, points = comparison.verdict, _format_points(comparison.verdict.difference)
-        same = (verdict.data_set, verdict.units) == (common.data_set, common.units)
-        where = "" if same else f" {_describe_data(verdict)}"
+        is_common = (verdict.data_set, verdict.units) == (common.data_set, common.units)
+        where = "" if is_common else f" {_describe_data(verdict)}"
         if verdict.outcome == "undecided":
             parts.append(f"{comparison.name} shows no difference ({points}{where})")
         else:
             parts.append(f"{comparison.name} is {verdict.outcome} by {points}{where}")
+
     if len(comparisons) > MAX_NAMED:
         parts.append(f"{format_count(len(comparisons) - MAX_NAMED, 'other')} scored lower")
+
     metric = f" of {common.metric}" if common.metric else ""
     against = comparisons[0].baseline_name
     if comparisons[0].baseline.encoder == comparisons[0].compared.encoder:
         against += f" of {comparisons[0].baseline.encoder}"
+
     data = _describe_data(common)
     return f"{data[0].upper()}{data[1:]}, in points{metric} against {against}: {', '.join(parts)}."
 
@@ -136,31 +152,38 @@ def _count_outcomes(comparison: Comparison) -> str:
 
 
 def _format_points(difference: Interval) -> str:
-    """Format a difference as "1.9 ± 0.8".
+    """Format a difference in points, such as "1.9 ± 0.8".
 
     One that is not decided has its sign, so that better or worse is not said.
     """
-    shown = Interval(abs(difference.value), difference.low, difference.high) if difference.sign else difference
-    return format_half_width(shown, "+.1f" if difference.value and not difference.sign else ".1f", " ± ")
+    magnitude = Interval(abs(difference.value), difference.low, difference.high) if difference.sign else difference
+    return format_half_width(magnitude, "+.1f" if difference.value and not difference.sign else ".1f", " ± ")
 
 
 def _describe_scores(results: Results) -> Decision:
-    """Return the score of the first encoder, to which nothing was compared, with its interval on a single data set."""
+    """State the score of the first encoder, to which nothing was compared.
+
+    On a single data set, the sentence has its interval.
+    """
     grid = Grid(results)
     encoder = next(iter(grid.encoders))
     tasks = [task for task in grid.tasks if (encoder, CONTROL, task) in grid.values]
     system, nothing = System(encoder), "Nothing was compared with it: name another encoder or a chain."
     if not tasks:
         return Decision(f"{encoder} has no score.", system, None)
+
     mean = 100 * float(np.mean(grid.control_scores(encoder, tasks)))
     if len(tasks) > 1:
         sentence = f"{encoder} scores {mean:.1f} points on average over {len(tasks)} data sets. {nothing}"
         return Decision(sentence, system, None)
+
     task = grid.tasks[tasks[0]]
     score = next(s for s in results.scores if (s.encoder, s.method, s.task) == (encoder, CONTROL, task.task))
     points, units = f"{mean:.1f}", ""
+
     if len(score.values):
         points = format_half_width(estimate_score(np.asarray(score.values), mean), ".1f", " ± ")
         units = f" ({count_units(score.units, UNIT_NAMES.get(task.type, 'text'))})"
+
     metric = METRIC_NAMES.get(task.main_score, task.main_score)
     return Decision(f"{encoder} scores {points} points of {metric} on {task.task}{units}. {nothing}", system, None)

@@ -45,7 +45,9 @@ class Member:
     published_mean_norm: float | None = None
 
     def prompt(self, name: str | None) -> str | None:
-        """Return the text that precedes an input under a prompt name; the default prompt if `name` is None.
+        """Return the text that precedes an input under a prompt name.
+
+        None takes the default prompt.
 
         Raises:
             KeyError: if there is no prompt of that name.
@@ -68,7 +70,11 @@ class RequestedEncoder:
     published_mean_norm: float | None = None
 
     def open(self, device: str | None, stores: VectorStores | None = None) -> "EvaluatedEncoder":
-        """Load the model; `stores` says where vectors are stored.
+        """Load the model and describe it for results.
+
+        Args:
+            device: torch device; None for the default.
+            stores: where vectors are stored; None stores none.
 
         Raises:
             EncoderError: if the model cannot be loaded.
@@ -87,7 +93,7 @@ class EvaluatedEncoder:
         self.member = member
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> NDArray[np.float32]:
-        """Encode texts under a named or the default prompt; return unit vectors `(n, d)`, all of them finite.
+        """Encode texts under a named or the default prompt to finite unit vectors `(n, d)`.
 
         Raises:
             EncoderError: with the name of the encoder, if it raises any exception or returns NaN or inf for a text.
@@ -103,9 +109,11 @@ class EvaluatedEncoder:
             raise EncoderError(
                 f"{name} fails on some of {len(texts):,} texts: {type(error).__name__}: {error}"
             ) from error
+
         broken = int((~np.isfinite(vectors).all(axis=1)).sum())
         if broken:
             raise EncoderError(f"{name} gives NaN or inf for {broken:,} of {len(texts):,} texts")
+
         return vectors
 
 
@@ -116,8 +124,10 @@ def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: flo
     prompt.
     """
     prompt, output = encoder.prompt(None), encoder.fingerprint
+    # The fingerprint covers neither dtype nor default prompt, and both change the vectors.
     if encoder.spec.dtype != "float32" or prompt:
         output = hashlib.sha256(repr((output, encoder.spec.dtype, prompt)).encode()).hexdigest()[:32]
+
     return Member(
         name=encoder.name,
         fingerprint=encoder.fingerprint,
@@ -131,7 +141,10 @@ def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: flo
 
 
 def _name_side_prompts(encoder: TextEncoder) -> dict[str, str]:
-    """Return the encoder's prompts; those of the sides of a search are also under mteb's `query` and `document`."""
+    """Return the encoder's prompts by name.
+
+    Those of the sides of a search are also under mteb's `query` and `document`.
+    """
     sides: tuple[SearchSide, ...] = ("query", "document")
     prompts = encoder.prompts
     named = {side: find_side_prompt(prompts, side, encoder.default_prompt_name) for side in sides}

@@ -1,4 +1,4 @@
-"""What an evaluation found: comparisons of encoders and methods, the answer, and what reductions retain."""
+"""Findings of an evaluation: comparisons of encoders and methods, the answer, and what reductions retain."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,15 +33,18 @@ class Findings:
 
 
 def compute_findings(results: Results) -> Findings:
-    """Compare the encoders and methods of an evaluation, answer which one to take, and compute retentions."""
+    """Compare the encoders and methods of an evaluation, choose one, and compute retentions."""
     grid = Grid(results)
     comparisons = compare_systems(grid, results.scores)
     return Findings(decide(results, comparisons), comparisons, compute_retentions(grid))
 
 
 def summarize(findings: Findings) -> list[str]:
-    """Return all sentences about the findings: the answer first, then other comparisons and retentions."""
-    comparisons = [describe_comparison(one) for one in findings.comparisons]
-    others = [sentence for sentence in comparisons if sentence != findings.decision.sentence]
+    """Summarize the findings as sentences.
+
+    The answer comes first, then other comparisons and retentions.
+    """
+    comparisons = [describe_comparison(comparison) for comparison in findings.comparisons]
+    other_sentences = [sentence for sentence in comparisons if sentence != findings.decision.sentence]
     retentions = render_sentences(TEMPLATE, {"retentions": findings.retentions})
-    return [findings.decision.sentence, *others, *retentions]
+    return [findings.decision.sentence, *other_sentences, *retentions]

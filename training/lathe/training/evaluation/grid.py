@@ -42,18 +42,24 @@ class Grid:
         }
 
     def methods(self, encoder: str, label: str) -> list[Method]:
-        """List the methods of a label that have a score on an encoder: its seeds or samples, but no `sweep` methods."""
+        """List the methods of a label that have a score on an encoder.
+
+        These are its seeds or samples. Methods of the group `sweep` are left out.
+        """
         methods = self.encoders[encoder].methods.values()
         return [m for m in methods if m.label == label and m.group != "sweep" and self.has_scores(encoder, m)]
 
     def has_scores(self, encoder: str, method: Method) -> bool:
-        """Return whether a method has any score on an encoder, so that one that always failed can be left out."""
+        """Return whether a method has any score on an encoder.
+
+        One that always failed has none.
+        """
         return any((encoder, method.name, task) in self.values for task in self.tasks)
 
     def labels(self, *groups: str) -> list[str]:
         """List the distinct labels of methods in the groups, in the order they were requested."""
-        found = [m.label for result in self.encoders.values() for m in result.methods.values() if m.group in groups]
-        return list(dict.fromkeys(found))
+        distinct = [m.label for result in self.encoders.values() for m in result.methods.values() if m.group in groups]
+        return list(dict.fromkeys(distinct))
 
     def complete_tasks(self, encoder: str, methods: Iterable[Method]) -> list[str]:
         """List the tasks that the control and all the methods completed on an encoder, in the order of `tasks`."""
@@ -65,36 +71,44 @@ class Grid:
 
         Without encoders, all tasks are listed.
         """
-        complete = [set(self.complete_tasks(encoder, some)) for encoder, some in methods.items()]
-        return [task for task in self.tasks if all(task in some for some in complete)]
+        complete = [set(self.complete_tasks(encoder, encoder_methods)) for encoder, encoder_methods in methods.items()]
+        return [task for task in self.tasks if all(task in completed for completed in complete)]
 
     def scores(self, encoder: str, method: str, tasks: Sequence[str]) -> Array:
-        """Return the scores `(n,)` of a method on an encoder for the tasks; raise `KeyError` if one is missing."""
+        """Return the scores `(n,)` of a method on an encoder for the tasks.
+
+        Raises:
+            KeyError: if one is missing.
+        """
         return np.array([self.values[encoder, method, task] for task in tasks])
 
     def control_scores(self, encoder: str, tasks: Sequence[str]) -> Array:
-        """Return the raw vectors' scores `(n,)` on an encoder for the tasks; raise `KeyError` if one is missing."""
+        """Return the raw vectors' scores `(n,)` on an encoder for the tasks.
+
+        Raises:
+            KeyError: if one is missing.
+        """
         return self.scores(encoder, CONTROL, tasks)
 
     def label_scores(self, encoder: str, label: str, tasks: Sequence[str]) -> Array:
-        """Return the scores `(n,)` of a label on an encoder for the tasks: the mean over its seeds or samples.
+        """Return the scores `(n,)` of a label on an encoder for the tasks, averaged over its seeds or samples.
 
         Raises:
             KeyError: if a score is missing.
         """
-        found = [self.scores(encoder, method.name, tasks) for method in self.methods(encoder, label)]
-        return np.asarray(np.mean(found, axis=0))
+        scores = [self.scores(encoder, method.name, tasks) for method in self.methods(encoder, label)]
+        return np.asarray(np.mean(scores, axis=0))
 
     def group_by_type(self, tasks: Sequence[str]) -> dict[str, list[int]]:
         """Return the positions of the tasks in the list, by mteb's type."""
-        found: dict[str, list[int]] = {}
+        groups: dict[str, list[int]] = {}
         for position, task in enumerate(tasks):
-            found.setdefault(self.tasks[task].type, []).append(position)
-        return found
+            groups.setdefault(self.tasks[task].type, []).append(position)
+        return groups
 
     def group_by_family(self, tasks: Sequence[str]) -> dict[str, list[int]]:
         """Return the positions of the tasks in the list, by family."""
-        found: dict[str, list[int]] = {}
+        groups: dict[str, list[int]] = {}
         for kind, positions in self.group_by_type(tasks).items():
-            found.setdefault(find_task_family(kind), []).extend(positions)
-        return found
+            groups.setdefault(find_task_family(kind), []).extend(positions)
+        return groups

@@ -1,4 +1,4 @@
-"""Row limits: the same subset of a data set in every run.
+"""Row limits that select the same subset of a data set in every run.
 
 The subset of a larger limit contains that of a smaller one, except for searches, where a larger limit leaves room for
 other queries. Limited are the evaluated rows: test rows, pairs, queries, documents. As many training rows are kept,
@@ -20,7 +20,9 @@ BINARY = 2
 
 
 def limit_rows(task: AbsTask, rows: int) -> None:
-    """Reduce a loaded mteb task in place to at most `rows` rows in each evaluated split, the same ones each time.
+    """Reduce a loaded mteb task in place to at most `rows` rows in each evaluated split.
+
+    The same rows are kept each time.
 
     Of a search, at most `rows` queries whose relevant documents fit are kept, and at most `rows` documents; in
     reranking, all candidates of these queries. Clusterings whose rows are lists keep all rows, with shorter lists. Of a
@@ -34,19 +36,22 @@ def limit_rows(task: AbsTask, rows: int) -> None:
         for holder, split in iterate_splits(task):
             holder[split] = _limit_search(holder[split], rows, task.seed)
         return
+
     for holder, split in iterate_splits(task):
         if isinstance(task, AbsTaskPairClassification) and len(holder[split]) == 1:
             holder[split] = Dataset.from_dict(holder[split][0])  # older data sets hold all pairs in one row
+
         lists = isinstance(task, AbsTaskClusteringLegacy | AbsTaskClustering) and _holds_lists(holder[split])
         if isinstance(task, AbsTaskClassification):
-            chosen = _choose_labelled(list(holder[split][task.label_column_name]), rows, task.seed)
-            holder[split] = holder[split].select(chosen)
+            chosen_rows = _choose_labelled(list(holder[split][task.label_column_name]), rows, task.seed)
+            holder[split] = holder[split].select(chosen_rows)
         else:
             holder[split] = (_limit_lists if lists else _limit_dataset)(holder[split], rows, task.seed)
+
         if isinstance(task, AbsTaskClassification) and task.train_split != split:
             train = holder[task.train_split]
-            kept = _choose_evenly(list(train[task.label_column_name]), rows, task.seed)
-            holder[task.train_split] = train.select(kept)
+            kept_rows = _choose_evenly(list(train[task.label_column_name]), rows, task.seed)
+            holder[task.train_split] = train.select(kept_rows)
 
 
 def _shuffle_rows(rows: int, seed: int) -> list[int]:
@@ -56,7 +61,9 @@ def _shuffle_rows(rows: int, seed: int) -> list[int]:
 
 
 def _limit_dataset(data: Dataset, rows: int, seed: int) -> Dataset:
-    """Return a random subset of `rows` rows in their original order, or the whole data set if it is not larger.
+    """Select a random subset of `rows` rows in their original order.
+
+    A data set that is not larger is returned whole.
 
     The subset is the same for the same size and seed.
     """
@@ -64,12 +71,17 @@ def _limit_dataset(data: Dataset, rows: int, seed: int) -> Dataset:
 
 
 def _holds_lists(data: Dataset) -> bool:
-    """Return whether the first row is a clustering of its own, lists of texts and labels; False without rows."""
+    """Return whether the first row is a clustering of its own, with lists of texts and labels.
+
+    The result is False without rows.
+    """
     return len(data) > 0 and all(isinstance(value, list) for value in data[0].values())
 
 
 def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
-    """Return all rows, each with its lists cut to items at the same random positions, in their order.
+    """Cut the lists of each row to items at the same random positions.
+
+    All rows and the order of the items are kept.
 
     Each row keeps at most `rows` divided by the number of rows items, but one at least; items beyond the end of its
     shortest list are dropped first.
@@ -78,38 +90,46 @@ def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
 
     def cut(row: dict[str, list[Any]]) -> dict[str, list[Any]]:
         length = min(len(value) for value in row.values())
-        kept = sorted(_shuffle_rows(length, seed)[:share])
-        return {name: [value[index] for index in kept] for name, value in row.items()}
+        positions = sorted(_shuffle_rows(length, seed)[:share])
+        return {name: [value[index] for index in positions] for name, value in row.items()}
 
     return data.map(cut, keep_in_memory=True)
 
 
 def _choose_labelled(labels: list[Any], rows: int, seed: int) -> list[int]:
-    """Choose at most `rows` row numbers at random, with three labels if there are so many; return them in order.
+    """Choose at most `rows` row numbers at random, with three labels if there are so many.
+
+    They are in ascending order.
 
     mteb takes rows of exactly two labels for a binary task and fails if these are not 0 and 1.
     """
     order = _shuffle_rows(len(labels), seed)
-    first: dict[str, int] = {}
+    first_rows: dict[str, int] = {}
     for row in order:
-        first.setdefault(str(labels[row]), row)
-    preferred = dict.fromkeys([*list(first.values())[: BINARY + 1], *order])
+        first_rows.setdefault(str(labels[row]), row)
+    preferred = dict.fromkeys([*list(first_rows.values())[: BINARY + 1], *order])
     return sorted(list(preferred)[:rows])
 
 
 def _choose_evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
-    """Choose at most `rows` row numbers at random, spread evenly over the labels; return them in ascending order."""
+    """Choose at most `rows` row numbers at random, spread evenly over the labels.
+
+    They are in ascending order.
+    """
     if len(labels) <= rows:
         return list(range(len(labels)))
+
     by_label: dict[Any, list[int]] = {}
     for row in _shuffle_rows(len(labels), seed):
         by_label.setdefault(str(labels[row]), []).append(row)
-    turns = [(turn, row) for found in by_label.values() for turn, row in enumerate(found)]
-    return sorted(row for _, row in sorted(turns, key=lambda pair: pair[0])[:rows])
+
+    # The i-th row of each label belongs to round i: sorting by round takes the labels alternately.
+    rounds = [(round_number, row) for label_rows in by_label.values() for round_number, row in enumerate(label_rows)]
+    return sorted(row for _, row in sorted(rounds, key=lambda pair: pair[0])[:rows])
 
 
 def _limit_search(data: Any, rows: int, seed: int) -> Any:
-    """Return a search split with the queries whose relevant documents fit, and other documents up to the limit.
+    """Reduce a search split to queries whose relevant documents fit, and other documents up to the limit.
 
     In reranking, where each query has candidate documents, only the candidates of the chosen queries remain, and the
     limit is on queries.
@@ -124,24 +144,29 @@ def _limit_search(data: Any, rows: int, seed: int) -> Any:
     """
     relevant, ranked = data["relevant_docs"], data["top_ranked"]
     ids = list(data["queries"]["id"])
-    chosen: list[int] = []
+    chosen_queries: list[int] = []
     documents: set[str] = set()
+
     for index in _shuffle_rows(len(ids), seed):
-        wanted = {key for key, grade in relevant.get(ids[index], {}).items() if grade > 0}
-        if ranked is None and len(documents | wanted) > rows:
+        relevant_ids = {key for key, grade in relevant.get(ids[index], {}).items() if grade > 0}
+        # A query without all its relevant documents in the corpus would score lower for no fault of a method.
+        if ranked is None and len(documents | relevant_ids) > rows:
             continue
-        if len(chosen) < rows and wanted:
-            chosen.append(index)
-            documents |= wanted if ranked is None else set(ranked[ids[index]])
-    if not chosen:
+        if len(chosen_queries) < rows and relevant_ids:
+            chosen_queries.append(index)
+            documents |= relevant_ids if ranked is None else set(ranked[ids[index]])
+
+    if not chosen_queries:
         raise DataSetError(f"no query has its relevant documents within a limit of {rows}")
+
     corpus = list(data["corpus"]["id"])
     if ranked is None:
-        others = [row for row in _shuffle_rows(len(corpus), seed) if corpus[row] not in documents]
-        documents |= {corpus[row] for row in others[: rows - len(documents)]}
-    queries = {ids[index] for index in chosen}
+        other_rows = [row for row in _shuffle_rows(len(corpus), seed) if corpus[row] not in documents]
+        documents |= {corpus[row] for row in other_rows[: rows - len(documents)]}
+
+    queries = {ids[index] for index in chosen_queries}
     return data | {
-        "queries": data["queries"].select(sorted(chosen)),
+        "queries": data["queries"].select(sorted(chosen_queries)),
         "corpus": data["corpus"].select([row for row, key in enumerate(corpus) if key in documents]),
         "relevant_docs": {
             query: {key: grade for key, grade in judged.items() if key in documents}

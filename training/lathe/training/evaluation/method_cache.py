@@ -33,7 +33,9 @@ class MethodCache:
     def load_or_fit(
         self, method: Method, output: str, corpus: Corpus | None, digest: str, on_progress: Callable[[str], None]
     ) -> tuple[FittedMethod, dict[str, float]]:
-        """Fit a method and store it, unless it is in the cache; return a reference to it and its intrinsic measures.
+        """Load a method from the cache, or fit and store it.
+
+        Returns a reference to the fitted method, and its intrinsic measures.
 
         A method with a fitted chain is only stored; raw vectors need neither. The measures are stored too; they are
         empty for methods that do not reduce, and without a corpus.
@@ -52,6 +54,7 @@ class MethodCache:
         key = method.key_on(output, digest)
         if method.group == CONTROL:
             return FittedMethod(method.name, key), {}
+
         folder = self.folder / key
         if not folder.exists():
             on_progress(f"fitting {method.name}")
@@ -61,13 +64,16 @@ class MethodCache:
                     raise EvaluationError(f"{method.name} is fitted on sentences: name some with --corpus")
                 chain = method.fit(corpus.fit)
             chain.save(folder)
+
         measures: dict[str, float] = {}
         if corpus is not None and method.size is not None:
             measures = self._load_or_measure(folder, method.size, corpus, output)
+
         cut = method.size if method.chain is not None else None
         return FittedMethod(method.name, key, folder, cut, method.group == "rescored"), measures
 
     def _load_or_measure(self, folder: Path, size: int, corpus: Corpus, output: str) -> dict[str, float]:
+        # The measures depend on the held-out rows too, so their key has the corpus besides the method.
         key = hashlib.sha256(f"{folder.name} {output} {corpus.digest}".encode()).hexdigest()[:32]
         path = self.folder / f"{key}.json"
         with suppress(OSError, ValueError):  # missing or damaged: they are measured again
@@ -78,7 +84,9 @@ class MethodCache:
 
 
 def _measure_reduction(chain: Chain, size: int, heldout: FloatArray) -> dict[str, float]:
-    """Measure how a reduction to `size` dimensions preserves the geometry of held-out rows; return measures by name.
+    """Measure how a reduction to `size` dimensions preserves the geometry of held-out rows.
+
+    Returns the measures by name.
 
     These are the measures of the GeoPres paper (its Table 1), and recall@10.
     """
@@ -93,5 +101,8 @@ def _measure_reduction(chain: Chain, size: int, heldout: FloatArray) -> dict[str
 
 
 def normalize_rows(vectors: FloatArray) -> FloatArray:
-    """Return the rows normalized to L2 norm 1; zero rows stay zero."""
+    """Scale rows to L2 norm 1.
+
+    Zero rows stay zero.
+    """
     return unit_rows(torch.from_numpy(np.ascontiguousarray(vectors))).numpy()

@@ -82,18 +82,24 @@ class Method:
 
     @property
     def sample(self) -> tuple[int | None, int]:
-        """Number of sentences to fit on, None for all, and the seed that draws them; a part of the key."""
+        """Number of sentences to fit on, None for all, and the seed that draws them.
+
+        Both are a part of the key.
+        """
         return None, 0
 
     def unsuited_reason(self, fingerprint: str, dimensions: int) -> str | None:
-        """Return the reason why the method cannot take an encoder's vectors; None if it can."""
+        """Return the reason why the method cannot take an encoder's vectors, or None if it can."""
         if self.only not in (None, fingerprint):
             return "it was fitted on another encoder's vectors"
         width = self.chain.input_dimensions if self.chain else None
         return f"it takes vectors {width} wide, these are {dimensions}" if width not in (None, dimensions) else None
 
     def cuts_to(self, size: int) -> bool:
-        """Return whether the method is a nested chain that also serves `size` dimensions, other than its own."""
+        """Return whether the method is a nested chain that also serves `size` dimensions.
+
+        Its own number of dimensions does not count.
+        """
         return self.chain is not None and self.chain.nested and self.chain.serves(size) and size != self.size
 
     def cut(self, size: int) -> "Method":
@@ -102,7 +108,10 @@ class Method:
 
     @property
     def compresses(self) -> bool:
-        """Whether the method is a fitted chain whose outputs are smaller than its inputs, so that searches rescore."""
+        """Whether the method is a fitted chain whose outputs are smaller than its inputs.
+
+        Searches then rescore.
+        """
         return self.chain is not None and (self.size is not None or self.chain.quantizer is not None)
 
     def rescored(self) -> "Method":
@@ -115,7 +124,9 @@ class Method:
         return self.group != "rescored" or task_type == SEARCH
 
     def key_on(self, fingerprint: str, corpus: str) -> str:
-        """Return the key of the fitted map: the chain's own, or a hash of method, encoder and corpus.
+        """Return the key of the fitted map on an encoder and a corpus.
+
+        It is the chain's own, or a hash of method, encoder and corpus.
 
         Equal keys mean equal maps.
 
@@ -160,13 +171,18 @@ def list_reducer_methods(sizes: Iterable[int]) -> list[Method]:
 
 
 def label_reducer(reducer: str) -> str:
-    """Return the name of a reducer at all sizes: its text up to the first colon, and "uncentred" for uncentred PCA."""
-    kinds, _, rest = reducer.partition(":")
-    return f"{kinds} uncentred" if "center=none" in rest else kinds
+    """Return the name of a reducer at all sizes.
+
+    It is the text up to the first colon, and "uncentred" for uncentred PCA.
+    """
+    kinds, _, options = reducer.partition(":")
+    return f"{kinds} uncentred" if "center=none" in options else kinds
 
 
 def parse_size(written: str) -> Fraction:
-    """Parse a size that a user wrote: a whole number of dimensions such as 96, or a share below 1 such as 1/4.
+    """Parse a size that a user wrote.
+
+    It is a whole number of dimensions such as 96, or a share below 1 such as 1/4.
 
     Raises:
         EvaluationError: if the text is anything else.
@@ -181,18 +197,26 @@ def parse_size(written: str) -> Fraction:
 
 
 def resolve_size(size: Fraction, dimensions: int) -> int | None:
-    """Convert a size to a number of dimensions; return None unless it is below `dimensions` and at least 1."""
-    found = int(size * dimensions) if size < 1 else int(size)
-    return found if 1 <= found < dimensions else None
+    """Convert a size to a number of dimensions.
+
+    The result is None unless it is below `dimensions` and at least 1.
+    """
+    resolved = int(size * dimensions) if size < 1 else int(size)
+    return resolved if 1 <= resolved < dimensions else None
 
 
 def hash_chain(chain: Chain) -> str:
-    """Return a hash of a fitted chain's tensors, steps and normalization; the chain must come from disk."""
+    """Return a hash of a fitted chain's tensors, steps and normalization.
+
+    The chain must come from disk.
+    """
     return digest(chain.metadata["tensors_sha256"], chain.normalize, chain.specs())[:32]
 
 
 def build_chain_method(name: str, chain: Chain, key: str, only: str | None = None) -> Method:
-    """Return a fitted chain as a method; it is a reduction if its outputs have fewer dimensions than its inputs.
+    """Build the method of a fitted chain.
+
+    It is a reduction if the chain's outputs have fewer dimensions than its inputs.
 
     Args:
         name: name in the results.

@@ -54,7 +54,7 @@ class StoredModel(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """Return the vectors `(n, d)` float32 of the texts, transformed if there is a chain, else raw.
+        """Return the vectors `(n, d)` float32 of the texts, transformed by the chain if there is one.
 
         The chain maps queries of a search as queries, and all other texts as documents.
 
@@ -70,8 +70,8 @@ class StoredModel(AbsEncoder):
     def keys(self, texts: Iterable[str], task_metadata: Any, prompt_type: Any = None) -> list[bytes]:
         """Return the store's keys of a task's texts, each with the prompt that mteb chooses for the task."""
         prompt = self.get_prompt_name(task_metadata, prompt_type)
-        written = self.model_prompts[prompt] if self.model_prompts and prompt else self.default_prompt
-        return [text_key(text, written) for text in texts]
+        prompt_text = self.model_prompts[prompt] if self.model_prompts and prompt else self.default_prompt
+        return [text_key(text, prompt_text) for text in texts]
 
 
 class RescoringModel:
@@ -87,6 +87,8 @@ class RescoringModel:
     def __init__(self, model: StoredModel) -> None:
         assert model.chain is not None
         original = copy(model)
+        # Query maps at the chain's beginning change what is looked for, so the raw vectors are searched by their
+        # outputs.
         original.chain, original.dimensions = leading_query_maps(model.chain), None
         self.mteb_model_meta = model.mteb_model_meta
         # mypy: mteb's protocol wants metadata that its own base class may lack.
@@ -104,8 +106,8 @@ class RescoringModel:
         Of a task that names the candidates itself, `top_ranked`, these are ranked.
         """
         if top_ranked is None:
-            found = self.candidates.search(queries, top_k=RESCORED_CANDIDATES, **options)
-            top_ranked = {query: list(documents) for query, documents in found.items()}
+            ranking = self.candidates.search(queries, top_k=RESCORED_CANDIDATES, **options)
+            top_ranked = {query: list(documents) for query, documents in ranking.items()}
         return self.originals.search(queries, top_k=top_k, top_ranked=top_ranked, **options)
 
 
@@ -122,13 +124,19 @@ class PromptedModel(StoredModel):
         self.by_type = prompts
 
     def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
-        """Return the stored vectors `(n, d)` of the texts with their prompts; raise `KeyError` if one is not stored."""
+        """Return the stored vectors `(n, d)` of the texts with their prompts.
+
+        Raises:
+            KeyError: if one is not stored.
+        """
         prompt = self.by_type["document" if getattr(prompt_type, "value", None) == "document" else "query"]
         return self.store.get([text_key(prompt + text) for text in list_texts(inputs)])
 
 
 class Collector(AbsEncoder):
-    """mteb model that records which texts a task uses, with prompt names; its vectors are random.
+    """mteb model that records which texts a task uses, with prompt names.
+
+    Its vectors are random.
 
     Args:
         prompts: the encoder's prompts by name; mteb chooses a task's.
@@ -146,7 +154,7 @@ class Collector(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """Record the texts in `asked`; return random unit vectors `(n, 8)`."""
+        """Record the texts in `asked`, and return random unit vectors `(n, 8)`."""
         prompt = self.get_prompt_name(task_metadata, prompt_type)
         texts = list_texts(inputs)
         self.asked |= dict.fromkeys((prompt, text) for text in texts)
@@ -160,7 +168,10 @@ def list_texts(inputs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _build_model_meta(name: str, revision: str) -> ModelMeta:
-    """Return the metadata that mteb requires of a model, mostly None; a name without "/" gets the prefix "lathe/"."""
+    """Build the metadata that mteb requires of a model, most of it None.
+
+    A name without "/" gets the prefix "lathe/".
+    """
     return ModelMeta.create_empty(
         {
             "name": name if "/" in name else f"lathe/{name}",

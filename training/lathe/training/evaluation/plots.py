@@ -27,13 +27,17 @@ def plot_differences(findings: Findings) -> Any:
     comparisons = findings.comparisons[:MAX_COMPARISONS]
     if not comparisons:
         return None
+
     figure, (axis,) = new_panels(1, size=(2.5 + 0.6 * len(comparisons), 4))
-    plot_intervals(axis, range(len(comparisons)), [one.verdict.difference for one in comparisons], "", "o")
+    plot_intervals(
+        axis, range(len(comparisons)), [comparison.verdict.difference for comparison in comparisons], "", "o"
+    )
     axis.axhline(0, color="grey", linewidth=0.8)
-    names = [f"{one.name} –\n{one.baseline_name}" for one in comparisons]
+    names = [f"{comparison.name} –\n{comparison.baseline_name}" for comparison in comparisons]
     axis.set_xticks(range(len(comparisons)), names, rotation=60, ha="right", fontsize=8)
     axis.set_xlim(-0.7, len(comparisons) - 0.3)
     axis.set_ylabel("difference, points")
+
     return figure
 
 
@@ -44,14 +48,18 @@ def plot_retention(retentions: Sequence[Retention]) -> Any:
     """
     if not retentions:
         return None
-    kinds = ["all tasks", *dict.fromkeys(kind for one in retentions for kind in one.types)]
+
+    kinds = ["all tasks", *dict.fromkeys(kind for retention in retentions for kind in retention.types)]
     figure, axes = new_panels(len(kinds), 3, (4, 3))
     for axis, kind in zip(axes, kinds, strict=True):
-        by_kind = ({"all tasks": one.mean, **one.types} for one in retentions)
+        by_kind = ({"all tasks": retention.mean, **retention.types} for retention in retentions)
         pairs = zip(retentions, by_kind, strict=True)
-        plot_curves(axis, ((one.label, one.share, means[kind]) for one, means in pairs if kind in means))
+        plot_curves(
+            axis, ((retention.label, retention.share, means[kind]) for retention, means in pairs if kind in means)
+        )
         axis.set_title(kind, fontsize=10)
         axis.set_xlabel("share of the dimensions")
+
     axes[0].set_ylabel("share of the score kept")
     axes[0].legend(fontsize=7)
     return figure

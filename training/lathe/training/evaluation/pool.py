@@ -15,7 +15,9 @@ Job = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class Workers:
-    """Pool of single-threaded processes, started at the first job; a context manager that stops them.
+    """Pool of single-threaded processes, started at the first job.
+
+    As a context manager, it stops them at the end of the block.
 
     Args:
         processes: number of processes.
@@ -36,13 +38,18 @@ class Workers:
         self.stop()
 
     def stop(self) -> None:
-        """Wait for running jobs, cancel waiting ones, and end the processes; a later job starts new ones."""
+        """Wait for running jobs, cancel waiting ones, and end the processes.
+
+        A later job starts new ones.
+        """
         if self.executor is not None:
             self.executor.shutdown(wait=True, cancel_futures=True)
             self.executor = None
 
     def _submit(self, job: Job) -> Future[Any]:
-        """Submit a job and return its future; start the processes if necessary, by `spawn`.
+        """Submit a job and return its future.
+
+        The processes are started if necessary, by `spawn`.
 
         A process with threads must not be forked.
         """
@@ -52,7 +59,9 @@ class Workers:
         return self.executor.submit(work, *arguments)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel; yield each job's index with its result or exception, in the order in which they finish.
+        """Run jobs in parallel, and yield each job's index with its result or exception.
+
+        They come in the order in which the jobs finish.
 
         If a process dies, the pool fails the jobs of all processes. The first waiting jobs are then retried alone: one
         whose process dies again yields an `EvaluationError`, and the remaining jobs run in parallel again.
@@ -62,11 +71,12 @@ class Workers:
             for index, result in self._run_parallel(waiting):
                 del waiting[index]
                 yield index, result
+            # The job that killed a process is most likely among the first that wait.
             for index in list(waiting)[: 2 * self.processes]:
                 yield index, self._run_alone(waiting.pop(index))
 
     def _run_parallel(self, jobs: dict[int, Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel; yield each job's index and its result or exception; stop early if a process dies.
+        """Run jobs in parallel until a process dies, and yield each job's index and its result or exception.
 
         The jobs that are left then have no result, and the next job starts new processes.
         """
@@ -79,7 +89,9 @@ class Workers:
             yield futures[future], error or future.result()
 
     def _run_alone(self, job: Job) -> Any:
-        """Run one job while no other runs; return its result or exception, an `EvaluationError` if the process dies.
+        """Run one job while no other runs, and return its result or exception.
+
+        If the process dies, the result is an `EvaluationError`.
 
         Nothing is raised. If the process dies, the next job starts new processes.
         """

@@ -1,4 +1,4 @@
-"""Progress of an evaluation: stages on each encoder as one fraction, with the remaining time."""
+"""Progress of an evaluation as one fraction over the stages on each encoder, with the remaining time."""
 
 import time
 
@@ -9,7 +9,7 @@ SHARES = {"collect": 0.05, "encode": 0.3, "fit": 0.15, "score": 0.5}
 
 
 class StagedProgress:
-    """Converter of the progress in a stage of the work on an encoder to that of the whole evaluation.
+    """Converter of the progress in a stage on an encoder to that of the whole evaluation.
 
     The stages are `collect`, `encode`, `fit` and `score`.
 
@@ -24,22 +24,34 @@ class StagedProgress:
         self.begin_encoder(0)
 
     def begin_encoder(self, number: int) -> None:
-        """Start the encoder with this number, counted from 0: reset the stage and its clock."""
+        """Start an encoder, and reset the stage and its clock.
+
+        Args:
+            number: number of the encoder, counted from 0.
+        """
         self.encoder, self.stage, self.begun = number, "", time.monotonic()
 
     def report(self, stage: str, fraction: float, sentence: str) -> None:
-        """Call `on_progress` with the progress of the whole evaluation, now that a `fraction` of a stage is done.
+        """Call `on_progress` with the progress of the whole evaluation.
 
-        The message is `sentence`, with the estimated time left in the stage if that is over a second. Another stage
-        than at the last call restarts the clock.
+        Args:
+            stage: current stage.
+            fraction: fraction of the stage that is done.
+            sentence: message.
+
+        The message ends with the estimated time left in the stage if that is over a second. Another stage than at the
+        last call restarts the clock.
         """
         if stage != self.stage:
             self.stage, self.begun = stage, time.monotonic()
+
         names = list(SHARES)
         before = sum(SHARES[name] for name in names[: names.index(stage)])
-        whole = (self.encoder + before + SHARES[stage] * fraction) / self.encoders
-        left = (time.monotonic() - self.begun) * (1 - fraction) / fraction if fraction > 0 else 0.0
-        self.on_progress(min(whole, 1.0), sentence + (f", {format_seconds(left)} left" if left > 1 else ""))
+        progress = (self.encoder + before + SHARES[stage] * fraction) / self.encoders
+        seconds_left = (time.monotonic() - self.begun) * (1 - fraction) / fraction if fraction > 0 else 0.0
+        self.on_progress(
+            min(progress, 1.0), sentence + (f", {format_seconds(seconds_left)} left" if seconds_left > 1 else "")
+        )
 
 
 def format_seconds(seconds: float) -> str:

@@ -49,7 +49,9 @@ class Retention:
 
 
 def compute_retentions(grid: Grid) -> list[Retention]:
-    """Compute the retention of every reducer and nested chain at every size, over the tasks that all of them completed.
+    """Compute the retention of every reducer and nested chain at every size.
+
+    Tasks that not all of them completed are left out.
 
     The largest share of the dimensions comes first. Groups of tasks whose raw score is below `MIN_CONTROL_SCORE` for an
     encoder are left out; if all tasks together are below, the reducer has no entry at this size. The list is empty
@@ -57,33 +59,45 @@ def compute_retentions(grid: Grid) -> list[Retention]:
     """
     sized = {name: [m for m in e.methods.values() if m.size is not None] for name, e in grid.encoders.items()}
     sized = {name: methods for name, methods in sized.items() if methods}
+
     tasks = grid.common_tasks(sized)
     if not sized or not tasks:
         return []
+
     scores: dict[tuple[str, float], dict[str, Array]] = {}
     for encoder, methods in sized.items():
         width = grid.encoders[encoder].member.dimensions
         for method in methods:
             key = method.label, round((method.size or width) / width, 4)
             scores.setdefault(key, {})[encoder] = grid.scores(encoder, method.name, tasks)
+
     groups = {ALL: list(range(len(tasks)))} | grid.group_by_type(tasks)
-    found = []
+    retentions = []
     for (label, share), columns in scores.items():
+        # rows, control and matched are (tasks, encoders), columns in the same order.
         rows = _stack_columns(columns)
         control = _stack_columns({name: grid.control_scores(name, tasks) for name in columns})
         rival = scores.get((RIVAL, share), {})
         matched = _stack_columns({name: rival[name] for name in columns}) if set(columns) <= set(rival) else None
-        told = {name: places for name, places in groups.items() if (control[places].mean(0) >= MIN_CONTROL_SCORE).all()}
-        kept = {name: bootstrap_ratio(rows[places], control[places]) for name, places in told.items()}
+        measurable = {
+            name: positions
+            for name, positions in groups.items()
+            if (control[positions].mean(0) >= MIN_CONTROL_SCORE).all()
+        }
+
+        by_group = {
+            name: bootstrap_ratio(rows[positions], control[positions]) for name, positions in measurable.items()
+        }
         ahead = {
-            name: bootstrap_ratio(rows[places], control[places], matched[places])
-            for name, places in told.items()
+            name: bootstrap_ratio(rows[positions], control[positions], matched[positions])
+            for name, positions in measurable.items()
             if matched is not None
         }
-        if ALL in kept:
-            found.append(Retention(label, share, len(columns), len(tasks), kept.pop(ALL), kept, ahead))
-    order = list(dict.fromkeys(one.label for one in found))
-    return sorted(found, key=lambda one: (-one.share, order.index(one.label)))
+        if ALL in by_group:
+            retentions.append(Retention(label, share, len(columns), len(tasks), by_group.pop(ALL), by_group, ahead))
+
+    order = list(dict.fromkeys(retention.label for retention in retentions))
+    return sorted(retentions, key=lambda retention: (-retention.share, order.index(retention.label)))
 
 
 def _stack_columns(columns: dict[str, Array]) -> Array:

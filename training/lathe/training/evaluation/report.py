@@ -1,4 +1,7 @@
-"""Report of an evaluation: JSON with everything, CSV with the scores, an HTML page, and plain text for the terminal."""
+"""Report of an evaluation.
+
+It consists of JSON with everything, CSV with the scores, an HTML page, and plain text for the terminal.
+"""
 
 from dataclasses import asdict
 from importlib.metadata import version
@@ -51,11 +54,15 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
         reference=results.request.suite.reference,
     )
     scores = Table.from_records(build_score_records(results)).to_csv()
+
     return findings, write_files(results.request.out, {JSON: as_json(results, findings), CSV: scores, HTML: page})
 
 
 def describe_evaluation(results: Results) -> str:
-    """Return a sentence on what was evaluated: data sets, rows, encoders, corpus, version of mteb."""
+    """Describe in a sentence what was evaluated.
+
+    It names data sets, rows, encoders, corpus and the version of mteb.
+    """
     request = results.request
     usable = [task for task in results.tasks if task.error is None]
     rows = "all rows" if request.limit is None else f"at most {request.limit:,} rows of each"
@@ -77,7 +84,7 @@ def as_json(results: Results, findings: Findings) -> dict[str, Any]:
 
 
 def describe_results(results: Results) -> dict[str, Any]:
-    """Return the request, the environment, tasks, encoders and all scores with all metrics of mteb, without findings.
+    """Describe request, environment, tasks, encoders and all scores as a dict, without findings.
 
     The values of units are in the results log only.
     """
@@ -124,4 +131,5 @@ def format_report(results: Results, findings: Findings) -> str:
         Section("", problems=list(list_problems(results))),
         Section("", [answer]),
     ]
+
     return "\n\n".join(text for section in sections if (text := format_text(section)))

@@ -1,4 +1,4 @@
-"""Run of an evaluation, from suite to scores; a stopped run is resumed.
+"""Run of an evaluation, from suite to scores, which resumes a stopped one.
 
 OUT/
 ├── vectors/       raw vectors of each encoder                      store.py
@@ -72,15 +72,21 @@ class Request:
     stores: VectorStores | None = None
 
     def methods(self, dimensions: int) -> list[Method]:
-        """List all methods to evaluate on an encoder with `dimensions` dimensions; the control is the first."""
-        sizes = list(dict.fromkeys(size for one in self.sizes if (size := resolve_size(one, dimensions)) is not None))
-        cut = [chain.cut(size) for chain in self.chains for size in sizes if chain.cuts_to(size)]
+        """List all methods to evaluate on an encoder with `dimensions` dimensions.
+
+        The control is the first.
+        """
+        sizes = list(
+            dict.fromkeys(size for requested in self.sizes if (size := resolve_size(requested, dimensions)) is not None)
+        )
+        cut_chains = [chain.cut(size) for chain in self.chains for size in sizes if chain.cuts_to(size)]
         debiasing = list_debiasing_methods() if self.ladder else []
+
         return [
             build_control_method(),
             *self.chains,
             *(chain.rescored() for chain in self.chains if chain.compresses),
-            *cut,
+            *cut_chains,
             *debiasing,
             *list_reducer_methods(sizes),
         ]
@@ -93,7 +99,9 @@ class Request:
 
 @dataclass(frozen=True)
 class EncoderResult:
-    """Encoder with its methods; scores are in `Results`.
+    """Encoder with its methods.
+
+    The scores are in `Results`.
 
     Attributes:
         member: description of the encoder.
@@ -132,7 +140,9 @@ class Results:
 
 
 def evaluate(request: Request, on_progress: Progress) -> Results:
-    """Score every method of every encoder on every task; write all intermediate results to `request.out`.
+    """Score every method of every encoder on every task.
+
+    All intermediate results are written to `request.out`.
 
     Work that an earlier run finished is not repeated. A task, method or encoder that fails does not stop the others;
     its problem is part of the results.
@@ -178,7 +188,9 @@ class Evaluation:
         _require_distinct_names(request.encoders)
 
     def run(self) -> Results:
-        """Run all encoders one after another and return the results; only one of them is in memory at a time.
+        """Run all encoders one after another and return the results.
+
+        Only one encoder is in memory at a time.
 
         An encoder that cannot be loaded or cannot encode is left out and named in `problems`.
 
@@ -186,24 +198,34 @@ class Evaluation:
             EncoderError: if no encoder can be used.
             EvaluationError: if no data set can be evaluated.
         """
-        found: list[EncoderResult] = []
+        results: list[EncoderResult] = []
         self.progress.encoders = len(self.request.encoders)
         with Workers(self.request.processes) as workers:
-            for number, wanted in enumerate(self.request.encoders):
+            for number, requested in enumerate(self.request.encoders):
                 self.progress.begin_encoder(number)
                 try:
-                    found.append(self.run_encoder(wanted.open(self.request.device, self.request.stores), workers))
+                    results.append(self.run_encoder(requested.open(self.request.device, self.request.stores), workers))
                 except EncoderError as error:  # one of many must not stop the others
                     self.problems.append(str(error))
-        if not found:
+
+        if not results:
             raise EncoderError("; ".join(self.problems))
+
         self.progress.on_progress(1.0, "evaluated")
         return Results(
-            self.request, self.list_tasks(), found, list(self.select_scores(found)), len(self.sentences), self.problems
+            self.request,
+            self.list_tasks(),
+            results,
+            list(self.select_scores(results)),
+            len(self.sentences),
+            self.problems,
         )
 
     def select_scores(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
-        """Yield this request's scores from the results log, with its own names of tasks, encoders and methods."""
+        """Yield the scores of this request from the results log.
+
+        They get the request's own names of tasks, encoders and methods.
+        """
         for trial in self.trials:
             for result in encoders:
                 for method in result.methods.values():
@@ -224,19 +246,20 @@ class Evaluation:
             EvaluationError: if no data set can be evaluated.
         """
         member = encoder.member
-        todo = [trial for trial in self.trials if not self.is_finished(trial, member)]
-        collected = self.collect(todo, dict(member.prompts), workers)
-        self.tasks |= {trial.key: one for trial, one in zip(todo, collected, strict=True)}
-        usable = [one for one in collected if one.error is None]
-        if todo == self.trials and not usable:
-            problems = [f"{one.task}: {one.error}" for one in self.list_tasks()]
+        unfinished = [trial for trial in self.trials if not self.is_finished(trial, member)]
+        collected = self.collect(unfinished, dict(member.prompts), workers)
+        self.tasks |= {trial.key: task for trial, task in zip(unfinished, collected, strict=True)}
+        usable = [task for task in collected if task.error is None]
+        if unfinished == self.trials and not usable:
+            problems = [f"{task.task}: {task.error}" for task in self.list_tasks()]
             raise EvaluationError("no data set can be evaluated: " + "; ".join(problems))
 
-        asked = dict.fromkeys(pair for one in usable for pair in one.asked)
+        prompted_texts = dict.fromkeys(pair for task in usable for pair in task.asked)
         store = self.open_store(member)
-        self.encode(encoder, store, [*asked, *((None, sentence) for sentence in self.sentences)])
+        self.encode(encoder, store, [*prompted_texts, *((None, sentence) for sentence in self.sentences)])
         result, fitted = self.fit(member, store)
-        self.score(result, store, fitted, {one.key: one.type for one in usable}, workers)
+        self.score(result, store, fitted, {task.key: task.type for task in usable}, workers)
+
         return result
 
     def open_store(self, member: Member) -> VectorStore:
@@ -258,7 +281,9 @@ class Evaluation:
         return [*(self.tasks[trial.key] for trial in self.trials), *unread]
 
     def collect(self, trials: Sequence[Trial], prompts: dict[str, str], workers: Workers) -> list[TaskDescription]:
-        """Return each task's description with the texts it encodes under these prompts; new tasks run in the workers.
+        """Return each task's description with the texts it encodes under these prompts.
+
+        New tasks run in the workers.
 
         Results are cached in memory. New tasks without an error are appended to the log of tasks; failed ones have an
         error.
@@ -270,24 +295,30 @@ class Evaluation:
             failed = isinstance(result, Exception)
             known[trial.key] = TaskDescription(trial.entry.name, trial.key, error=str(result)) if failed else result
             self.progress.report("collect", done / len(new), f"read {trial.entry.name}")
-        fresh = [known[trial.key] for trial in new if trial.key not in self.tasks]
-        self.log.add_tasks(one for one in fresh if one.error is None)
+
+        # A failed task is not logged, so that a later run reads it again.
+        unlogged = [known[trial.key] for trial in new if trial.key not in self.tasks]
+        self.log.add_tasks(description for description in unlogged if description.error is None)
         return [known[trial.key] for trial in trials]
 
     def encode(self, encoder: EvaluatedEncoder, store: VectorStore, asked: Sequence[tuple[str | None, str]]) -> None:
-        """Encode the (prompt name, text) pairs that a store lacks, in blocks, and add the vectors to the store.
+        """Encode the (prompt name, text) pairs that a store lacks, and add the vectors to the store.
+
+        They are encoded in blocks of `ENCODE_ROWS`.
 
         Raises:
             EncoderError: if the encoder fails, or returns NaN or inf.
         """
         member = encoder.member
+        # Reversed: of texts with the same key, the first names the prompt.
         by_key = {text_key(text, member.prompt(name)): (name, text) for name, text in reversed(asked)}
         missing = [(key, *pair) for key, pair in by_key.items() if key not in store]
         done = 0
+
         for prompt in dict.fromkeys(name for _, name, _ in missing):
-            wanted = [(key, text) for key, name, text in missing if name == prompt]
-            for start in range(0, len(wanted), ENCODE_ROWS):
-                keys, texts = zip(*wanted[start : start + ENCODE_ROWS], strict=True)
+            pairs = [(key, text) for key, name, text in missing if name == prompt]
+            for start in range(0, len(pairs), ENCODE_ROWS):
+                keys, texts = zip(*pairs[start : start + ENCODE_ROWS], strict=True)
 
                 def report(rows: int, before: int = done) -> None:
                     sentence = f"{before + rows:,} of {len(missing):,} texts encoded by {member.name}"
@@ -297,7 +328,9 @@ class Evaluation:
                 done += len(texts)
 
     def fit(self, member: Member, store: VectorStore) -> tuple[EncoderResult, list[FittedMethod]]:
-        """Fit every method on one encoder's corpus, or load it from the cache; return the result and fitted methods.
+        """Fit every method on one encoder's corpus, or load it from the cache.
+
+        Returns the result and the fitted methods.
 
         The vectors of the corpus must be in the store. Methods that do not suit the encoder or cannot be fitted, and
         sizes that it cannot be reduced to, are left out, with their reason in the result's `problems`.
@@ -306,12 +339,16 @@ class Evaluation:
         if self.sentences:
             keys = [text_key(sentence, member.prompt(None)) for sentence in self.sentences]
             corpus = split_corpus(store.get(keys), self.digest)
-        asked = self.request.methods(member.dimensions)
-        reasons = {method.name: method.unsuited_reason(member.fingerprint, member.dimensions) for method in asked}
-        methods = [method for method in asked if reasons[method.name] is None]
-        problems = {m.name: reason for m in asked if (reason := reasons[m.name]) and m.group != "rescored"}
+
+        requested = self.request.methods(member.dimensions)
+        # A chain of another encoder, or of other dimensions, is no error: it is left out with its reason.
+        reasons = {method.name: method.unsuited_reason(member.fingerprint, member.dimensions) for method in requested}
+        methods = [method for method in requested if reasons[method.name] is None]
+        problems = {m.name: reason for m in requested if (reason := reasons[m.name]) and m.group != "rescored"}
+
         for size in (size for size in self.request.sizes if resolve_size(size, member.dimensions) is None):
             problems[f"size {size}"] = f"it is not below the {member.dimensions} dimensions there are"
+
         fitted, measures = [], {}
         for done, method in enumerate(methods):
 
@@ -319,13 +356,15 @@ class Evaluation:
                 self.progress.report("fit", done / len(methods), f"{message} on {member.name}")
 
             try:
-                one, intrinsic = self.cache.load_or_fit(method, member.output, corpus, self.digest, report)
+                fitted_method, intrinsic = self.cache.load_or_fit(method, member.output, corpus, self.digest, report)
             except (TransformError, TrainingError) as error:
                 problems[method.name] = str(error)
                 continue
-            fitted.append(one)
+
+            fitted.append(fitted_method)
             if intrinsic:
                 measures[method.name] = intrinsic
+
         norm = corpus.mean_norm if corpus else None
         working = {method.name: method for method in methods if method.name not in problems}
         return EncoderResult(member, norm, working, measures, problems), fitted
@@ -338,7 +377,9 @@ class Evaluation:
         usable: Mapping[str, str],
         workers: Workers,
     ) -> None:
-        """Score every cell that the results log lacks in the worker processes, and append the scores to the log.
+        """Score every cell that the results log lacks in the worker processes.
+
+        The scores are appended to the log.
 
         A cell is one task, encoder and method; failed cells get a score with an error. Cells of one task follow each
         other, so that a process loads the task once.
@@ -354,15 +395,18 @@ class Evaluation:
         prompts = dict(member.prompts), member.default_prompt
         raw = Raw(member.name, member.output, member.dimensions, *prompts, store.folder)
         jobs = []
+
+        # Methods of one task in one job, so that a process loads the task once.
         for trial in (trial for trial in self.trials if trial.key in usable):
             suited = [m for m in fitted if encoder.methods[m.name].suits_task(usable[trial.key])]
-            todo = [m for m in suited if not self.log.has_score((trial.key, member.output, m.key))]
-            if todo:
-                jobs.append((score_methods, (trial, raw, todo)))
+            unscored = [m for m in suited if not self.log.has_score((trial.key, member.output, m.key))]
+            if unscored:
+                jobs.append((score_methods, (trial, raw, unscored)))
+
         for done, (index, result) in enumerate(workers.run(jobs), 1):
-            trial, _, todo = jobs[index][1]
+            trial, _, unscored = jobs[index][1]
             if isinstance(result, Exception):
-                cells = [(trial.entry.name, trial.key, raw.name, raw.fingerprint, m.name, m.key) for m in todo]
+                cells = [(trial.entry.name, trial.key, raw.name, raw.fingerprint, m.name, m.key) for m in unscored]
                 result = [Score(*cell, None, error=str(result)) for cell in cells]
             self.log.add(result)
             self.progress.report(
@@ -371,13 +415,17 @@ class Evaluation:
 
 
 def _require_distinct_names(encoders: Sequence[RequestedEncoder]) -> None:
-    """Raise `EvaluationError` if two encoders have the same name, since their results would be mixed up."""
-    names = [one.spec.name for one in encoders]
+    """Check that encoders have different names, since their results would be mixed up.
+
+    Raises:
+        EvaluationError: if two have the same name.
+    """
+    names = [encoder.spec.name for encoder in encoders]
     for name in names:
         if names.count(name) > 1:
             raise EvaluationError(f"two encoders are called {name}; give them names in LATHE_ENCODERS")
 
 
 def compute_trial_key(entry: Entry, limit: int | None) -> str:
-    """Return the key of a task in the results log: a hash of its data set and the row limit."""
+    """Return the key of a task in the results log, a hash of its data set and the row limit."""
     return digest(entry.digest(), limit)[:32]

@@ -76,7 +76,9 @@ class TaskDescription:
 
 
 class ResultsLog:
-    """Results log of an evaluation in a folder; construction reads existing scores.
+    """Results log of an evaluation in a folder.
+
+    Construction reads existing scores.
 
     Args:
         folder: output folder, created if missing.
@@ -90,9 +92,12 @@ class ResultsLog:
         self.by_cell = {score.cell: score for score in self.scores.read()}
 
     def has_score(self, cell: tuple[str, str, str]) -> bool:
-        """Return whether a cell has a score; one with an error does not count, so that it is tried again."""
-        found = self.by_cell.get(cell)
-        return found is not None and found.error is None
+        """Return whether a cell has a score.
+
+        A score with an error does not count, so that the cell is tried again.
+        """
+        score = self.by_cell.get(cell)
+        return score is not None and score.error is None
 
     def add(self, scores: Sequence[Score]) -> None:
         """Append scores to the log on disk and to `by_cell`."""
@@ -104,5 +109,8 @@ class ResultsLog:
         self.tasks.append(replace(task, asked=(), texts=len(task.asked)) for task in tasks)
 
     def read_tasks(self) -> dict[str, TaskDescription]:
-        """Read the descriptions of tasks from the log, by key; the last entry of a key counts."""
+        """Read the descriptions of tasks from the log, by key.
+
+        The last entry of a key counts.
+        """
         return {task.key: task for task in self.tasks.read()}

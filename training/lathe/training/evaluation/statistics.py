@@ -19,7 +19,10 @@ MAX_ZERO_NORM = 1e-12
 
 @dataclass(frozen=True)
 class Interval:
-    """Estimate with the bounds of its interval, of level 95 % unless stated; bounds are None with too few data."""
+    """Estimate with the bounds of its interval, of level 95 % unless stated.
+
+    Bounds are None with too few data.
+    """
 
     value: float
     low: float | None
@@ -27,29 +30,38 @@ class Interval:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Lower and upper bound; the value itself where there is none."""
+        """Lower and upper bound, each the value itself where there is none."""
         return (self.value if self.low is None else self.low, self.value if self.high is None else self.high)
 
     @property
     def sign(self) -> int:
-        """1 or −1 if the whole interval is above or below zero, else 0; also 0 without bounds."""
+        """1 or −1 if the whole interval is above or below zero, else 0.
+
+        It is also 0 without bounds.
+        """
         if self.low is None or self.high is None:
             return 0
-        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+        if self.low > 0:
+            return 1
+        return -1 if self.high < 0 else 0
 
 
 def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
-    """Return the mean of values `(n,)` with Student's t interval; no bounds for one value, or if all are equal."""
+    """Return the mean of values `(n,)` with Student's t interval.
+
+    There are no bounds for one value, or if all are equal.
+    """
     mean = float(values.mean())
     if np.ptp(values) < NEGLIGIBLE:
         return Interval(mean, None, None)
+    # The standard error of the mean, with n − 1 degrees of freedom.
     error = float(values.std(ddof=1) / np.sqrt(len(values)))
     reach = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
     return Interval(mean, mean - reach, mean + reach)
 
 
 def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, seed: int = 0) -> Interval:
-    """Return mean score / mean control for each encoder, averaged over encoders, with an interval that resamples tasks.
+    """Return mean score / mean control, averaged over encoders, with an interval that resamples tasks.
 
     This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. With a rival, return the difference of
     the two ratios, method minus rival. With fewer than two tasks there are no bounds.
@@ -60,21 +72,29 @@ def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, s
         rival: scores of another method, `(n, m)`, or None.
         seed: seed of the resamples.
     """
-    kept = scores if rival is None else scores - rival
-    n = len(kept)
-    value = float((kept.mean(axis=0) / control.mean(axis=0)).mean())
+    scored = scores if rival is None else scores - rival
+    n = len(scored)
+    value = float((scored.mean(axis=0) / control.mean(axis=0)).mean())
     if n < 2:
         return Interval(value, None, None)
-    drawn = np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))
+
+    samples = np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))
+    # How often each task is in each resample, (resamples, tasks): a product with (tasks, encoders) gives all sums.
     weights = np.zeros((RESAMPLES, n))
-    np.add.at(weights, (np.arange(RESAMPLES)[:, None], drawn), 1.0)
+    np.add.at(weights, (np.arange(RESAMPLES)[:, None], samples), 1.0)
+
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratios = ((weights @ kept) / (weights @ control)).mean(axis=1)
+        ratios = ((weights @ scored) / (weights @ control)).mean(axis=1)
+
+    # A resample whose control sums to zero has no ratio.
     low, high = np.quantile(ratios[np.isfinite(ratios)], [0.025, 0.975])
     return Interval(value, float(low), float(high))
 
 
 def cosine_similarity(one: Array, other: Array) -> float | None:
-    """Return the cosine between two means of unit vectors `(d,)`; None if one is zero up to rounding."""
+    """Return the cosine between two means of unit vectors `(d,)`.
+
+    The result is None if one is zero up to rounding.
+    """
     lengths = float(np.linalg.norm(one)), float(np.linalg.norm(other))
     return None if min(lengths) <= MAX_ZERO_NORM else float(one @ other) / (lengths[0] * lengths[1])

@@ -89,7 +89,9 @@ class Entry:
         return FolderDataSet(self.name, self.task, Path(self.place), self.language)
 
     def digest(self) -> str:
-        """Return a hash, 32 hex digits, of the data set and the version of mteb: scores of equal hashes are comparable.
+        """Return a hash, 32 hex digits, of the data set and the version of mteb.
+
+        Scores under equal hashes are comparable.
 
         For a folder, all files are read and hashed.
         """
@@ -129,7 +131,7 @@ class Suite:
 
 
 def open_suite(written: str) -> Suite:
-    """Return the suite that a user names, without reading the data yet.
+    """Open the suite that a user names, without reading its data.
 
     Args:
         written: folder, YAML file, `mteb:TASK,…`, or name of a suite that comes with Lathe.
@@ -142,20 +144,26 @@ def open_suite(written: str) -> Suite:
         if not names:
             raise EvaluationError("mteb: names no task; write mteb:STSBenchmark,Banking77Classification")
         return Suite(written, written, tuple(_expand_mteb_names(names)))
+
     path = expand_home(written)
     if path.is_dir():
         return open_folder_suite(written, path)
+
+    # A file of the user comes before a suite of the same name that Lathe ships.
     shipped = SHIPPED / f"{written.removesuffix('.yaml')}.yaml"
     if path.is_file():
         return _read_yaml_suite(written, path)
     if "/" not in written and shipped.is_file():
         return _read_yaml_suite(written, shipped)
+
     known = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.yaml")))
     raise EvaluationError(f"there is no suite {written!r}: name a folder, a YAML file, mteb:TASK,… or one of {known}")
 
 
 def open_folder_suite(written: str, root: Path) -> Suite:
-    """Return the suite of all data sets below a folder; unusable ones become its `problems`.
+    """Open the suite of all data sets below a folder.
+
+    Unusable ones become its `problems`.
 
     A folder with JSON lines but without a META.json is unusable. Data sets that have nothing to evaluate are left out.
 
@@ -164,7 +172,9 @@ def open_folder_suite(written: str, root: Path) -> Suite:
     """
     entries, problems = [], {}
     folders = {path.parent for path in root.rglob(META)}
+    # A folder with rows but without META.json is most likely a mistake, so it is named as a problem.
     data = {path.parent for pattern in ("*.jsonl", "*.jsonl.gz") for path in root.rglob(pattern)}
+
     for folder in sorted(folders | data):
         name = str(folder.relative_to(root)) if folder != root else folder.resolve().name
         try:
@@ -173,13 +183,17 @@ def open_folder_suite(written: str, root: Path) -> Suite:
             problems[name] = str(error)
         else:
             entries += [entry] if entry else []
+
     if not entries and not problems:
         raise EvaluationError(f"the folder {written} holds no data sets: folders with a {META} and files beside it")
+
     return Suite(written, root.resolve().name, tuple(entries), problems)
 
 
 def _read_folder_entry(name: str, folder: Path) -> Entry | None:
-    """Return a data set according to its META.json; None if it has only texts or training pairs to fit on.
+    """Read a data set's META.json.
+
+    Returns None if the folder has only texts or training pairs to fit on.
 
     Raises:
         EvaluationError: if META.json is missing or invalid.
@@ -192,12 +206,13 @@ def _read_folder_entry(name: str, folder: Path) -> Entry | None:
         raise EvaluationError(f"{META} names the language {language!r}; it must be a text such as en or de-en")
     if not isinstance(task, str) or task not in LAYOUTS:
         raise EvaluationError(f"{META} names the task {task!r}; there are {', '.join(LAYOUTS)} and {UNLABELLED}")
+
     evaluated = LAYOUTS[task].evaluated_task(folder, language)
     return Entry(name, "folder", str(folder), evaluated, language) if evaluated else None
 
 
 def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
-    """Yield an entry for each distinct mteb task; benchmarks are expanded to their tasks.
+    """Yield an entry for each distinct mteb task, with benchmarks expanded to their tasks.
 
     mteb is imported, which takes seconds.
 
@@ -206,8 +221,8 @@ def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
     """
     from lathe.training.evaluation.tasks import list_tasks  # seconds of import
 
-    found = {task.metadata.name: task for name in names for task in list_tasks(name)}
-    for name, task in found.items():
+    tasks = {task.metadata.name: task for name in names for task in list_tasks(name)}
+    for name, task in tasks.items():
         yield Entry(name, "mteb", name, subsets=tuple(task.hf_subsets), splits=tuple(task.eval_splits))
 
 
@@ -218,27 +233,30 @@ def _read_yaml_suite(written: str, path: Path) -> Suite:
         EvaluationError: if the file cannot be read, is invalid, lists no tasks, or lists two with the same name.
     """
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        parts = [_read_item(item, path.parent) for item in found.get("tasks") or []]
-        encoders = tuple(_read_encoder(item) for item in found.get("encoders") or [])
-        title, reference = str(found.get("title") or path.stem), str(found.get("reference") or "")
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        parts = [_read_item(item, path.parent) for item in content.get("tasks") or []]
+        encoders = tuple(_read_encoder(item) for item in content.get("encoders") or [])
+        title, reference = str(content.get("title") or path.stem), str(content.get("reference") or "")
     except EvaluationError:
         raise
     except (OSError, yaml.YAMLError, AttributeError, TypeError, KeyError, ValueError) as error:
         raise EvaluationError(f"the suite file {path.name} cannot be read: {error!r}") from error
+
     entries = tuple(entry for part in parts for entry in part.entries)
     problems = {name: why for part in parts for name, why in part.problems.items()}
     if not entries and not problems:
         raise EvaluationError(f"the suite file {path.name} lists no tasks")
+
     names = [entry.name for entry in entries]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise EvaluationError(f"the suite file {path.name} has two tasks that are called {twice!r}")
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise EvaluationError(f"the suite file {path.name} has two tasks that are called {repeated!r}")
+
     return Suite(written, title, entries, problems, encoders, reference)
 
 
 def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
-    """Return the data sets of one item in a YAML file's `tasks`, as a suite without name and title.
+    """Read the data sets of one item in a YAML file's `tasks`, as a suite without name and title.
 
     Args:
         item: the item, with a key `mteb`, `folder` or `hub`.
@@ -255,9 +273,11 @@ def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
         return open_folder_suite(str(item["folder"]), beside / str(item["folder"]))
     if "hub" not in item:
         raise EvaluationError(f"a task of a suite file has 'mteb', 'folder' or 'hub'; this has {', '.join(item)}")
+
     task = str(item["task"])
     if task not in LAYOUTS:
         raise EvaluationError(f"{item.get('name')}: there is no task {task!r}; there are {', '.join(LAYOUTS)}")
+
     entry = Entry(
         name=str(item["name"]),
         kind="hub",

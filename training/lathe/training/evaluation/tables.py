@@ -17,7 +17,10 @@ from lathe.training.reporting.text import format_fraction, format_half_width, fo
 
 
 def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
-    """Build every table for which there are findings; return tables by title."""
+    """Build every table for which there are findings.
+
+    Returns the tables by title.
+    """
     tables = {
         "Differences in points, with half the 95 % interval": build_difference_table(findings.comparisons),
         "Differences on each data set": build_difference_table(findings.comparisons, by_data_set=True),
@@ -30,7 +33,9 @@ def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
 
 
 def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool = False) -> Table:
-    """Build the table of comparisons: what is compared, both scores × 100, the difference, and what it was tested over.
+    """Build the table of comparisons.
+
+    A row has what is compared, both scores × 100, the difference, and what it was tested over.
 
     Args:
         comparisons: comparisons of an evaluation.
@@ -53,17 +58,24 @@ def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool 
 
 
 def build_raw_score_table(results: Results) -> Table:
-    """Build the table of the raw vectors' ‖μ‖ and mean score by type, over the tasks that all encoders completed."""
+    """Build the table of the raw vectors' ‖μ‖ and mean score by type.
+
+    Only tasks that all encoders completed count.
+    """
     grid = Grid(results)
     tasks = grid.common_tasks({name: [] for name in grid.encoders})
     types = {
         f"{kind} ({len(positions)})": [tasks[position] for position in positions]
         for kind, positions in grid.group_by_type(tasks).items()
     }
+
     return Table.from_records(
         (
             {"encoder": name, "‖μ‖": _format_norm(result)}
-            | {column: _mean_score(grid, name, some) for column, some in ({"mean": tasks} | types).items()}
+            | {
+                column: _mean_score(grid, name, column_tasks)
+                for column, column_tasks in ({"mean": tasks} | types).items()
+            }
             for name, result in grid.encoders.items()
         ),
         default=".2f",
@@ -77,17 +89,23 @@ def _format_norm(result: EncoderResult) -> str:
 
 
 def _mean_score(grid: Grid, encoder: str, tasks: Sequence[str]) -> float | None:
-    """Return the mean raw score × 100 over tasks; None without tasks."""
+    """Return the mean raw score × 100 over tasks, or None without tasks."""
     return 100 * float(np.mean(grid.control_scores(encoder, tasks))) if tasks else None
 
 
 def build_retention_table(retentions: Sequence[Retention]) -> Table:
-    """Build the table of the retained share of the score: a row per reducer, a column per share of the dimensions."""
+    """Build the table of the retained share of the score.
+
+    A reducer has a row, a share of the dimensions a column.
+    """
     rows: dict[str, dict[str, Any]] = {}
-    shares = dict.fromkeys(format_fraction(s) for s in sorted({one.share for one in retentions}, reverse=True))
-    for one in retentions:
-        row = rows.setdefault(one.label, {"reducer": one.label, **shares})
-        row[format_fraction(one.share)] = one.mean
+    shares = dict.fromkeys(
+        format_fraction(s) for s in sorted({retention.share for retention in retentions}, reverse=True)
+    )
+    for retention in retentions:
+        row = rows.setdefault(retention.label, {"reducer": retention.label, **shares})
+        row[format_fraction(retention.share)] = retention.mean
+
     return Table.from_records(rows.values(), default=format_percent)
 
 
@@ -96,33 +114,38 @@ def build_type_table(retentions: Sequence[Retention]) -> Table:
 
     Each reducer and share of the dimensions has a row, each type of task a column.
     """
-    kinds = dict.fromkeys(kind for one in retentions for kind in one.types)
+    kinds = dict.fromkeys(kind for retention in retentions for kind in retention.types)
     return Table.from_records(
-        {"reducer": one.label, "dimensions": format_fraction(one.share)}
+        {"reducer": retention.label, "dimensions": format_fraction(retention.share)}
         | kinds
-        | {kind: _format_retention(one, kind) for kind in one.types}
-        for one in retentions
+        | {kind: _format_retention(retention, kind) for kind in retention.types}
+        for retention in retentions
     )
 
 
-def _format_retention(one: Retention, kind: str) -> str:
-    share, ahead = format_percent(one.types[kind]), one.ahead.get(kind)
-    return share if ahead is None or one.label == RIVAL else f"{share}; {100 * ahead.value:+.1f}"
+def _format_retention(retention: Retention, kind: str) -> str:
+    share, ahead = format_percent(retention.types[kind]), retention.ahead.get(kind)
+    return share if ahead is None or retention.label == RIVAL else f"{share}; {100 * ahead.value:+.1f}"
 
 
 def build_score_table(results: Results) -> Table:
-    """Build the table of all scores × 100: a row per data set and encoder, a column per method."""
+    """Build the table of all scores × 100.
+
+    A data set and encoder have a row, a method has a column.
+    """
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     columns = dict.fromkeys(row["method"] for row in build_score_records(results))
-    for one in build_score_records(results):
-        key = {name: one[name] for name in ("task", "type", "encoder")}
+    for record in build_score_records(results):
+        key = {name: record[name] for name in ("task", "type", "encoder")}
         row = rows.setdefault(tuple(key.values()), key | columns)
-        row[one["method"]] = None if one["score"] is None else 100 * one["score"]
+        row[record["method"]] = None if record["score"] is None else 100 * record["score"]
     return Table.from_records((rows[key] for key in sorted(rows)), default=".2f")
 
 
 def build_score_records(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
-    """Return a dict for each score with names, raw score, difference and retention, sorted by encoder and task.
+    """Return a dict for each score, sorted by encoder and task.
+
+    It has names, raw score, difference and retention.
 
     Args:
         results: results of an evaluation.
@@ -157,11 +180,14 @@ def build_score_records(results: Results, metrics: bool = False) -> list[dict[st
             }
             | ({"metrics": score.metrics} if metrics else {})
         )
+
     return sorted(rows, key=lambda row: (row["encoder"], row["task"]))
 
 
 def list_problems(results: Results) -> Iterator[str]:
-    """Yield a line for each problem: unusable encoders, tasks and methods, left-out rows, failed scores.
+    """Yield a line for each problem of an evaluation.
+
+    These are unusable encoders, tasks and methods, left-out rows, and failed scores.
 
     Scores of a task that failed with the same error share a line.
     """
@@ -170,12 +196,15 @@ def list_problems(results: Results) -> Iterator[str]:
         if task.error:
             yield f"{task.task} was not evaluated: {task.error}"
         yield from (f"{task.task}: {warning}" for warning in task.warnings)
+
     for result in results.encoders:
         yield from (f"{result.member.name}: {name} was not compared: {why}" for name, why in result.problems.items())
+
     failed: dict[tuple[str, str], list[str]] = {}
     for score in results.scores:
         if score.error:
             failed.setdefault((score.task, score.error), []).append(f"{score.encoder} with {score.method}")
+
     for (name, error), cells in failed.items():
         more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
         yield f"{name} on {cells[0]}{more} failed: {error}"

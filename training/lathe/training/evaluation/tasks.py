@@ -1,4 +1,4 @@
-"""Tasks and benchmarks of mteb: by name, with their data, before and while they are evaluated.
+"""Tasks and benchmarks of mteb by name, with their data, before and while they are evaluated.
 
 Only worker processes import this module: importing mteb takes seconds, and it prints progress bars.
 """
@@ -16,7 +16,9 @@ from lathe.training.errors import DataSetError, EvaluationError
 
 
 def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()) -> AbsTask:
-    """Return a task of mteb by name; its data is not loaded yet.
+    """Return a task of mteb by name.
+
+    Its data is not loaded yet.
 
     Args:
         name: name of the task in mteb.
@@ -27,17 +29,19 @@ def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()
         EvaluationError: if mteb does not know the name, or the task is an aggregate of others.
     """
     try:
-        found = mteb.get_task(name, hf_subsets=list(subsets) or None, eval_splits=list(splits) or None)
+        task = mteb.get_task(name, hf_subsets=list(subsets) or None, eval_splits=list(splits) or None)
     except KeyError as error:
         raise EvaluationError(f"mteb: {str(error.args[0]).removeprefix('KeyError: ')}") from error
-    if isinstance(found, AbsTaskAggregate):
-        parts = ", ".join(part.metadata.name for part in found.metadata.tasks)
+
+    if isinstance(task, AbsTaskAggregate):
+        parts = ", ".join(part.metadata.name for part in task.metadata.tasks)
         raise EvaluationError(f"{name} is made of other tasks; name those: {parts}")
-    return found
+
+    return task
 
 
 def list_tasks(name: str) -> list[AbsTask]:
-    """Return the tasks of a benchmark of mteb, or else a list with the one task of this name.
+    """Return the tasks of a benchmark of mteb, or a list with the one task of this name.
 
     The tasks have the subsets and splits that the benchmark uses.
 
@@ -51,7 +55,9 @@ def list_tasks(name: str) -> list[AbsTask]:
 
 
 def load_data(task: AbsTask) -> AbsTask:
-    """Load the data of a task in place, unless it has them, and return the task.
+    """Load the data of a task in place, and return the task.
+
+    Nothing is done if the task has them.
 
     A search in mteb's old format is converted to the new one.
 
@@ -60,14 +66,17 @@ def load_data(task: AbsTask) -> AbsTask:
     """
     if task.data_loaded:
         return task
+
     try:
         task.load_data()
     except DataSetError:
         raise
     except Exception as error:  # the hub's client raises anything: no network, no such set, no rights
         raise DataSetError(f"the data of {task.metadata.name} cannot be loaded: {error}") from error
+
     if isinstance(task, AbsTaskRetrieval):
         task.convert_v1_dataset_format_to_v2(num_proc=None)
+
     return task
 
 
@@ -77,7 +86,10 @@ def reset_random_state(task: AbsTask) -> None:
 
 
 def iterate_splits(task: AbsTask) -> Iterable[tuple[dict[str, Any], str]]:
-    """Yield each evaluated split of each subset, as the dict that holds it and its key, so that it can be replaced."""
+    """Yield each evaluated split of each subset.
+
+    A split is given as the dict that holds it and its key, so that it can be replaced.
+    """
     data: Any = task.dataset
     for split in task.eval_splits:
         for subset in task.hf_subsets:

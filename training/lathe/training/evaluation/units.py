@@ -67,7 +67,9 @@ class UnitRecorder:
 
     @contextmanager
     def record(self) -> Iterator[Path | None]:
-        """Yield the folder for mteb's predictions, or None for a search, whose metrics of each query are recorded.
+        """Record the metrics of each query of a search, or yield the folder for mteb's predictions.
+
+        None is yielded for a search.
 
         The folder is deleted after the block.
         """
@@ -77,6 +79,7 @@ class UnitRecorder:
             with TemporaryDirectory(prefix="lathe-") as folder:
                 yield Path(folder)
             return
+
         original = self.task.task_specific_scores
 
         def record_queries(scores: dict[str, dict[str, float]], *arguments: Any, **options: Any) -> dict[str, float]:
@@ -99,9 +102,9 @@ class UnitRecorder:
             scores: mteb's scores of the only subset of the only split.
             predictions: folder of mteb's predictions, or None for a search.
         """
-        found: UnitValues | None
+        unit_values: UnitValues | None
         if predictions is None:
-            found = self._compute_queries()
+            unit_values = self._compute_queries()
         else:
             compute = _BY_TYPE.get((self.task.metadata.type, self.metric))
             if compute is None:
@@ -109,16 +112,18 @@ class UnitRecorder:
             (subset,), (split,) = self.task.hf_subsets, self.task.eval_splits
             data = self.task.dataset[subset] if subset in self.task.dataset else self.task.dataset
             saved = json.loads((predictions / self.task.prediction_file_name).read_text())[subset][split]
-            found = compute(self.task, saved, data[split], scores)
+            unit_values = compute(self.task, saved, data[split], scores)
+
         # Values of another metric than mteb's score would give a wrong interval; without values there is none.
-        if found is None or abs(found.score - float(scores["main_score"])) > TOLERANCE:
+        if unit_values is None or abs(unit_values.score - float(scores["main_score"])) > TOLERANCE:
             return None
-        return found
+
+        return unit_values
 
     def _compute_queries(self) -> UnitValues | None:
         name, _, cut = self.metric.partition("_at_")
         key = f"{TREC_METRICS.get(name, name)}_{cut}"
-        if len(self.by_query) != 1 or not all(key in found for found in self.by_query[0].values()):
+        if len(self.by_query) != 1 or not all(key in metrics for metrics in self.by_query[0].values()):
             return None
         values = np.array([self.by_query[0][query][key] for query in sorted(self.by_query[0])])
         return UnitValues(float(values.mean()), len(values), values)
@@ -127,7 +132,8 @@ class UnitRecorder:
 def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
     """Return the share of the classifiers that are right on each test text."""
     labels = np.asarray(rows[task.label_column_name][:])
-    right = np.array([np.asarray(one) == labels for one in predictions], dtype=float).mean(axis=0)
+    # (classifiers, texts) to (texts,): mteb's accuracy is the mean over both.
+    right = np.array([np.asarray(predicted) == labels for predicted in predictions], dtype=float).mean(axis=0)
     return UnitValues(float(right.mean()), len(right), right)
 
 
@@ -137,9 +143,11 @@ def _score_translations(task: Any, predictions: Any, rows: Any, scores: Any) -> 
 
     if len(predictions) != 1 or "gold" in rows.column_names:
         return None
+
     (nearest,) = predictions.values()
     labels = list(range(len(nearest)))
-    values = f1_score(labels, [one["corpus_id"] for one in nearest], labels=labels, average=None, zero_division=0)
+    values = f1_score(labels, [match["corpus_id"] for match in nearest], labels=labels, average=None, zero_division=0)
+
     return UnitValues(float(values.mean()), len(labels), values)
 
 
@@ -154,19 +162,23 @@ def _jackknife_spearman(task: Any, predictions: Any, rows: Any, scores: Any) -> 
 
 
 def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Return the jackknife of average precision under the similarity where it is highest, as mteb's `max_ap`."""
+    """Jackknife the average precision under the similarity where it is highest, as mteb's `max_ap`."""
     from sklearn.metrics import average_precision_score
 
     labels = np.asarray(rows[task.label_column_name][:])
     similarities = [
-        (-1 if name.endswith("distances") else 1) * np.asarray(found, float) for name, found in predictions.items()
+        (-1 if name.endswith("distances") else 1) * np.asarray(similarity, float)
+        for name, similarity in predictions.items()
     ]
-    best = max(similarities, key=lambda found: float(average_precision_score(labels, found)))
+    best = max(similarities, key=lambda similarity: float(average_precision_score(labels, similarity)))
+
     return jackknife(lambda chosen: float(average_precision_score(labels[chosen], best[chosen])), len(labels))
 
 
 def _bootstrap_clusterings(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
-    """Return the V-measures of mteb's samples of texts, spread so that their standard error is that of a bootstrap.
+    """Return the V-measures of mteb's samples of texts, spread so that their standard error is a bootstrap's.
+
+    Returns None under a row limit.
 
     Each sample draws as many texts as there are with replacement, so the standard deviation over samples is the
     standard error of the score. It also contains the noise of k-means, so intervals are up to twice as wide as needed.
@@ -175,9 +187,9 @@ def _bootstrap_clusterings(task: Any, predictions: Any, rows: Any, scores: Any) 
     levels = scores["v_measures"]
     if len(levels) != 1 or task.max_documents_per_cluster != len(rows):
         return None
-    (found,) = (np.asarray(one, float) for one in levels.values())
-    values = found.mean() + np.sqrt(len(found)) * (found - found.mean())
-    return UnitValues(float(found.mean()), len(rows), values)
+    (measures,) = (np.asarray(level, float) for level in levels.values())
+    values = measures.mean() + np.sqrt(len(measures)) * (measures - measures.mean())
+    return UnitValues(float(measures.mean()), len(rows), values)
 
 
 _BY_TYPE: dict[tuple[str, str], Callable[[Any, Any, Any, Any], UnitValues | None]] = {
@@ -194,7 +206,9 @@ Their arguments are task, predictions, rows of the test and mteb's scores.
 
 
 def jackknife(metric: Callable[[NDArray[np.bool_]], float], units: int) -> UnitValues:
-    """Compute a metric of all units and its pseudo-values `g·θ − (g − 1)·θ₋ᵢ`, leaving out one of g groups each time.
+    """Compute a metric of all units and its jackknife pseudo-values.
+
+    A pseudo-value is `g·θ − (g − 1)·θ₋ᵢ`, where θ₋ᵢ leaves out the i-th of g groups.
 
     A group is one unit, or every g-th if there are more units than `MAX_JACKKNIFE_GROUPS`.
 
@@ -203,7 +217,8 @@ def jackknife(metric: Callable[[NDArray[np.bool_]], float], units: int) -> UnitV
         units: number of units.
     """
     groups = min(units, MAX_JACKKNIFE_GROUPS)
-    whole = metric(np.ones(units, bool))
-    numbers = np.arange(units) % groups
-    without = np.array([metric(numbers != group) for group in range(groups)])
-    return UnitValues(whole, units, groups * whole - (groups - 1) * without)
+    full = metric(np.ones(units, bool))
+    # Every g-th unit, so that neighbouring rows, which are often alike, are in different groups.
+    group_of_unit = np.arange(units) % groups
+    without = np.array([metric(group_of_unit != group) for group in range(groups)])
+    return UnitValues(full, units, groups * full - (groups - 1) * without)

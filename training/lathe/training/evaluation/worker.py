@@ -1,4 +1,4 @@
-"""Work of the scoring processes: collect the texts that a task uses, and score methods on it.
+"""Work of the scoring processes, which collect the texts that a task uses and score methods on it.
 
 Each process has one thread, since two processes with one thread do more than one with two. Errors are returned as
 messages.
@@ -84,7 +84,10 @@ class Raw:
 
 
 def prepare_process() -> None:
-    """Prepare a worker process: one thread, no progress bars, logs, warnings or stderr, and an end with its parent."""
+    """Prepare a worker process.
+
+    It gets one thread, no progress bars, logs, warnings or stderr, and ends with its parent.
+    """
     warnings.simplefilter("ignore")
     sys.stderr = Path(os.devnull).open("w")  # mteb draws bars that cannot be turned off
     import logging
@@ -102,7 +105,10 @@ def prepare_process() -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait until the parent process is gone, then exit this process; otherwise it would wait for jobs forever."""
+    """Wait until the parent process is gone, then exit this process.
+
+    It would wait for jobs forever otherwise.
+    """
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -111,7 +117,9 @@ def _end_with_parent() -> None:
 
 @lru_cache(maxsize=1)
 def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
-    """Return a task with its data, limited to the trial's rows, and sentences on left-out rows; the last one is cached.
+    """Load a task with its data, limited to the trial's rows, and sentences on left-out rows.
+
+    The last one is cached.
 
     The main score and task type that the suite states replace the task's own.
 
@@ -121,21 +129,28 @@ def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
     from lathe.training.evaluation.limits import limit_rows
     from lathe.training.evaluation.tasks import find_task, load_data
 
-    entry, found = trial.entry, Warnings()
+    entry, left_out = trial.entry, Warnings()
     if entry.kind == "mteb":
         task = find_task(entry.place, entry.subsets, entry.splits)
     else:
-        task = entry.data_set().build_task(found)
+        task = entry.data_set().build_task(left_out)
+
     load_data(task)
+    # A suite may name another metric or type than the task has.
     changes = {"main_score": entry.main_score, "type": entry.type}
     task.metadata = task.metadata.model_copy(update={name: value for name, value in changes.items() if value})
+
     if trial.limit is not None:
         limit_rows(task, trial.limit)
-    return task, tuple(found.sentences())
+
+    return task, tuple(left_out.sentences())
 
 
 def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
-    """Run a task once on random vectors to record which texts it encodes; an exception becomes the `error`."""
+    """Run a task once on random vectors to record which texts it encodes.
+
+    An exception becomes the `error` of the description.
+    """
     from lathe.training.datasets.mteb_tasks import LETTERS
     from lathe.training.evaluation.model import Collector
 
@@ -148,21 +163,29 @@ def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
         return TaskDescription(name, trial.key, error=str(error))
     except Exception as error:  # mteb and what it stands on raise anything
         return TaskDescription(name, trial.key, error=f"{type(error).__name__}: {error}")
+
     meta = task.metadata
     language = trial.entry.language or ",".join(LETTERS.get(code, code) for code in meta.languages)
-    asked = tuple(collector.asked)
-    return TaskDescription(name, trial.key, meta.type, language, meta.main_score, asked, len(asked), left_out)
+    prompted_texts = tuple(collector.asked)
+
+    return TaskDescription(
+        name, trial.key, meta.type, language, meta.main_score, prompted_texts, len(prompted_texts), left_out
+    )
 
 
 def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> list[Score]:
-    """Return a task's score for each method on one encoder's vectors; an exception becomes the error of a score."""
+    """Score methods on a task with one encoder's vectors.
+
+    An exception becomes the error of a score.
+    """
     from lathe.training.evaluation.model import RescoringModel, StoredModel
 
-    found = []
+    scores = []
     for method in methods:
         begun = time.monotonic()
         measured: Measurement | None = None
         problem: str | None = None
+
         try:
             task, _ = load_trial(trial)
             store = open_store(raw)
@@ -179,15 +202,20 @@ def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> li
             measured = measure(RescoringModel(model) if method.rescored else model, task, with_units=True)
         except Exception as error:  # one cell must not stop the others
             problem = f"{type(error).__name__}: {error}"
+
         seconds = round(time.monotonic() - begun, 3)
         cell = (trial.entry.name, trial.key, raw.name, raw.fingerprint, method.name, method.key)
         if measured is None:
-            found.append(Score(*cell, None, seconds=seconds, error=problem))
+            scores.append(Score(*cell, None, seconds=seconds, error=problem))
             continue
+
         units = measured.units
         values = [] if units is None else [round(float(value), 6) for value in units.values]
-        found.append(Score(*cell, measured.score, measured.metrics, seconds, None, units.units if units else 0, values))
-    return found
+        scores.append(
+            Score(*cell, measured.score, measured.metrics, seconds, None, units.units if units else 0, values)
+        )
+
+    return scores
 
 
 _STORES: dict[Path, tuple[int, VectorStore]] = {}
@@ -195,7 +223,11 @@ _STORES: dict[Path, tuple[int, VectorStore]] = {}
 
 
 def open_store(raw: Raw) -> VectorStore:
-    """Return an encoder's store; the last one is cached until vectors are added to it, or another is opened."""
+    """Return an encoder's store.
+
+    The last one is cached until vectors are added to it, or another is opened.
+    """
+    # The main process appends to the file, and a store indexes what was there when it was opened.
     size = (raw.folder / VECTORS).stat().st_size
     if _STORES.get(raw.folder, (0, None))[0] != size:
         _STORES.clear()
@@ -240,8 +272,10 @@ def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
     from lathe.training.evaluation.tasks import reset_random_state
     from lathe.training.evaluation.units import UnitRecorder
 
+    # mteb draws from the task's generators: every method must meet the same draws.
     reset_random_state(task)
     recorder = UnitRecorder(task)
+
     with recorder.record() if with_units else nullcontext() as predictions:
         results = mteb.evaluate(
             model,
@@ -253,17 +287,21 @@ def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
             prediction_folder=predictions,
         )
         result = results.task_results[0]
-        subsets = [subset for found in result.scores.values() for subset in found]
+        subsets = [subset for split_scores in result.scores.values() for subset in split_scores]
         units = recorder.compute(subsets[0], predictions) if with_units and len(subsets) == 1 else None
+
     score = float(result.get_score())
     if score != score:
         raise EvaluationError(
             f"the {task.metadata.main_score} is not a number: the vectors, or the labels, are all alike"
         )
+
     metrics: dict[str, float] = {}
     for split, subsets in result.scores.items():
         for subset in subsets:
-            place = "" if len(result.scores) == len(subsets) == 1 else f"{split}.{subset['hf_subset']}."
-            metrics |= {f"{place}{key}": value for key, value in subset.items() if type(value) in (int, float)}
+            prefix = "" if len(result.scores) == len(subsets) == 1 else f"{split}.{subset['hf_subset']}."
+            metrics |= {f"{prefix}{key}": value for key, value in subset.items() if type(value) in (int, float)}
+
+    # NaN is no JSON, and nauc metrics are about abstention, which is not compared here.
     metrics = {key: value for key, value in metrics.items() if value == value and "nauc" not in key}
     return Measurement(score, metrics, units)

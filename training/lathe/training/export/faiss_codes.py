@@ -62,7 +62,10 @@ def build_code_index(faiss: Any, quantizer: Quantizer) -> CodeIndex:
 
 
 def _index_int8(faiss: Any, step: Int8) -> CodeIndex:
-    """Return an IndexScalarQuantizer: its 8-bit cells are those of `step`, counted from 0 instead of −128."""
+    """Build an IndexScalarQuantizer whose 8-bit cells are those of a step.
+
+    They are counted from 0 instead of −128.
+    """
     scale, zero_point = (tensor.float().cpu().numpy() for tensor in (step.scale, step.zero_point))
     kind = faiss.ScalarQuantizer.QT_8bit
     index = faiss.IndexScalarQuantizer(len(scale), kind, faiss.METRIC_INNER_PRODUCT)
@@ -70,11 +73,12 @@ def _index_int8(faiss: Any, step: Int8) -> CodeIndex:
     ranges = np.concatenate([(-128.5 - zero_point) * scale, 255 * scale])
     faiss.copy_array_to_vector(ranges.astype(np.float32), index.sq.trained)
     index.is_trained = True
+
     return CodeIndex(index, offset=128)
 
 
 def _index_binary(faiss: Any, step: Binary) -> CodeIndex:
-    """Return an IndexPQ of eight signs a byte, behind a transform that fills the last byte with zeros."""
+    """Build an IndexPQ of eight signs a byte, behind a transform that fills the last byte with zeros."""
     sizes = np.zeros((step.code_bytes(len(step.size)), 1, BYTE), np.float32)
     size = step.size.float().cpu().numpy()
     # FAISS compares distances in float32, where a tiny size would not decide; so enlarged, it changes no score.
@@ -85,7 +89,7 @@ def _index_binary(faiss: Any, step: Binary) -> CodeIndex:
 
 
 def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
-    """Return a FAISS `IndexPQ` that searches the codes of a step, and the linear maps of documents and queries for it.
+    """Build an `IndexPQ` that searches the codes of a step, with linear maps of documents and queries.
 
     Each byte of a code is a centroid number of the product quantizer. Documents are mapped to coordinates by the
     encoder; queries by the decoder's transpose, so that inner products of both are scores.
@@ -94,22 +98,24 @@ def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
         ExportError: if a coordinate of the codes lies in two bytes.
     """
     try:
-        centroids, places = (tensor.cpu().numpy() for tensor in step.product_centroids())
+        centroids, positions = (tensor.cpu().numpy() for tensor in step.product_centroids())
     except InputError as error:
         raise ExportError(
             f"FAISS cannot search codes of {step.bytes} bytes in which coordinates cross bytes: fit another budget or "
             f"equal bits (codes:{step.bytes},bits=4), or export with --format numpy or onnx"
         ) from error
+
     encoder, decoder = (np.zeros((BYTE * step.bytes, len(step.mean)), np.float32) for _ in range(2))
-    encoder[places], decoder[places] = step.encoder.float().cpu().numpy(), step.decoder.float().cpu().numpy()
+    encoder[positions], decoder[positions] = step.encoder.float().cpu().numpy(), step.decoder.float().cpu().numpy()
     if isinstance(step, ProductCoding):
         # FAISS takes the nearest centroid by plain distance, so coordinates go in units of the metric of scores.
         scale = np.ones(len(encoder), np.float32)
-        scale[places] = step.deviations.float().cpu().numpy()
+        scale[positions] = step.deviations.float().cpu().numpy()
         encoder, decoder = encoder * scale[:, None], decoder / scale[:, None]
         centroids = centroids * scale.reshape(step.bytes, 1, BYTE)
         # No vector gets 0 in its last byte, since the code of zeros is the zero vector's.
         centroids[int(step.layout[1].max()), 0] = NEVER_NEAREST
+
     shift = -encoder.astype(np.float64) @ step.mean.double().cpu().numpy()
     return CodeIndex(
         _product_index(faiss, centroids),
@@ -120,7 +126,7 @@ def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
 
 
 def _product_index(faiss: Any, centroids: NDArray[np.float32]) -> Any:
-    """Return an empty IndexPQ of inner products with centroids `(bytes, 256, 8)`."""
+    """Build an empty IndexPQ of inner products with centroids `(bytes, 256, 8)`."""
     octets = len(centroids)
     index = faiss.IndexPQ(BYTE * octets, octets, BYTE, faiss.METRIC_INNER_PRODUCT)
     faiss.copy_array_to_vector(np.ascontiguousarray(centroids, np.float32).ravel(), index.pq.centroids)
@@ -129,7 +135,7 @@ def _product_index(faiss: Any, centroids: NDArray[np.float32]) -> Any:
 
 
 def linear_transform(faiss: Any, weight: NDArray[np.float32], bias: NDArray[Any] | None) -> Any:
-    """Return the LinearTransform x ↦ Wx + b of a weight `(k, d)` and a bias `(k,)` or None."""
+    """Build the LinearTransform x ↦ Wx + b of a weight `(k, d)` and a bias `(k,)` or None."""
     linear = faiss.LinearTransform(weight.shape[1], weight.shape[0], bias is not None)
     faiss.copy_array_to_vector(np.ascontiguousarray(weight, np.float32).ravel(), linear.A)
     if bias is not None:

@@ -88,7 +88,9 @@ gives them the code of some other vector."""
 
 
 def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
-    """Write a chain as FAISS transforms and an empty index with them; check its output, and return what was written.
+    """Write a chain as FAISS transforms and an empty index with them, and check its output.
+
+    Returns what was written.
 
     The index of a chain with a quantizer stores its codes.
 
@@ -106,6 +108,7 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
         import faiss
     except ImportError as error:
         raise ExportError("FAISS export needs faiss: pip install 'lathe-training[faiss]'") from error
+
     width = require_exportable(chain)
     with open_staging_folder(folder) as staging:
         transforms: list[Any] = []
@@ -116,13 +119,14 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
         else:
             difference, usage = _write_codes(faiss, staging, chain, transforms)
         write_description(staging, chain, reference, usage)
+
     return Exported(folder, sorted(path.name for path in folder.iterdir()), difference)
 
 
 def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
-    """Write transforms and chain.index, an empty IndexFlatIP behind them, and check that it gives the chain's vectors.
+    """Write transforms and chain.index, an empty IndexFlatIP behind them, and check its vectors.
 
-    Return the largest difference of its vectors from the chain's, on probes, and README.md's text on usage.
+    Returns the largest difference of its vectors from the chain's, on probes, and README.md's text on usage.
 
     Raises:
         ExportError: if the difference exceeds `TOLERANCE`.
@@ -134,16 +138,17 @@ def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any])
     probes = sample_probe_vectors(chain)[1:]  # FAISS knows no rule that a zero vector stays zero
     read.add(probes)
     difference = require_close(read.index.reconstruct_n(0, len(probes)), chain.transform(probes), "the FAISS index")
-    own = USAGE_OF_FLOATS.replace("WIDTH", str(chain.output_dimensions)).replace("NAMES", json.dumps(names[::-1]))
-    return difference, USAGE + own
+    usage = USAGE_OF_FLOATS.replace("WIDTH", str(chain.output_dimensions)).replace("NAMES", json.dumps(names[::-1]))
+
+    return difference, USAGE + usage
 
 
 def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
-    """Write transforms and an empty index of codes behind them, and check that it gives the chain's codes and scores.
+    """Write transforms and an empty index of codes behind them, and check its codes and scores.
 
-    If documents and queries are mapped alike, this is chain.index; else documents.index, with both maps as files and
-    the NumPy codec. Return the largest difference of scores from the chain's, on probes, and README.md's text on usage.
-    `transforms` may be extended in place.
+    If documents and queries are mapped alike, this is chain.index, else documents.index, with both maps as files and
+    the NumPy codec. `transforms` may be extended in place. Returns the largest difference of scores from the chain's,
+    on probes, and README.md's text on usage.
 
     Raises:
         ExportError: if FAISS has no index of such codes, or gives other codes or scores than the chain.
@@ -152,6 +157,7 @@ def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) 
     built = build_code_index(faiss, chain.quantizer)
     probes = sample_probe_vectors(chain)[1:]
     octets = str(chain.bytes_per_vector)
+
     if built.documents is built.queries:
         transforms += [] if built.documents is None else [built.documents]
         names = _write_transforms(faiss, folder, transforms)
@@ -169,13 +175,16 @@ def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) 
         documents = faiss.read_index(str(folder / "documents.index"))
         queries = _behind(faiss, folder, [*names, "queries.vt"], documents.index)
         usage = USAGE_OF_SIDES.replace("NAMES", json.dumps(["queries.vt", *names[::-1]])).replace("BYTES", octets)
+
     return _require_same_scores(chain, probes, documents, queries, built), usage
 
 
 def _require_same_scores(
     chain: Chain, probes: NDArray[np.float32], documents: Any, queries: Any, built: CodeIndex
 ) -> float:
-    """Return the largest difference of scores after checking that FAISS encodes and scores probes as the chain does.
+    """Check that FAISS encodes and scores probes as the chain does.
+
+    Returns the largest difference of scores.
 
     The codes of the probes stay in the index.
 
@@ -190,18 +199,20 @@ def _require_same_scores(
         ExportError: if codes differ by more than rounding, or scores by more than `TOLERANCE`.
     """
     codes = chain.transform(probes)
-    found = documents.sa_encode(probes)
-    some = codes.any(axis=1) & found.any(axis=1)  # FAISS does not know that zeros are the zero vector's code
-    probes, codes, found = probes[some], codes[some], found[some]
-    require_codes(found, built.pack(codes), "the FAISS index")
+    faiss_codes = documents.sa_encode(probes)
+    is_coded = codes.any(axis=1) & faiss_codes.any(axis=1)  # FAISS does not know that zeros are the zero vector's code
+    probes, codes, faiss_codes = probes[is_coded], codes[is_coded], faiss_codes[is_coded]
+    require_codes(faiss_codes, built.pack(codes), "the FAISS index")
     documents.index.add_sa_codes(built.pack(codes))
     scores, ids = queries.search(probes, len(codes))
     floats = chain.transform_queries(probes)
+
     if isinstance(chain.quantizer, TransformCoding):
         expected = chain.quantizer.score(floats, codes, np.ones(len(codes), np.float32))
         expected = expected - floats @ chain.quantizer.mean.float().cpu().numpy()[:, None]
     else:
         expected = floats @ chain.dequantize(codes).T
+
     return require_close(scores, np.take_along_axis(expected, ids, axis=1), "the scores of the FAISS index")
 
 
@@ -213,18 +224,22 @@ def _write_transforms(faiss: Any, folder: Path, transforms: list[Any]) -> list[s
 
 
 def _behind(faiss: Any, folder: Path, names: list[str], index: Any) -> Any:
-    whole = faiss.IndexPreTransform(index)
+    pipeline = faiss.IndexPreTransform(index)
+    # `prepend_transform` puts each one in front of the others.
     for name in reversed(names):
-        whole.prepend_transform(faiss.read_VectorTransform(str(folder / name)))
-    return whole
+        pipeline.prepend_transform(faiss.read_VectorTransform(str(folder / name)))
+    return pipeline
 
 
 def _to_faiss_transforms(faiss: Any, step: Map, width: int) -> list[Any]:
     if isinstance(step, Normalize):
         return [faiss.NormalizationTransform(width, 2.0)]
+
     if isinstance(step, Selection):
         step = step.as_affine()
+
     assert isinstance(step, Affine)
     bias = None if step.bias is None else step.bias.float().cpu().numpy()
     linear = linear_transform(faiss, step.weight.float().cpu().numpy(), bias)
+
     return [linear, *(_to_faiss_transforms(faiss, Normalize(), linear.d_out) if step.normalize else [])]

@@ -61,7 +61,9 @@ class Exported:
 
 @contextmanager
 def open_staging_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new temporary folder beside `folder`; move its content to `folder` on success, delete it on any error.
+    """Yield a new temporary folder beside `folder`, whose content is moved there on success.
+
+    On any error it is deleted.
 
     Missing parent folders are created, and removed again after an error.
 
@@ -70,9 +72,12 @@ def open_staging_folder(folder: Path) -> Iterator[Path]:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ExportError(f"{folder} is there already; name a new folder, or an empty one")
+
     folder = folder.absolute()
-    made = [parent for parent in folder.parents if not parent.exists()]
+    created = [parent for parent in folder.parents if not parent.exists()]
+    # Beside the folder, because a rename is atomic only within a file system.
     staging = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}")
+
     try:
         staging.mkdir(parents=True)
         yield staging
@@ -85,7 +90,7 @@ def open_staging_folder(folder: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         with suppress(OSError):  # whatever somebody else has put there meanwhile stays
-            for parent in made:
+            for parent in created:
                 parent.rmdir()
         raise
 
@@ -102,10 +107,12 @@ def write_description(folder: Path, chain: Chain, reference: str, usage: str) ->
         usage: Markdown text on how to load the export.
     """
     described = {key: value for key, value in chain.metadata.items() if key != "manifest_sha256"}
-    whole = described.get("output_dimensions", chain.output_dimensions)
+    full_dimensions = described.get("output_dimensions", chain.output_dimensions)
     described |= {"input_dimensions": chain.input_dimensions, "output_dimensions": chain.output_dimensions}
-    if whole != chain.output_dimensions and "certificate" in described:
-        described[f"certificate_at_{whole}"] = described.pop("certificate")
+
+    if full_dimensions != chain.output_dimensions and "certificate" in described:
+        described[f"certificate_at_{full_dimensions}"] = described.pop("certificate")
+
     (folder / "lathe.json").write_text(json.dumps({"chain": reference} | described, indent=1) + "\n")
     steps = ", ".join(step["kind"] for step in chain.metadata.get("steps", chain.specs()))
     sizes = f"{chain.input_dimensions} → {chain.output_dimensions} dimensions"
@@ -113,7 +120,7 @@ def write_description(folder: Path, chain: Chain, reference: str, usage: str) ->
 
 
 def require_exportable(chain: Chain) -> int:
-    """Return the input dimensions of a chain; raise `ExportError` if it cannot be exported.
+    """Return the input dimensions of a chain that can be exported.
 
     Raises:
         ExportError: if the chain is not fitted or accepts any dimensions, or a step is no affine map, or maps queries
@@ -123,6 +130,7 @@ def require_exportable(chain: Chain) -> int:
         raise ExportError("this chain is not fitted: fit it before it is exported")
     if chain.input_dimensions is None:
         raise ExportError("this chain learned nothing and takes vectors of any width: there is nothing to export")
+
     for step in chain.float_steps:
         if step.two_sided:
             # What loads an export gives queries and documents alike to it, and would answer with wrong vectors.
@@ -132,11 +140,14 @@ def require_exportable(chain: Chain) -> int:
             )
         if not all(isinstance(part, AFFINE) for part in step.primitives()):
             raise ExportError(f"{step.kind} is no affine map: Lathe serves such a chain, but cannot export it")
+
     return chain.input_dimensions
 
 
 def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
-    """Return 64 fixed random unit vectors `(64, d)` float32 to compare an export on; the first one is zero.
+    """Return 64 fixed random unit vectors `(64, d)` float32 to compare an export on.
+
+    The first one is zero.
 
     Raises:
         ExportError: if the chain is not exportable.
@@ -148,7 +159,10 @@ def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
 
 
 def import_shipped(path: Path) -> Any:
-    """Run the module in a file of an export and return it; nothing is written beside it or added to `sys.modules`."""
+    """Run the module in a file of an export and return it.
+
+    Nothing is written beside it or added to `sys.modules`.
+    """
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None
     module = module_from_spec(spec)
@@ -158,7 +172,7 @@ def import_shipped(path: Path) -> Any:
 
 
 def require_close(found: NDArray[Any], expected: NDArray[Any], what: str, codes: bool = False) -> float:
-    """Return the largest difference between the outputs of an export and of the chain; raise if it is too large.
+    """Check that the outputs of an export are close to the chain's, and return their largest difference.
 
     Args:
         found: outputs of the export, `(n, k)`.
@@ -172,18 +186,23 @@ def require_close(found: NDArray[Any], expected: NDArray[Any], what: str, codes:
     """
     if found.shape != expected.shape:
         raise ExportError(f"{what} gives {found.shape}, not {expected.shape}: it was not written")
+
     scale = max(1.0, float(np.abs(expected).max()))
     differences = np.sort(np.abs(found.astype(np.float64) - expected).ravel()) / scale
     difference = float(differences[-1 - (len(differences) // 100 if codes else 0)])
     if not difference <= TOLERANCE:
         raise ExportError(f"{what} is off by {difference:.1e}, more than {TOLERANCE:g}: it was not written")
+
     return difference
 
 
 def require_codes(found: NDArray[Any], expected: NDArray[Any], what: str) -> None:
-    """Raise `ExportError` unless at least 99 % of an export's codes equal the chain's, with the same shape and dtype.
+    """Check that at least 99 % of an export's codes equal the chain's, with the same shape and dtype.
 
     The rest may differ where a float lies between two codes and rounding goes the other way.
+
+    Raises:
+        ExportError: if they do not.
     """
     same = found.shape == expected.shape and found.dtype == expected.dtype and (found == expected).mean() >= 0.99
     if not same:
@@ -202,11 +221,13 @@ def require_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
     require_exportable(chain)
     if encoder is None:
         raise ExportError("this chain was fitted on vectors without an encoder: name the encoder it is for (--encoder)")
+
     fitted_on = (chain.metadata.get("encoder") or {}).get("fingerprint", encoder.fingerprint)
     if fitted_on != encoder.fingerprint or chain.input_dimensions != encoder.dimensions:
         raise ExportError(
             f"the chain takes vectors of another space (encoder {fitted_on}, {chain.input_dimensions} wide) than "
             f"{encoder.name} gives ({encoder.fingerprint}, {encoder.dimensions} wide)"
         )
+
     encoder.restore_model()  # what is written must not need our attention
     return encoder

@@ -44,7 +44,9 @@ codec.score(queries, codes)                    # unit vectors of queries, which 
 
 
 def export_numpy(chain: Chain, folder: Path, reference: str) -> Exported:
-    """Write a chain that ends in `codes` as NumPy arrays and code; check its output, and return what was written.
+    """Write a chain that ends in `codes` as NumPy arrays and code, and check its output.
+
+    Returns what was written.
 
     Args:
         chain: fitted chain whose last step is `codes`.
@@ -64,7 +66,9 @@ def export_numpy(chain: Chain, folder: Path, reference: str) -> Exported:
 
 
 def write_codec(folder: Path, chain: Chain) -> float:
-    """Write `lathe_codes.py` and `codes.npz` to a folder; return the largest difference of its floats from the chain's.
+    """Write `lathe_codes.py` and `codes.npz` to a folder, and check their output.
+
+    Returns the largest difference of the floats from the chain's.
 
     Raises:
         ExportError: if the chain does not end in `codes` or is not exportable, or the code gives other codes or floats.
@@ -73,6 +77,7 @@ def write_codec(folder: Path, chain: Chain) -> float:
     if not isinstance(quantizer, TransformCoding):
         last = "floats" if quantizer is None else quantizer.kind
         raise ExportError(f"the NumPy export is of chains that end in codes, and this one ends in {last}: use onnx")
+
     probes = sample_probe_vectors(chain)
     arrays = _float_step_arrays(chain.fold().float_steps) | _codec_arrays(quantizer)
     shutil.copyfile(SHIPPED / CODE, folder / CODE)
@@ -81,11 +86,15 @@ def write_codec(folder: Path, chain: Chain) -> float:
     codes = codec.encode(probes)
     require_codes(codes, chain.transform(probes), CODE)
     floats = require_close(codec.floats(probes), chain.transform_queries(probes), CODE)
+
     return max(floats, require_close(codec.decode(codes), chain.dequantize(codes), CODE))
 
 
 def _float_step_arrays(steps: list[Map]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of folded steps in their order, named `step_I_multiply`, `step_I_add`, `step_I_normalize`."""
+    """Return the arrays of folded steps in their order, by name.
+
+    Names are `step_I_multiply`, `step_I_add` and `step_I_normalize`.
+    """
     arrays: dict[str, NDArray[Any]] = {}
     for i, step in enumerate(steps):
         linear = step.as_affine() if isinstance(step, Selection) else step
@@ -95,6 +104,7 @@ def _float_step_arrays(steps: list[Map]) -> dict[str, NDArray[Any]]:
                 arrays[f"step_{i}_add"] = linear.bias.float().cpu().numpy()
         if isinstance(linear, Normalize) or (isinstance(linear, Affine) and linear.normalize):
             arrays[f"step_{i}_normalize"] = np.zeros(0, np.float32)
+
     return arrays
 
 
@@ -103,6 +113,7 @@ def _codec_arrays(step: TransformCoding) -> dict[str, NDArray[Any]]:
     tensors = {"mean": step.mean, "encoder": step.encoder, "decoder": step.decoder, "levels": step.inverse().levels}
     if isinstance(step, ProductCoding):
         tensors |= {"centroids": step.centroids, "deviations": step.deviations}
+
     return {name: tensor.float().cpu().numpy() for name, tensor in tensors.items()} | {
         "norm": np.float32(step.norm.item()),
         "bits": bits,

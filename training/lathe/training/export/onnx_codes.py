@@ -19,7 +19,9 @@ def code_type(quantizer: Quantizer) -> str:
 
 
 def add_encoding(graph: GraphBuilder, step: Quantizer, x: str, output: str) -> str:
-    """Add the nodes that encode floats `x` `(n, k)` as codes `(n, bytes)`; return their name, `output`.
+    """Add the nodes that encode floats `x` `(n, k)` as codes `(n, bytes)`.
+
+    Returns their name, `output`.
 
     Raises:
         ExportError: if the quantizer has no ONNX form.
@@ -37,7 +39,9 @@ def add_encoding(graph: GraphBuilder, step: Quantizer, x: str, output: str) -> s
 
 
 def add_decoding(graph: GraphBuilder, step: Quantizer, codes: str) -> str:
-    """Add the nodes that decode codes `(n, bytes)` to floats `(n, k)`; return the floats' name.
+    """Add the nodes that decode codes `(n, bytes)` to floats `(n, k)`.
+
+    Returns the floats' name.
 
     Raises:
         ExportError: if the quantizer has no ONNX form.
@@ -77,7 +81,7 @@ def _add_binary_decoding(graph: GraphBuilder, step: Binary, codes: str) -> str:
 
 
 def _add_transform_encoding(graph: GraphBuilder, step: TransformCoding, x: str, output: str) -> str:
-    """Add the nodes that encode floats `x` `(n, k)` as codes, named `output`; return that name.
+    """Add the nodes that encode floats `x` `(n, k)` as codes, and return their name, `output`.
 
     They map centred floats to coordinates, find each one's cell among its thresholds, and pack the cells' numbers into
     bytes. Rows of zeros, and no others, get codes of zeros.
@@ -87,14 +91,16 @@ def _add_transform_encoding(graph: GraphBuilder, step: TransformCoding, x: str, 
     y = graph.add_node("MatMul", [centred, graph.add_constant(step.encoder.T.cpu().numpy())])
     # Binary search for the number of thresholds below each value; those of b bits begin at entry 2^b of the table.
     table, cells = graph.add_constant(threshold_table()), graph.add_integers(np.zeros_like(bits))
+
     for position in reversed(range(bits.max())):
         half = np.where(bits > position, 1 << position, 0)
         entries = graph.add_node("Add", [cells, graph.add_integers((1 << bits) + np.maximum(half - 1, 0))])
         above = graph.add_cast(graph.add_node("Greater", [y, graph.add_node("Gather", [table, entries])]), "INT32")
         cells = graph.add_node("Add", [cells, graph.add_node("Mul", [above, graph.add_integers(half)])])
+
     # A cell's number is cut where its byte ends. Bits of a byte are disjoint, so a sum packs them.
-    room = graph.add_integers(1 << (BYTE - shifts))
-    parts = [graph.add_node(operator, [cells, room]) for operator in ("Mod", "Div")]
+    remaining = graph.add_integers(1 << (BYTE - shifts))
+    parts = [graph.add_node(operator, [cells, remaining]) for operator in ("Mod", "Div")]
     weights = np.concatenate(
         [_packing_weights(octets, shifts, step.bytes), _packing_weights(octets + 1, 0 * shifts, step.bytes)]
     )
@@ -102,22 +108,25 @@ def _add_transform_encoding(graph: GraphBuilder, step: TransformCoding, x: str, 
     code = graph.add_node("MatMul", [both, graph.add_constant(weights)])
     # The code of zeros is the zero vector's; a row that would get it moves by one cell in its last coordinate.
     moved = graph.add_constant(_packing_weights(octets[-1:], shifts[-1:], step.bytes))
-    nothing = graph.add_node("Equal", [graph.add_row_reduction("ReduceMax", code), graph.add_number(0.0)])
-    code = graph.add_zero_rows(graph.add_node("Where", [nothing, moved, code]), x)
+    is_zero = graph.add_node("Equal", [graph.add_row_reduction("ReduceMax", code), graph.add_number(0.0)])
+    code = graph.add_zero_rows(graph.add_node("Where", [is_zero, moved, code]), x)
+
     return graph.add_cast(code, "UINT8", output)
 
 
 def _add_product_encoding(graph: GraphBuilder, step: ProductCoding, x: str, output: str) -> str:
-    """Add the nodes that encode floats `x` `(n, k)` as the numbers of the nearest centroids, named `output`.
+    """Add the nodes that encode floats `x` `(n, k)` as numbers of the nearest centroids.
+
+    Their name is `output`.
 
     They map centred floats to coordinates, byte by byte, and compare those of a byte with its 256 centroids. Rows of
     zeros get codes of zeros.
     """
-    books, offsets, places = (tensor.cpu().numpy() for tensor in step.prepare_books())
+    books, offsets, positions = (tensor.cpu().numpy() for tensor in step.prepare_books())
     octets, width, _ = books.shape
     # Columns of zeros fill the bytes with fewer coordinates than others.
     encoder = np.zeros((step.encoder.shape[1], octets * width), np.float32)
-    encoder[:, places] = step.encoder.T.cpu().numpy()
+    encoder[:, positions] = step.encoder.T.cpu().numpy()
     centred = graph.add_node("Sub", [x, graph.add_constant(step.mean.cpu().numpy())])
     y = graph.add_node("MatMul", [centred, graph.add_constant(encoder)])
     y = graph.add_node("Reshape", [y, graph.add_constant(np.array([0, octets, width]))])
@@ -125,6 +134,7 @@ def _add_product_encoding(graph: GraphBuilder, step: ProductCoding, x: str, outp
     distances = graph.add_node("Sub", [graph.add_constant(offsets), products])
     nearest = graph.add_node("ArgMin", [distances], axis=2, keepdims=0)
     code = graph.add_cast(graph.add_node("Transpose", [nearest], perm=[1, 0]), "FLOAT")
+
     return graph.add_cast(graph.add_zero_rows(code, x), "UINT8", output)
 
 
@@ -144,29 +154,35 @@ def _add_cell_values(graph: GraphBuilder, step: TransformCoding, codes: str) -> 
 
 
 def _add_reconstruction(graph: GraphBuilder, step: TransformCoding, values: str) -> str:
-    """Add the nodes that map values of coordinates `(n, m)` back to floats `(n, k)`; return the floats' name.
+    """Add the nodes that map values of coordinates `(n, m)` back to floats `(n, k)`.
+
+    Returns the floats' name.
 
     They scale what the values map to so that the result has the step's norm if it has one, and add the mean. Codes of
     zeros are not yet made zero vectors.
     """
     mean = step.mean.cpu().numpy()
-    rest = graph.add_node("MatMul", [values, graph.add_constant(step.decoder.cpu().numpy())])
+    residual = graph.add_node("MatMul", [values, graph.add_constant(step.decoder.cpu().numpy())])
     if step.norm.any():
-        # The positive f with ‖mean + f·rest‖ = norm.
-        room = max(float(step.norm) ** 2 - float((mean.astype(np.float64) ** 2).sum()), 0)
-        along = graph.add_node("MatMul", [rest, graph.add_constant(mean[:, None])])
+        # The positive f with ‖mean + f·residual‖ = norm.
+        squared_rest = max(float(step.norm) ** 2 - float((mean.astype(np.float64) ** 2).sum()), 0)
+        along = graph.add_node("MatMul", [residual, graph.add_constant(mean[:, None])])
         tiny = graph.add_number(float(np.finfo(np.float32).tiny))
-        square = graph.add_node("Max", [graph.add_row_reduction("ReduceSumSquare", rest), tiny])
+        square = graph.add_node("Max", [graph.add_row_reduction("ReduceSumSquare", residual), tiny])
         under_root = graph.add_node(
-            "Add", [graph.add_node("Mul", [along, along]), graph.add_node("Mul", [square, graph.add_number(room)])]
+            "Add",
+            [graph.add_node("Mul", [along, along]), graph.add_node("Mul", [square, graph.add_number(squared_rest)])],
         )
         numerator = graph.add_node("Sub", [graph.add_node("Sqrt", [under_root]), along])
-        rest = graph.add_node("Mul", [rest, graph.add_node("Div", [numerator, square])])
-    return graph.add_node("Add", [rest, graph.add_constant(mean)])
+        residual = graph.add_node("Mul", [residual, graph.add_node("Div", [numerator, square])])
+
+    return graph.add_node("Add", [residual, graph.add_constant(mean)])
 
 
 def _add_cells(graph: GraphBuilder, codes: str, bits: NDArray[Any], octets: NDArray[Any], shifts: NDArray[Any]) -> str:
-    """Add the nodes that read the cell numbers, int32 `(n, m)`, from codes; return their name.
+    """Add the nodes that read the cell numbers, int32 `(n, m)`, from codes.
+
+    Returns their name.
 
     Args:
         graph: graph to extend.
@@ -178,22 +194,27 @@ def _add_cells(graph: GraphBuilder, codes: str, bits: NDArray[Any], octets: NDAr
     integers = graph.add_cast(codes, "INT32")
     word = graph.add_node("Gather", [integers, graph.add_integers(octets)], axis=1)
     beyond = bits + shifts > BYTE
+
     if beyond.any():
         following = graph.add_node("Gather", [integers, graph.add_integers(octets + beyond)], axis=1)
         following = graph.add_node("Mul", [following, graph.add_integers(beyond << BYTE)])
         word = graph.add_node("Add", [word, following])
+
     shifted = graph.add_node("Div", [word, graph.add_integers(1 << shifts)])
     return graph.add_node("Mod", [shifted, graph.add_integers(1 << bits)])
 
 
 def _binary_places(dimensions: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the byte of each dimension's bit and its position there, `(k,)` each, in the order of `numpy.packbits`."""
-    places = np.arange(dimensions)
-    return places // BYTE, BYTE - 1 - places % BYTE
+    positions = np.arange(dimensions)
+    return positions // BYTE, BYTE - 1 - positions % BYTE
 
 
 def _packing_weights(octets: NDArray[Any], shifts: NDArray[Any], length: int) -> NDArray[np.float32]:
-    """Return the matrix `(m, length)` with 2^shift at the byte of each number; bytes beyond the code are left out."""
+    """Build the matrix `(m, length)` with 2^shift at the byte of each number.
+
+    Bytes beyond the code are left out.
+    """
     weights = np.zeros((len(octets), length + 1), np.float32)
     weights[np.arange(len(octets)), octets] = 2.0**shifts
     return weights[:, :length]

@@ -106,42 +106,49 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
         raise ExportError(
             "ONNX export needs onnx, onnxscript and onnxruntime: pip install 'lathe-training[onnx]'"
         ) from error
+
     if encoder is not None and require_encoder(chain, encoder).static:
         raise ExportError(
             f"{encoder.name} is static, which no graph of token ids and a mask is: export sentence-transformers"
         )
+
     require_exportable(chain)
     with open_staging_folder(folder) as staging:
         graph = ChainGraph(onnx, chain).build_chain()
         session = _open_checked(onnx, onnxruntime, graph, staging / "chain.onnx")
         probes = sample_probe_vectors(chain)
+
         if chain.quantizer is None:
             floats = EMBEDDINGS
-            found = session.run([floats], {VECTORS: probes})[0]
-            difference = require_close(found, chain.transform(probes), "chain.onnx")
+            outputs = session.run([floats], {VECTORS: probes})[0]
+            difference = require_close(outputs, chain.transform(probes), "chain.onnx")
         else:
             floats = QUERIES
             decoder = ChainGraph(onnx, chain).build_decoder()
             decoding = _open_checked(onnx, onnxruntime, decoder, staging / "decode.onnx")
             difference = _require_codes(session, decoding, chain, probes)
+
         if encoder is not None:
             path = staging / "model.onnx"
             _trace_encoder(encoder, path)
             traced = onnx.load(path)
+            # Models of different versions cannot be merged.
             graph.ir_version = traced.ir_version
-            both = onnx.compose.merge_models(traced, graph, io_map=[(ENCODED, VECTORS)])
+            merged = onnx.compose.merge_models(traced, graph, io_map=[(ENCODED, VECTORS)])
             path.unlink()
-            onnx.save(both, path, save_as_external_data=_is_large(encoder), location="model.onnx.data")
+            onnx.save(merged, path, save_as_external_data=_is_large(encoder), location="model.onnx.data")
             session = onnxruntime.InferenceSession(path)
             inputs = _tokenize(encoder, PROBE_TEXTS)
             # Floats, because rounding of the encoder's vectors may tip codes.
-            found = session.run([floats], {name: tensor.numpy() for name, tensor in inputs.items()})[0]
+            outputs = session.run([floats], {name: tensor.numpy() for name, tensor in inputs.items()})[0]
             expected = chain.transform_queries(encoder.encode(PROBE_TEXTS).vectors)
-            difference = max(difference, require_close(found, expected, "model.onnx"))
+            difference = max(difference, require_close(outputs, expected, "model.onnx"))
             encoder.model.tokenizer.save_pretrained(str(staging))
+
         usage = USAGE if chain.quantizer is None else USAGE + USAGE_OF_CODES
         usage += "" if encoder is None else USAGE_OF_MODEL.replace("MAX", str(encoder.max_length))
         write_description(staging, chain, reference, usage)
+
     return Exported(folder, sorted(path.name for path in folder.iterdir()), difference)
 
 
@@ -152,7 +159,9 @@ def _open_checked(onnx: Any, onnxruntime: Any, graph: Any, path: Path) -> Any:
 
 
 def _require_codes(session: Any, decoder: Any, chain: Chain, probes: NDArray[np.float32]) -> float:
-    """Return the largest difference of floats after checking all that the graphs of a quantizing chain give for probes.
+    """Check all that the graphs of a quantizing chain give for probes.
+
+    Returns the largest difference of floats.
 
     Args:
         session: opened chain.onnx.
@@ -166,6 +175,7 @@ def _require_codes(session: Any, decoder: Any, chain: Chain, probes: NDArray[np.
     embeddings, codes, queries = session.run([EMBEDDINGS, CODES, QUERIES], {VECTORS: probes})
     require_codes(codes, chain.transform(probes), "chain.onnx")
     decoded, expected = decoder.run([EMBEDDINGS], {CODES: codes})[0], chain.dequantize(codes)
+
     return max(
         require_close(queries, chain.transform_queries(probes), "chain.onnx"),
         require_close(embeddings, expected, "chain.onnx"),
@@ -188,15 +198,20 @@ class ChainGraph(GraphBuilder):
         self.chain = chain.fold()
 
     def build_chain(self) -> Any:
-        """Build the model with input `vectors`, output `embeddings` and, with a quantizer, `codes` and `queries`."""
+        """Build the model that maps `vectors` to `embeddings`.
+
+        With a quantizer, it also has the outputs `codes` and `queries`.
+        """
         at = VECTORS
         for step in self.chain.float_steps:
             at = self.add_step(step, at)
+
         outputs = [self.describe_floats(EMBEDDINGS)]
         if self.chain.quantizer is not None:
             self.add_node("Identity", [at], QUERIES)
             at = add_decoding(self, self.chain.quantizer, add_encoding(self, self.chain.quantizer, at, CODES))
             outputs += [self.describe_codes(), self.describe_floats(QUERIES)]
+
         self.add_node("Identity", [at], EMBEDDINGS)
         shape = ["batch", self.chain.input_dimensions]
         return self.build_model([self.describe(VECTORS, "FLOAT", shape)], outputs)
@@ -217,7 +232,7 @@ class ChainGraph(GraphBuilder):
         return self.describe(CODES, code_type(self.chain.quantizer), ["batch", self.chain.bytes_per_vector])
 
     def add_step(self, step: Map, x: str) -> str:
-        """Add the nodes of one float step with input name `x`; return the name of its output.
+        """Add the nodes of one float step with input name `x`, and return the name of its output.
 
         Raises:
             ExportError: if the step has no ONNX form.
@@ -232,16 +247,16 @@ class ChainGraph(GraphBuilder):
         raise ExportError(f"there is no ONNX form of {step.kind}")
 
     def add_affine(self, x: str, step: Affine) -> str:
-        """Add the nodes of W x + b for each row of input `x`; return the name of the output.
+        """Add the nodes of W x + b for each row of input `x`, and return the name of the output.
 
         Rows that are only rounding error become zero. The output is normalized if `step.normalize`.
         """
         y = self._add_linear(x, step.weight, step.bias)
         before = self.add_norm(x)
         tolerance = self.add_node("Mul", [before, self.add_number(rounding_threshold(step.weight.float(), step.gain))])
-        nothing = self.add_node("Equal", [before, self.add_number(0.0)])
+        is_zero = self.add_node("Equal", [before, self.add_number(0.0)])
         residue_only = self.add_node("LessOrEqual", [self.add_norm(y), tolerance])  # false for NaN, which stays
-        y = self.add_node("Where", [self.add_node("Or", [nothing, residue_only]), self.add_number(0.0), y])
+        y = self.add_node("Where", [self.add_node("Or", [is_zero, residue_only]), self.add_number(0.0), y])
         return self.add_normalization(y) if step.normalize else y
 
     def _add_linear(self, x: str, weight: torch.Tensor, bias: torch.Tensor | None = None) -> str:
@@ -264,14 +279,16 @@ class TokensToVectors(torch.nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         """Encode token tensors `(n, t)`, one for each name, to unit vectors `(n, d)`."""
-        found: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
+        features: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
         for step in self.steps:
-            found = step(found)
-        return torch.nn.functional.normalize(found["sentence_embedding"], dim=1)
+            features = step(features)
+        return torch.nn.functional.normalize(features["sentence_embedding"], dim=1)
 
 
 def _trace_encoder(encoder: Encoder, path: Path) -> None:
-    """Write an encoder, from token ids to unit vectors, as an ONNX file at `path`; warnings and logs are suppressed.
+    """Write an encoder, from token ids to unit vectors, as an ONNX file at `path`.
+
+    Warnings and logs are suppressed.
 
     Raises:
         ExportError: if torch cannot trace the encoder.
@@ -281,8 +298,10 @@ def _trace_encoder(encoder: Encoder, path: Path) -> None:
     module = TokensToVectors(encoder, list(inputs)).eval()
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
+
     for logger in loggers:
         logger.setLevel(logging.ERROR)
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tracer's own, about libraries that are not ours
@@ -305,9 +324,12 @@ def _trace_encoder(encoder: Encoder, path: Path) -> None:
 
 
 def _tokenize(encoder: Encoder, texts: list[str]) -> dict[str, torch.Tensor]:
-    """Tokenize texts; return the CPU tensors `(n, t)` that the model takes, by name, in the order of `TOKEN_INPUTS`."""
-    found = encoder.model.preprocess(texts)
-    return {name: found[name].cpu() for name in TOKEN_INPUTS if name in found}
+    """Tokenize texts to the CPU tensors `(n, t)` that the model takes, by name.
+
+    They are in the order of `TOKEN_INPUTS`.
+    """
+    features = encoder.model.preprocess(texts)
+    return {name: features[name].cpu() for name in TOKEN_INPUTS if name in features}
 
 
 def _is_large(encoder: Encoder) -> bool:

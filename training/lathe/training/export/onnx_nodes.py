@@ -10,7 +10,9 @@ OPSET = 18
 
 
 class GraphBuilder:
-    """Builder of one ONNX graph; a method that adds nodes returns the name of their output.
+    """Builder of one ONNX graph.
+
+    A method that adds nodes returns the name of their output.
 
     Args:
         onnx: the imported onnx module.
@@ -36,13 +38,13 @@ class GraphBuilder:
         return self.onnx.helper.make_tensor_value_info(name, getattr(self.onnx.TensorProto, kind), shape)
 
     def add_normalization(self, x: str) -> str:
-        """Add the nodes that L2-normalize each row of input `x`, but not zero rows; return the name of the output."""
+        """Add the nodes that L2-normalize each row of input `x`, but not zero rows."""
         scaled, _ = self.add_scaling(x)
         length = self.add_row_reduction("ReduceL2", scaled)
         return self.add_node("Div", [scaled, self.add_zero_replacement(length)])
 
     def add_norm(self, x: str) -> str:
-        """Add the nodes of the L2 norm of each row of input `x`, `(n, 1)`; return the name of the output."""
+        """Add the nodes of the L2 norm of each row of input `x`, `(n, 1)`."""
         scaled, largest = self.add_scaling(x)
         length = self.add_row_reduction("ReduceL2", scaled)
         return self.add_node("Mul", [length, largest])
@@ -65,35 +67,42 @@ class GraphBuilder:
     def add_zero_rows(self, x: str, reference: str) -> str:
         """Add the nodes that set the rows of input `x` to zero where `reference` has a row of zeros (floats)."""
         largest = self.add_row_reduction("ReduceMax", self.add_node("Abs", [reference]))
-        nothing = self.add_node("Equal", [largest, self.add_number(0.0)])
-        return self.add_node("Where", [nothing, self.add_number(0.0), x])
+        is_zero = self.add_node("Equal", [largest, self.add_number(0.0)])
+        return self.add_node("Where", [is_zero, self.add_number(0.0), x])
 
     def add_zero_replacement(self, x: str) -> str:
-        """Add the nodes that replace zeros of input `x` by ones; return the name of the output."""
-        odd = self.add_node("Equal", [x, self.add_number(0.0)])
-        return self.add_node("Where", [odd, self.add_number(1.0), x])
+        """Add the nodes that replace zeros of input `x` by ones."""
+        is_zero = self.add_node("Equal", [x, self.add_number(0.0)])
+        return self.add_node("Where", [is_zero, self.add_number(1.0), x])
 
     def add_node(self, operator: str, inputs: list[str], output: str | None = None, **attributes: Any) -> str:
-        """Add a node; return the name of its output, a new one if none is given."""
+        """Add a node, and return the name of its output.
+
+        Without a name given, the output gets a new one.
+        """
         output = output or f"chain_{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(operator, inputs, [output], **attributes))
         return output
 
     def add_constant(self, values: NDArray[Any]) -> str:
-        """Add an initializer, float64 converted to float32; return its name."""
+        """Add an initializer, and return its name.
+
+        float64 is converted to float32.
+        """
+        # ONNX operators take inputs of one type; the graph computes in float32.
         values = values.astype(np.float32) if values.dtype == np.float64 else values
         name = f"chain_constant_{len(self.constants)}"
         self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
 
     def add_number(self, value: float) -> str:
-        """Add a float32 scalar as an initializer; return its name."""
+        """Add a float32 scalar as an initializer, and return its name."""
         return self.add_constant(np.array(value, np.float32))
 
     def add_integers(self, values: NDArray[Any]) -> str:
-        """Add an int32 initializer; return its name."""
+        """Add an int32 initializer, and return its name."""
         return self.add_constant(values.astype(np.int32))
 
     def add_cast(self, x: str, kind: str, output: str | None = None) -> str:
-        """Add the node that casts input `x` to a type of TensorProto, such as "FLOAT"; return the output's name."""
+        """Add the node that casts input `x` to a type of TensorProto, such as "FLOAT"."""
         return self.add_node("Cast", [x], output, to=getattr(self.onnx.TensorProto, kind))

@@ -62,7 +62,9 @@ which is a pickle, and none are written."""
 def export_sentence_transformers(
     chain: Chain, encoder: Encoder | None, folder: Path, reference: str, reader: Reader = "sentence-transformers"
 ) -> Exported:
-    """Write encoder and chain as one sentence-transformers model; check its output, and return what was written.
+    """Write encoder and chain as one sentence-transformers model, and check its output.
+
+    Returns what was written.
 
     Args:
         chain: fitted chain.
@@ -80,32 +82,40 @@ def export_sentence_transformers(
     floats = chain.without_quantizer().floats(encoder.encode(PROBE_TEXTS).vectors)
     with open_staging_folder(folder) as staging:
         encoder.model.save(str(staging), create_model_card=False)
+        # Not every version and server reads the format of the installed version.
         modules = _use_common_formats(staging, json.loads((staging / "modules.json").read_text()), encoder.max_length)
         unit = [] if modules[-1]["type"].endswith(".Normalize") else [Normalize()]  # chains take unit vectors
+
         for step in [*unit, *chain.fold().float_steps]:
             modules += _write_step(step, staging, len(modules))
+
         _write_modules(staging, modules)
         # Checked as a user would load it, before a quantisation, which the library loads by a copy in its cache.
-        found = Encoder(EncoderSpec(reference, str(staging)), "cpu").encode(PROBE_TEXTS, normalize=False).vectors
-        difference = require_close(found, floats, "the sentence-transformers model")
+        outputs = Encoder(EncoderSpec(reference, str(staging)), "cpu").encode(PROBE_TEXTS, normalize=False).vectors
+        difference = require_close(outputs, floats, "the sentence-transformers model")
+
         if chain.quantizer is not None:
             modules += _write_step(chain.quantizer, staging, len(modules))
             _write_modules(staging, modules)
-            found, codes = _run_shipped_module(staging, modules[-1]["path"], floats)
+            outputs, codes = _run_shipped_module(staging, modules[-1]["path"], floats)
             expected = chain.quantizer.transform(floats)
             require_codes(codes, expected, QUANTIZATION.name)
             difference = max(
-                difference, require_close(found, chain.dequantize(expected), QUANTIZATION.name, codes=True)
+                difference, require_close(outputs, chain.dequantize(expected), QUANTIZATION.name, codes=True)
             )
+
         require_readable(staging, modules, reader)
         usage = _format_usage(chain.quantizer is not None) + _format_servers(staging, modules)
         write_description(staging, chain, reference, usage)
+
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return Exported(folder, files, difference)
 
 
 def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Run the quantization module shipped in a folder on `(n, k)` floats; return the decoded floats and the codes.
+    """Run the quantization module shipped in a folder on floats `(n, k)`.
+
+    Returns the decoded floats and the codes.
 
     Args:
         folder: exported model with `lathe_quantization.py`, which is imported and executed.
@@ -128,23 +138,29 @@ def _use_common_formats(folder: Path, modules: list[dict[str, Any]], max_length:
     Returns:
         The modules with their common types.
     """
-    found = []
+    common = []
     for module in modules:
         name = module["type"].rpartition(".")[2]
         if not module["type"].startswith("sentence_transformers.") or name not in STOCK_MODULES:
-            found.append(module)
+            common.append(module)
             continue
-        found.append(module | {"type": STOCK + name})
+
+        common.append(module | {"type": STOCK + name})
         if name == "Pooling":
             _rewrite(folder / module["path"] / "config.json", _use_common_pooling)
+
         if name == "Normalize":
             _rewrite(folder / module["path"] / "config.json", lambda _: {})
+
     _rewrite(folder / "sentence_bert_config.json", lambda config: _use_common_transformer(config, max_length))
-    return found
+    return common
 
 
 def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Replace the content of a JSON file by what a function makes of it; do nothing if there is no file."""
+    """Replace the content of a JSON file by what a function makes of it.
+
+    Nothing is done if there is no file.
+    """
     if path.is_file():
         path.write_text(json.dumps(change(json.loads(path.read_text())), indent=2) + "\n")
 
@@ -152,6 +168,7 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> 
 def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
     if "pooling_mode" not in config:
         return config
+
     modes = [config["pooling_mode"]] if isinstance(config["pooling_mode"], str) else config["pooling_mode"]
     return {
         "word_embedding_dimension": config["embedding_dimension"],
@@ -161,7 +178,10 @@ def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _use_common_transformer(config: dict[str, Any], max_length: int) -> dict[str, Any]:
-    """Return the settings of a model of plain texts in the keys that all versions read; of another model, unchanged."""
+    """Convert the settings of a model of plain texts to the keys that all versions read.
+
+    Those of another model are returned unchanged.
+    """
     if config.get("modality_config") != PLAIN_TEXT:
         return config
     return {"max_seq_length": max_length, "do_lower_case": config.get("do_lower_case", False)}
@@ -172,7 +192,9 @@ def _write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
 
 
 def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
-    """Write one folded step as one or two module subfolders, numbered from `index`; return their modules.json entries.
+    """Write one folded step as one or two module subfolders, numbered from `index`.
+
+    Returns their entries of modules.json.
 
     For a quantizer, `lathe_quantization.py` is copied into the folder too.
 
@@ -181,6 +203,7 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
     """
     if isinstance(step, Normalize):
         return [_write_module(folder, index, "Normalize", STOCK + "Normalize", {}, {})]
+
     if isinstance(step, Quantizer):
         if not isinstance(step, Int8 | Binary):
             raise ExportError(
@@ -190,8 +213,10 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
         tensors = {name: buffer.float() for name, buffer in step.named_buffers()}
         kind = f"{QUANTIZATION.stem}.Quantization"
         return [_write_module(folder, index, "Quantization", kind, {"kind": step.kind}, tensors)]
+
     if isinstance(step, Selection):
         step = step.as_affine()
+
     assert isinstance(step, Affine)
     config: dict[str, Any] = {
         "in_features": step.weight.shape[1],
@@ -200,14 +225,18 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
         "activation_function": "torch.nn.modules.linear.Identity",
     }
     tensors = {"linear.weight": step.weight} | ({} if step.bias is None else {"linear.bias": step.bias})
+    # A Dense module has no normalization of its own: an affine map that normalizes becomes two modules.
     entries = [_write_module(folder, index, "Dense", STOCK + "Dense", config, tensors)]
+
     return entries + (_write_step(Normalize(), folder, index + 1) if step.normalize else [])
 
 
 def _write_module(
     folder: Path, index: int, name: str, kind: str, config: dict[str, Any], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """Write a module's subfolder: config.json and, if it has tensors, model.safetensors; return its modules.json entry.
+    """Write a module's subfolder with config.json and, if it has tensors, model.safetensors.
+
+    Returns its entry of modules.json.
 
     Args:
         folder: folder of the model.
@@ -227,7 +256,11 @@ def _write_module(
 
 
 def _format_usage(own_code: bool) -> str:
-    """Return the Markdown text on how to load the model; `own_code` adds why remote code must be trusted."""
+    """Format the Markdown text on how to load the model.
+
+    Args:
+        own_code: whether the model has code of its own, so that the text says why it must be trusted.
+    """
     trust = ", trust_remote_code=True" if own_code else ""
     why = (
         "\n\nNo stock module quantises, so `lathe_quantization.py` here does; that is the code to trust.\n"
@@ -244,7 +277,7 @@ def _format_usage(own_code: bool) -> str:
 
 
 def _format_servers(folder: Path, modules: list[dict[str, Any]]) -> str:
-    """Return the Markdown text on which servers give the same vectors, by their rules."""
+    """Format the Markdown text on which servers give the same vectors, by their rules."""
     lines = ["", ""]
     for server in SERVERS.values():
         problem = find_problem(folder, modules, server)

@@ -1,4 +1,4 @@
-"""Rules by which servers read a sentence-transformers model: they run fewer of its modules than the library does.
+"""Rules by which servers read a sentence-transformers model, of which they run fewer modules than the library.
 
 The rules are taken from the servers' sources; the servers themselves are not run.
 
@@ -51,12 +51,15 @@ SERVERS = {"tei": Server("Text Embeddings Inference", None), "vllm": Server("vLL
 
 
 def require_readable(folder: Path, modules: list[dict[str, Any]], reader: Reader) -> None:
-    """Raise `ExportError` with the reason if a reader's server would give other vectors than the library.
+    """Check that a reader's server would give the same vectors as the library.
 
     Args:
         folder: folder of the model.
         modules: content of its modules.json.
         reader: software that is to read the export.
+
+    Raises:
+        ExportError: with the reason, if it would not.
     """
     for key, server in SERVERS.items():
         if reader in (key, "any") and (problem := find_problem(folder, modules, server)):
@@ -64,7 +67,9 @@ def require_readable(folder: Path, modules: list[dict[str, Any]], reader: Reader
 
 
 def find_problem(folder: Path, modules: list[dict[str, Any]], server: Server) -> str | None:
-    """Return why a server would give other vectors than the library; None if it gives the same once normalized.
+    """Return why a server would give other vectors than the library.
+
+    The result is None if it gives the same once normalized.
 
     Args:
         folder: folder of the model.
@@ -72,18 +77,21 @@ def find_problem(folder: Path, modules: list[dict[str, Any]], server: Server) ->
         server: the server.
     """
     kinds = [module["type"].removeprefix(STOCK) for module in modules]
-    if own := [kind for kind in kinds if kind not in STOCK_MODULES]:
-        return f"it does not run {own[0]}, and then no Dense module either"
+    if unknown := [kind for kind in kinds if kind not in STOCK_MODULES]:
+        return f"it does not run {unknown[0]}, and then no Dense module either"
     if kinds[:2] != ["Transformer", "Pooling"]:
         return "it reads models that begin with a Transformer and a Pooling only"
+
     pooling = json.loads((folder / modules[1]["path"] / "config.json").read_text())
     if not {key for key, used in pooling.items() if key.startswith("pooling_mode") and used} <= POOLINGS:
         return "it does not pool like this model"
     if kinds[-1] != "Normalize":
         return "it normalizes at the end, and this chain does not"
+
     dense = [index for index, kind in enumerate(kinds) if kind == "Dense"]
     if server.dense is not None and len(dense) > server.dense:
         return f"it runs {server.dense} Dense module, and this chain needs {len(dense)}"
+
     for index in dense:
         config = json.loads((folder / modules[index]["path"] / "config.json").read_text())
         if (activation := config.get("activation_function", ACTIVATIONS[0])) not in ACTIVATIONS:
@@ -93,4 +101,5 @@ def find_problem(folder: Path, modules: list[dict[str, Any]], server: Server) ->
                 "it leaves out the normalization before an added vector (of a mean, for example), which then has "
                 "another weight; a chain without one, such as r2 with geopres or pca without centring, has no such step"
             )
+
     return None

@@ -43,9 +43,9 @@ class LossReporter(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Restore the loss sums of the checkpoint resumed from, and remove later lines from the training log."""
         self.begun, self.first = time.monotonic(), state.global_step
-        whole = Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}" / _COMPLETE
-        if whole.is_file():
-            self.components.restore(orjson.loads(whole.read_bytes()))
+        complete = Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}" / _COMPLETE
+        if complete.is_file():
+            self.components.restore(orjson.loads(complete.read_bytes()))
         if state.is_world_process_zero:
             self.log.replace([line for line in self.log.read() if line["step"] <= state.global_step])
 
@@ -63,19 +63,22 @@ class LossReporter(TrainerCallback):
         """
         if logs is None or "loss" not in logs:
             return
+
+        # Averaging needs every process; only the first one writes and reports.
         self.components.average_over_processes()
         losses = self.components.pop_means()
         if not state.is_world_process_zero:
             return
+
         line: dict[str, Any] = {"step": state.global_step, "steps": state.max_steps} | losses
         line |= {name: logs.get(name) for name in ("epoch", "learning_rate", "grad_norm")}
         self.log.append([line])
         done = state.global_step - self.first
-        left = (time.monotonic() - self.begun) / max(done, 1) * (state.max_steps - state.global_step)
+        seconds_left = (time.monotonic() - self.begun) / max(done, 1) * (state.max_steps - state.global_step)
         message = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
         self.on_progress(
             state.global_step / state.max_steps,
-            f"step {state.global_step:,} of {state.max_steps:,}, {message}, {left:.0f} s left",
+            f"step {state.global_step:,} of {state.max_steps:,}, {message}, {seconds_left:.0f} s left",
         )
 
 
@@ -130,41 +133,55 @@ class EvaluationCallback(TrainerCallback):
         self.settings, self.metric, self.on_progress = evaluator.settings, evaluator.metric, on_progress
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Evaluate the base model, to compare with, unless the training resumes; step 0 is never kept as the best."""
+        """Evaluate the base model, to compare with, unless the training resumes.
+
+        Step 0 is never kept as the best.
+        """
         if state.global_step == 0:
             self._evaluate_and_log(state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Evaluate at the interval and after the last step; have a new best saved, and stop when patience runs out."""
+        """Evaluate the model at the interval and after the last step.
+
+        A new best step is saved. The training stops when patience runs out.
+        """
         if state.global_step % self.settings.every and state.global_step < state.max_steps:
             return
-        value = self._evaluate_and_log(state)
-        if state.best_metric is None or value > state.best_metric:
-            state.best_metric, state.best_global_step = value, state.global_step
+
+        metric = self._evaluate_and_log(state)
+        if state.best_metric is None or metric > state.best_metric:
+            state.best_metric, state.best_global_step = metric, state.global_step
             state.best_model_checkpoint = str(Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}")
             control.should_save = True
+
         patience = self.settings.patience
         waited = (state.global_step - (state.best_global_step or 0)) / self.settings.every
         if patience is not None and waited >= patience:
             control.should_training_stop = True
 
     def _evaluate_and_log(self, state: TrainerState) -> float:
-        """Evaluate the model and return the metric, the same in all processes; log the metric and report progress.
+        """Evaluate the model, and return the metric, the same in all processes.
+
+        The metric is logged, and progress is reported.
 
         Raises:
             NonFiniteLossError: if the metric is NaN.
         """
-        found = [self.evaluator.measure(self.encode) if state.is_world_process_zero else 0.0]
+        # Only the first process evaluates; the others get its number, so that all stop at the same step.
+        metrics = [self.evaluator.measure(self.encode) if state.is_world_process_zero else 0.0]
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.broadcast_object_list(found)
-        value = found[0]
+            torch.distributed.broadcast_object_list(metrics)
+
+        value = metrics[0]
         if value != value:
             raise NonFiniteLossError(f"{self.metric} is not a number")
+
         if state.is_world_process_zero:
             line = {"step": state.global_step, "steps": state.max_steps, "metric": self.metric, "measured": value}
             self.log.append([line])
             message = f"step {state.global_step:,} of {state.max_steps:,}, {self.metric} {value:.4f}"
             self.on_progress(state.global_step / max(state.max_steps, 1), message)
+
         return value
 
 
@@ -174,7 +191,10 @@ def read_batch_size(checkpoint: Path) -> int:
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """Return the folder of the last complete checkpoint, or None; delete later, incomplete ones of a killed run."""
+    """Return the folder of the last complete checkpoint, or None.
+
+    Later, incomplete ones of a killed run are deleted.
+    """
     numbers = {path.name.removeprefix(CHECKPOINT_PREFIX): path for path in folder.glob(f"{CHECKPOINT_PREFIX}*")}
     for number in sorted((number for number in numbers if number.isdecimal()), key=int, reverse=True):
         path = numbers[number]

@@ -44,7 +44,7 @@ class Candidates:
 def find_candidates(
     data: DataSet, source: SourceSettings, pairs: Sequence[Pair], forbidden: Collection[str]
 ) -> Candidates:
-    """Collect the documents to mine, the queries of the training pairs, and the documents known to answer each query.
+    """Collect the documents to mine, the queries of the training pairs, and their known answers.
 
     Positives of all splits count as answers, not only those of the training pairs. Texts of the target's test are left
     out, unless they are positives of training pairs. Answers that the corpus lacks are added to the documents.
@@ -58,37 +58,45 @@ def find_candidates(
     Raises:
         DataSetError: if the corpus cannot be read.
     """
+    # A positive of another split is an answer too, and must not become a negative.
     judged = [*pairs, *_read_pairs_of_all_splits(data, source)]
     positives = _index_by_words(pair.positive for pair in judged)
     documents = _index_by_words(_read_documents(data, source, judged))
-    kept = {words: text for words, text in documents.items() if words not in forbidden}
+    allowed = {words: text for words, text in documents.items() if words not in forbidden}
     queries = _index_by_words(pair.anchor for pair in pairs)
     trained = {normalize_text(pair.positive) for pair in pairs}
-    answers: dict[str, set[str]] = {query: {query} & kept.keys() for query in queries}
+    answers: dict[str, set[str]] = {query: {query} & allowed.keys() for query in queries}
+
     for pair in judged:
         query, positive = normalize_text(pair.anchor), normalize_text(pair.positive)
         if query in queries and (positive in trained or positive not in forbidden):
             answers[query].add(positive)
-    known = {words: positives[words] for found in answers.values() for words in sorted(found) if words in positives}
+
+    known = {
+        words: positives[words] for answering in answers.values() for words in sorted(answering) if words in positives
+    }
     return Candidates(
-        documents=kept | {words: text for words, text in known.items() if words not in kept},
+        documents=allowed | {words: text for words, text in known.items() if words not in allowed},
         queries=queries,
         answers=answers,
         test_positives=trained & set(forbidden),
-        forbidden=len(documents) - len(kept),
+        forbidden=len(documents) - len(allowed),
     )
 
 
 def _index_by_words(texts: Iterable[str]) -> dict[str, str]:
     """Map each normalized text to the first of the texts that has this normalized form."""
-    found: dict[str, str] = {}
+    first_spellings: dict[str, str] = {}
     for text in texts:
-        found.setdefault(normalize_text(text), text)
-    return found
+        first_spellings.setdefault(normalize_text(text), text)
+    return first_spellings
 
 
 def _read_pairs_of_all_splits(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
-    """Yield the pairs of every split of a data set; skip splits that raise `DataSetError`."""
+    """Yield the pairs of every split of a data set.
+
+    Splits that raise `DataSetError` are skipped.
+    """
     for split in data.list_splits():
         try:
             yield from find_pairs(data, source.model_copy(update={"split": split})).pairs

@@ -36,7 +36,7 @@ class Evaluator(Protocol):
 
     @property
     def metric(self) -> str:
-        """Name of the metric; higher is better."""
+        """Name of the metric, of which higher is better."""
 
     def measure(self, encode: Encode) -> float:
         """Return the metric of the model that `encode` encodes with."""
@@ -56,28 +56,36 @@ class HeldOutEvaluator:
 
     @property
     def metric(self) -> str:
-        """`mrr`, mean reciprocal rank of the best positive, or `accuracy`, share of ranks 1; the mean over sources."""
+        """Name of the metric: `mrr` or `accuracy`.
+
+        `mrr` is the mean reciprocal rank of the best positive, `accuracy` the share of ranks 1. Both are means over
+        sources.
+        """
         return self.settings.metric or "mrr"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the held-out texts; return mean reciprocal rank or, if the settings say so, accuracy at rank 1.
+        """Encode the held-out texts, and compute mean reciprocal rank or accuracy at rank 1.
 
         The metric is computed for each source and averaged over sources.
         """
         texts = list(dict.fromkeys([*self.pairs.anchors, *self.pairs.positives]))
         vectors = dict(zip(texts, encode(texts), strict=True))
-        found = []
+        by_source = []
+
         for source in np.unique(self.pairs.sources):
             answers: dict[str, set[str]] = {}
-            for place in np.flatnonzero(self.pairs.sources == source):
-                answers.setdefault(self.pairs.anchors[place], set()).add(self.pairs.positives[place])
+            for row in np.flatnonzero(self.pairs.sources == source):
+                answers.setdefault(self.pairs.anchors[row], set()).add(self.pairs.positives[row])
             ranks = _rank_first_positives(answers, vectors)
-            found.append(float((1 / ranks).mean() if self.metric == "mrr" else (ranks == 1).mean()))
-        return float(np.mean(found))
+            by_source.append(float((1 / ranks).mean() if self.metric == "mrr" else (ranks == 1).mean()))
+
+        return float(np.mean(by_source))
 
 
 def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArray[np.float32]]) -> NDArray[np.float64]:
-    """Return the 1-based rank of each anchor's best-scored positive among all positives, `(m,)`; ties count against it.
+    """Return the 1-based rank of each anchor's best-scored positive among all positives, `(m,)`.
+
+    Ties count against it.
 
     Args:
         answers: the positives of each anchor.
@@ -85,13 +93,16 @@ def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArr
     """
     documents = sorted(set().union(*answers.values()))
     scores = np.stack([vectors[anchor] for anchor in answers]) @ np.stack([vectors[text] for text in documents]).T
-    own = np.array([[text in some for text in documents] for some in answers.values()])
-    best = np.where(own, scores, -np.inf).max(axis=1, keepdims=True)
-    return np.asarray(1 + ((scores >= best) & ~own).sum(axis=1), np.float64)
+    # scores and is_positive are (anchors, documents).
+    is_positive = np.array([[text in positives for text in documents] for positives in answers.values()])
+    best = np.where(is_positive, scores, -np.inf).max(axis=1, keepdims=True)
+    return np.asarray(1 + ((scores >= best) & ~is_positive).sum(axis=1), np.float64)
 
 
 def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[Mixture, HeldOutEvaluator]:
-    """Split off random pairs of each source; return the remaining mixture and the evaluation on the held-out pairs.
+    """Split off random pairs of each source for the evaluation.
+
+    Returns the remaining mixture, and the evaluation on the held-out pairs.
 
     From each source at most `settings.rows` pairs and `HELD_OUT_SHARE` of its pairs are held out. Pairs whose anchors
     differ only in case or punctuation stay together.
@@ -105,22 +116,26 @@ def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[
         JobError: if no source has enough pairs.
     """
     random_numbers = np.random.default_rng(seed)
-    aside = np.zeros(len(mixture), bool)
+    is_held_out = np.zeros(len(mixture), bool)
     for source in range(len(mixture.names)):
-        places = np.flatnonzero(mixture.sources == source)
+        rows = np.flatnonzero(mixture.sources == source)
         by_anchor: dict[str, list[int]] = {}
-        for place in places.tolist():
-            by_anchor.setdefault(normalize_text(mixture.anchors[place]), []).append(place)
-        most, taken = min(settings.rows, int(len(places) * HELD_OUT_SHARE)), 0
+        for row in rows.tolist():
+            by_anchor.setdefault(normalize_text(mixture.anchors[row]), []).append(row)
+
+        max_held_out, held_out = min(settings.rows, int(len(rows) * HELD_OUT_SHARE)), 0
         groups = list(by_anchor.values())
+        # Whole groups of pairs with one anchor: a query must not be trained on and evaluated.
         for number in random_numbers.permutation(len(groups)):
-            if taken + len(groups[number]) <= most:
-                aside[groups[number]] = True
-                taken += len(groups[number])
-    if not aside.any():
+            if held_out + len(groups[number]) <= max_held_out:
+                is_held_out[groups[number]] = True
+                held_out += len(groups[number])
+
+    if not is_held_out.any():
         raise JobError("no source has pairs enough to hold some out; name a data set with evaluate: {folder: …}")
-    rest, held = mixture.select(np.flatnonzero(~aside)), mixture.select(np.flatnonzero(aside))
-    return rest, HeldOutEvaluator(held, settings)
+
+    trained, evaluated = mixture.select(np.flatnonzero(~is_held_out)), mixture.select(np.flatnonzero(is_held_out))
+    return trained, HeldOutEvaluator(evaluated, settings)
 
 
 class TaskEvaluator:
@@ -147,14 +162,18 @@ class TaskEvaluator:
         self.name, self.settings = data.name, settings
         self.prompts = {"query": settings.prompts.anchor, "document": settings.prompts.positive}
         self.task = data.build_task(Warnings())
+
         if settings.limit is not None:
             limit_rows(self.task, settings.limit)
+
         collector = Collector({})
         with preserve_random_state():
             metrics = measure(collector, self.task).metrics
+
         if settings.metric is not None and settings.metric not in metrics:
             known = ", ".join(sorted(metrics))
             raise JobError(f"evaluate.metric: mteb measures no {settings.metric!r} on {data.name}, but {known}")
+
         self.texts = [prompt + text for _, text in collector.asked for prompt in dict.fromkeys(self.prompts.values())]
 
     @property
@@ -163,7 +182,9 @@ class TaskEvaluator:
         return f"{self.settings.metric or self.task.metadata.main_score} of {self.name}"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the test's texts, run mteb's evaluator, and return the settings' metric, or the task's main score.
+        """Measure the model on the data set's test with mteb's evaluator.
+
+        The result is the settings' metric, or the task's main score.
 
         Random states stay as they were.
         """
@@ -174,6 +195,7 @@ class TaskEvaluator:
         model = PromptedModel(MemoryStore(self.texts, encode(self.texts)), self.prompts)
         with preserve_random_state():
             measured = measure(model, self.task)
+
         return measured.metrics[self.settings.metric] if self.settings.metric else measured.score
 
 
@@ -188,6 +210,7 @@ def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | No
     data = open_target(TargetSettings(folder=settings.folder))
     if "test" not in data.list_splits():
         raise JobError(f"evaluate: {data.name} has no test split")
+
     if target is not None and "test" in target.list_splits():
         shared = collect_measured_texts(data) & collect_measured_texts(target)
         if shared:
@@ -195,6 +218,7 @@ def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | No
                 f"evaluate: {data.name} shares {len(shared):,} texts with the test of the target {target.name}, which "
                 "is to be measured once, at the end"
             )
+
     return data
 
 

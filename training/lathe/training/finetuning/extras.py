@@ -49,7 +49,11 @@ class NegativeSettings(Settings):
 
     @model_validator(mode="after")
     def require_range(self) -> Self:
-        """Return the settings; raise `ValueError` if the range of ranks holds fewer than `num_negatives`."""
+        """Check that the range of ranks has room for `num_negatives`.
+
+        Raises:
+            ValueError: if it holds fewer.
+        """
         if self.range_max is not None and self.range_max - self.range_min < self.num_negatives:
             raise ValueError(
                 f"between range_min {self.range_min} and range_max {self.range_max} there is no room for "
@@ -99,7 +103,11 @@ class EvaluatorSettings(Settings):
 
     @model_validator(mode="after")
     def require_known_metric(self) -> Self:
-        """Return the settings; raise `ValueError` if held-out pairs are used and cannot be evaluated by the metric."""
+        """Check that held-out pairs can be evaluated by the metric.
+
+        Raises:
+            ValueError: if held-out pairs are used and it is not one of theirs.
+        """
         if self.folder is None and self.metric not in (None, *HELD_OUT_METRICS):
             raise ValueError(f"held-out pairs are measured by {' or '.join(HELD_OUT_METRICS)}, not by {self.metric!r}")
         return self

@@ -68,7 +68,7 @@ class LocationSettings(Settings):
 
     @model_validator(mode="after")
     def require_one_place(self) -> Self:
-        """Return the settings, after checking the location.
+        """Check that exactly one location is named, with the settings that it needs.
 
         Raises:
             ValueError: unless exactly one of folder, file and hub data set is named; for a hub data set without a task;
@@ -76,11 +76,13 @@ class LocationSettings(Settings):
         """
         if self.columns and self.hub is None:
             raise ValueError("columns are those of a hub data set; a file names its anchor and positive")
-        given = [name for name in ("folder", "jsonl", "hub") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"name a folder, a jsonl file or a hub data set, one of them; got {given or 'none'}")
+
+        named = [name for name in ("folder", "jsonl", "hub") if getattr(self, name) is not None]
+        if len(named) != 1:
+            raise ValueError(f"name a folder, a jsonl file or a hub data set, one of them; got {named or 'none'}")
         if self.hub is not None and self.task is None:
             raise ValueError("a hub data set needs its task")
+
         return self
 
 
@@ -117,7 +119,7 @@ class TargetSettings(Settings):
 
 
 class TrainingSettings(Settings):
-    """Settings of the training; the defaults are those of the REZE paper's Appendix B.
+    """Settings of the training, with the REZE paper's defaults (its Appendix B).
 
     Attributes:
         learning_rate: highest learning rate, at the end of the warmup.
@@ -195,7 +197,11 @@ class Job(DataSettings):
 
     @model_validator(mode="after")
     def require_mining_settings(self) -> Self:
-        """Return the job; raise `ValueError` if a source asks for mined negatives, but the job has no such settings."""
+        """Check that the job says how to mine negatives if a source asks for mined ones.
+
+        Raises:
+            ValueError: if it does not.
+        """
         if self.negatives is None and any(source.negatives == "mined" for source in self.sources):
             raise ValueError("a source asks for mined negatives; say how with negatives: {num_negatives: 3}")
         return self
@@ -217,8 +223,10 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
         raise JobError(f"{path}: {error.strerror}") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise JobError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
+
     if not isinstance(written, dict):
         raise JobError(f"{path.name} must hold settings by name, such as sources, not {type(written).__name__}")
+
     try:
         return kind.model_validate(_make_paths_absolute(written, path.resolve().parent))
     except ValidationError as error:
@@ -226,7 +234,9 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
 
 
 def _make_paths_absolute(written: dict[str, Any], beside: Path) -> dict[str, Any]:
-    """Return a copy of the settings with `folder`, `jsonl` and `corpus` of each section absolute, relative to `beside`.
+    """Return a copy of the settings with all paths absolute, relative to `beside`.
+
+    Paths are `folder`, `jsonl` and `corpus` of each section.
 
     Names of encoders and suites become absolute paths if such a path exists in `beside`; else they stay names.
 
@@ -234,18 +244,19 @@ def _make_paths_absolute(written: dict[str, Any], beside: Path) -> dict[str, Any
         written: the settings as read from YAML.
         beside: folder of the YAML file.
     """
-    found = {
+    settings = {
         name: [_make_absolute(item, beside) for item in value]
         if isinstance(value, list)
         else _make_absolute(value, beside)
         for name, value in written.items()
     }
     for part, names in _NAMES_OR_PATHS.items():
-        holder = found.get(part) if part else found
+        holder = settings.get(part) if part else settings
         if isinstance(holder, dict):
-            lying = {name: str(beside / holder[name]) for name in names if _exists_at(holder.get(name), beside)}
-            holder |= lying
-    return found
+            existing = {name: str(beside / holder[name]) for name in names if _exists_at(holder.get(name), beside)}
+            holder |= existing
+
+    return settings
 
 
 _NAMES_OR_PATHS = {"": ("encoder",), "negatives": ("model",)}
@@ -254,8 +265,8 @@ _PATHS = ("folder", "jsonl", "corpus")
 """Settings that always hold a path."""
 
 
-def _exists_at(value: Any, beside: Path) -> bool:
-    return isinstance(value, str) and (beside / value).exists()
+def _exists_at(setting: Any, beside: Path) -> bool:
+    return isinstance(setting, str) and (beside / setting).exists()
 
 
 def _make_absolute(item: Any, beside: Path) -> Any:
@@ -271,21 +282,22 @@ def _make_absolute(item: Any, beside: Path) -> Any:
 
 def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> str:
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
+    location = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = ", ".join(_list_fields_at(kind, first["loc"][:-1]))
-        return f"unknown setting {place}; there are {known}"
+        return f"unknown setting {location}; there are {known}"
     if first["type"] == "missing":
-        return f"{place} is missing"
+        return f"{location} is missing"
+
     message = first["msg"].removeprefix("Value error, ")
-    return f"{place or 'the job'}: {message}, got {first['input']!r:.60}" if place else message
+    return f"{location or 'the job'}: {message}, got {first['input']!r:.60}" if location else message
 
 
 def _list_fields_at(kind: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     for part in loc:
         if isinstance(part, str) and part in kind.model_fields:
             annotation = kind.model_fields[part].annotation
-            kind = next(one for one in _find_nested_models(annotation))
+            kind = next(model for model in _find_nested_models(annotation))
     return list(kind.model_fields)
 
 

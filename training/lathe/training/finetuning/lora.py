@@ -36,14 +36,19 @@ class Adapter:
     def __init__(self, model: Any, settings: LoraSettings, seed: int) -> None:
         if find_spec("peft") is None:
             raise JobError("training.lora needs peft: pip install 'lathe-training[lora]'")
+
         self.transformer = next(iter(model))
         if not hasattr(self.transformer, "auto_model"):
             raise JobError("a static encoder has no layers for training.lora; leave it out")
+
         from peft import LoraConfig, get_peft_model
 
-        wanted = list(settings.target_modules) if settings.target_modules else None
+        named_layers = list(settings.target_modules) if settings.target_modules else None
         config = LoraConfig(
-            r=settings.rank, lora_alpha=cast(Any, settings.alpha), lora_dropout=settings.dropout, target_modules=wanted
+            r=settings.rank,
+            lora_alpha=cast(Any, settings.alpha),
+            lora_dropout=settings.dropout,
+            target_modules=named_layers,
         )
         try:
             with warnings.catch_warnings(), torch.random.fork_rng():
@@ -52,8 +57,13 @@ class Adapter:
                 self.peft = get_peft_model(self.transformer.auto_model, config)
         except ValueError as error:
             known = ", ".join(dict.fromkeys(_list_linear_layers(self.transformer.auto_model)))
-            asked = f"no layers called {', '.join(wanted)}" if wanted else "an architecture peft knows no layers of"
-            raise JobError(f"training.lora: the encoder has {asked}; target_modules may name {known}") from error
+            problem = (
+                f"no layers called {', '.join(named_layers)}"
+                if named_layers
+                else "an architecture peft knows no layers of"
+            )
+            raise JobError(f"training.lora: the encoder has {problem}; target_modules may name {known}") from error
+
         for name, weights in model.named_parameters():
             weights.requires_grad = "lora_" in name
 
@@ -66,7 +76,10 @@ class Adapter:
         save_file({name: weights.contiguous() for name, weights in self.weights().items()}, str(folder / WEIGHTS))
 
     def load(self, folder: Path) -> None:
-        """Replace the adapters' tensors by those of a checkpoint folder; tensors that it lacks stay."""
+        """Replace the adapters' tensors by those of a checkpoint folder.
+
+        Tensors that the folder lacks stay.
+        """
         self.peft.load_state_dict(load_file(str(folder / WEIGHTS)), strict=False)
 
     def export(self, folder: Path, base: str) -> None:
@@ -95,6 +108,9 @@ class Adapter:
 
 
 def _list_linear_layers(model: torch.nn.Module) -> Iterator[str]:
-    """Yield the distinct last names of a model's linear layers, such as "query"; at most `NAMED_LAYERS` of them."""
+    """Yield the distinct last names of a model's linear layers, such as "query".
+
+    At most `NAMED_LAYERS` are yielded.
+    """
     names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     yield from list(dict.fromkeys(names))[:NAMED_LAYERS]

@@ -49,12 +49,15 @@ class LossComponents:
         return means
 
     def average_over_processes(self) -> None:
-        """Replace the sums by their means over all processes, in place; all processes of torchrun must call this."""
+        """Replace the sums by their means over all processes, in place.
+
+        All processes of torchrun must call this.
+        """
         if get_world_size() == 1:
             return
-        found: list[dict[str, Any]] = [{} for _ in range(get_world_size())]
-        torch.distributed.all_gather_object(found, self.state())
-        self.sums = {name: sum(one["sums"][name] for one in found) / len(found) for name in self.sums}
+        states: list[dict[str, Any]] = [{} for _ in range(get_world_size())]
+        torch.distributed.all_gather_object(states, self.state())
+        self.sums = {name: sum(state["sums"][name] for state in states) / len(states) for name in self.sums}
 
     def state(self) -> dict[str, Any]:
         """Return sums and steps as JSON-serializable values, for a checkpoint."""
@@ -116,15 +119,19 @@ class ContrastiveLoss(nn.Module):
         if self.first_position is None:
             anchors, positives, *negatives = (self.model(features)["sentence_embedding"] for features in columns)
             return self.compute_loss(anchors, positives, labels, *negatives)
+
         flat = flatten_together(columns, self.first_position)
         sizes = [len(features["input_ids"]) for features in columns]
         anchors, positives, *negatives = self.model(flat)["sentence_embedding"][: sum(sizes)].split(sizes)
+
         return self.compute_loss(anchors, positives, labels, *negatives)
 
     def compute_loss(
         self, anchors: Tensor, positives: Tensor, labels: Tensor, negatives: Tensor | None = None
     ) -> Tensor:
-        """Return the loss of a batch of embeddings, a scalar computed in float32, and add its parts to `components`.
+        """Compute the loss of a batch of embeddings, a scalar in float32.
+
+        Its parts are added to `components`.
 
         Args:
             anchors: `(b, d)`.
@@ -135,21 +142,26 @@ class ContrastiveLoss(nn.Module):
         Raises:
             NonFiniteLossError: if the loss is NaN or infinite.
         """
+        # In bfloat16 cosines would have two to three digits, and InfoNCE divides them by the temperature.
         with torch.autocast(anchors.device.type, enabled=False):
             a, p = normalize(anchors.float(), dim=1), normalize(positives.float(), dim=1)
             rows = labels.detach().cpu().numpy()
             anchors, candidates = self.regularizer.contrast(a, self._stack_candidates(p, rows, negatives), rows)
+            # Every process has its own anchors and the candidates of all: its positives begin at row b · rank.
             first, excluded = len(rows) * get_rank(), self._mask_excluded(rows, a.device)
             contrastive = info_nce(
                 anchors, _put_positives_first(_gather_rows(candidates)), self.temperature, excluded, first
             )
             parts = {"contrastive": contrastive}
             total = contrastive
+
             if (added := self.regularizer.loss(a, p, rows)) is not None:
                 parts["regularizer"] = added
                 total = contrastive + self.regularizer.weight * added
+
         if not torch.isfinite(total):
             raise NonFiniteLossError(f"the loss became {total.item()}")
+
         self.components.add(**parts)
         return total
 
@@ -160,14 +172,18 @@ class ContrastiveLoss(nn.Module):
         """
         if self.negative_ids is None:
             return positives[:, None]
-        there = torch.from_numpy(self.negative_ids[rows] >= 0).to(positives.device)
-        hard = positives.new_zeros(*there.shape, positives.shape[1])
+        is_present = torch.from_numpy(self.negative_ids[rows] >= 0).to(positives.device)
+        hard = positives.new_zeros(*is_present.shape, positives.shape[1])
         if negatives is not None:
-            hard[there] = normalize(negatives.float(), dim=1)
+            hard[is_present] = normalize(negatives.float(), dim=1)
         return torch.cat([positives[:, None], hard], dim=1)
 
     def _mask_excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
-        """Return a mask of candidates to exclude, `(b, B)`, or `(b, B + B·k)` with hard negatives; None if none can be.
+        """Build the mask `(b, B)` of candidates that InfoNCE leaves out, or None if none can be.
+
+        With hard negatives, the mask is `(b, B + B·k)`.
+
+        Returns None if none can be.
 
         Excluded are missing hard negatives; with `text_ids`, candidates whose anchor or positive text is the pair's
         own; and copies of the pair itself: when several processes share the last batch, it is filled up with pairs that
@@ -175,22 +191,30 @@ class ContrastiveLoss(nn.Module):
         """
         if self.text_ids is None and self.negative_ids is None and get_world_size() == 1:
             return None
+
         numbers = rows[:, None] if self.text_ids is None else np.column_stack([rows, self.text_ids[rows]])
-        own = torch.from_numpy(numbers).to(device)
-        same = (own[:, None, :] == _gather_rows(own)[None, :, :]).any(dim=2)
-        places = torch.arange(len(rows), device=device)
-        same[places, len(rows) * get_rank() + places] = False
+        ids = torch.from_numpy(numbers).to(device)
+        # ids are (b, 1) or (b, 3): pair, anchor text and positive text; equal in any of them is excluded.
+        is_excluded = (ids[:, None, :] == _gather_rows(ids)[None, :, :]).any(dim=2)
+        positions = torch.arange(len(rows), device=device)
+        # The pair's own positive is its class, whatever it equals.
+        is_excluded[positions, len(rows) * get_rank() + positions] = False
         if self.negative_ids is None:
-            return same
+            return is_excluded
+
         hard = _gather_rows(torch.from_numpy(self.negative_ids[rows]).to(device)).flatten()
-        none = (hard < 0).expand(len(rows), -1)
+        hard_excluded = (hard < 0).expand(len(rows), -1)
         if self.text_ids is not None:
-            none = none | (hard[None, :] == own[:, -1:])
-        return torch.cat([same, none], dim=1)
+            hard_excluded = hard_excluded | (hard[None, :] == ids[:, -1:])
+
+        return torch.cat([is_excluded, hard_excluded], dim=1)
 
 
 class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
-    """`ContrastiveLoss` with cached gradients (GradCache): any batch size in little memory, at twice the time."""
+    """`ContrastiveLoss` with cached gradients (GradCache).
+
+    Any batch size fits in little memory, at twice the time.
+    """
 
     def __init__(self, mini_batch_size: int, *args: Any, **options: Any) -> None:
         """Create the loss like `ContrastiveLoss`, but hold only `mini_batch_size` pairs in memory at once."""
@@ -204,7 +228,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        """Concatenate the mini-batches' embeddings and return the loss of the whole batch; backpropagate if asked to.
+        """Compute the loss of the whole batch from its mini-batches' embeddings.
 
         The library calls this with the embeddings of each column, a list of mini-batches. The whole batch is compared
         at once, since embeddings are small compared with the model. With `with_backward` the gradients are left in
@@ -220,7 +244,10 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
 
 
 def _gather_rows(values: Tensor) -> Tensor:
-    """Gather the rows of all processes, `(B, …)`, in rank order, with gradients; in one process, return the input."""
+    """Gather the rows of all processes, `(B, …)`, in rank order, with gradients.
+
+    In one process, the input is returned.
+    """
     if get_world_size() == 1:
         return values
     return all_gather_with_grad(values) if values.requires_grad else all_gather(values)

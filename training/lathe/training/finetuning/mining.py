@@ -58,11 +58,17 @@ class AuxiliaryEncoder:
         self.reference.encode([*queries, *documents], on_progress)
 
     def encode_query(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
-        """Return the cached unit vectors of queries, `(n, d)`; errors are those of `ReferenceVectors.vectors`."""
+        """Return the cached unit vectors of queries, `(n, d)`.
+
+        Errors are those of `ReferenceVectors.vectors`.
+        """
         return self.reference.vectors([self.prompts.anchor + text for text in texts])
 
     def encode_document(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
-        """Return the cached unit vectors of documents, `(n, d)`; errors are those of `ReferenceVectors.vectors`."""
+        """Return the cached unit vectors of documents, `(n, d)`.
+
+        Errors are those of `ReferenceVectors.vectors`.
+        """
         return self.reference.vectors([self.prompts.positive + text for text in texts])
 
     def similarity(self, queries: Any, documents: Any) -> torch.Tensor:
@@ -75,18 +81,21 @@ class AuxiliaryEncoder:
 
 
 def count_negatives_per_query(candidates: Candidates, settings: NegativeSettings, name: str) -> int:
-    """Return the number of negatives to mine for each query: `num_negatives`, or fewer, even 0, with `allow_fewer`.
+    """Return the number of negatives to mine for each query.
+
+    It is `num_negatives`, or fewer, even 0, with `allow_fewer`.
 
     Raises:
         JobError: if there are too few documents and `allow_fewer` is not set.
     """
-    room = max(0, len(candidates.documents) - 1 - settings.range_min)
-    if room >= settings.num_negatives or settings.allow_fewer:
-        return min(room, settings.num_negatives)
-    passed = f" and {settings.range_min} to be passed over" if settings.range_min else ""
+    available = max(0, len(candidates.documents) - 1 - settings.range_min)
+    if available >= settings.num_negatives or settings.allow_fewer:
+        return min(available, settings.num_negatives)
+
+    skipped = f" and {settings.range_min} to be passed over" if settings.range_min else ""
     raise JobError(
         f"{name} has {len(candidates.documents):,} distinct documents: beside a positive there are not "
-        f"{settings.num_negatives} negatives{passed}. Ask for fewer with num_negatives, take what there is with "
+        f"{settings.num_negatives} negatives{skipped}. Ask for fewer with num_negatives, take what there is with "
         "allow_fewer: true, name a corpus for the source, or mine none for it with negatives: none"
     )
 
@@ -94,7 +103,9 @@ def count_negatives_per_query(candidates: Candidates, settings: NegativeSettings
 def mine_negatives(
     candidates: Candidates, auxiliary: AuxiliaryEncoder, settings: NegativeSettings, count: int, seed: int
 ) -> list[MiningResult]:
-    """Mine the hard negatives of each query with the library's `mine_hard_negatives`; return one result for each query.
+    """Mine the hard negatives of each query with the library's `mine_hard_negatives`.
+
+    Returns one result for each query.
 
     Known positives of a query are never its negatives, nor are texts equal to one except for case and punctuation, nor
     texts of the target's test, so a query may get fewer than `count`. The vectors must be in the cache of `auxiliary`.
@@ -113,9 +124,10 @@ def mine_negatives(
     answered = list(_list_answers(candidates))
     rows = Dataset.from_dict({"query": [query for query, _ in answered], "positive": [text for _, text in answered]})
     documents = list(candidates.documents.values())
+
     with preserve_random_state():
         random.seed(seed)
-        found = mine_hard_negatives(
+        triplets = mine_hard_negatives(
             rows,
             cast(Any, auxiliary),  # it has what the miner calls
             corpus=documents,
@@ -130,31 +142,41 @@ def mine_negatives(
             faiss_batch_size=max(1, BLOCK_SCORES // len(documents)),
             verbose=False,
         )
-    return _group_by_query(candidates, auxiliary, found)
+
+    return _group_by_query(candidates, auxiliary, triplets)
 
 
 def _list_answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
-    """Yield each query with each document that answers it; the answers of a query are sorted by normalized text."""
+    """Yield each query with each document that answers it.
+
+    The answers of a query are sorted by normalized text.
+    """
     for words, query in candidates.queries.items():
         for answer in sorted(candidates.answers[words]):
             yield query, candidates.documents[answer]
 
 
-def _group_by_query(candidates: Candidates, auxiliary: AuxiliaryEncoder, found: Dataset) -> list[MiningResult]:
-    """Group the library's triplets by query, and compute the scores of all known answers from the cached vectors.
+def _group_by_query(candidates: Candidates, auxiliary: AuxiliaryEncoder, triplets: Dataset) -> list[MiningResult]:
+    """Group the library's triplets by query.
+
+    The scores of all known answers are computed from the cached vectors.
 
     Triplets are dropped if their negative is a positive that the target's test holds (`candidates.test_positives`). A
     query without negatives gets a result too.
     """
+    # Such a text may be a positive, which the job allows, but as a negative it would be pushed away.
     tested = {candidates.documents[words] for words in candidates.test_positives}
     negatives: dict[str, dict[str, float]] = {query: {} for query in candidates.queries.values()}
-    for row in found:
+    for row in triplets:
         if row["negative"] not in tested:
             negatives[row["query"]][row["negative"]] = row["scores"][1]
+
     positives: dict[str, dict[str, float]] = {query: {} for query in negatives}
     answered = list(_list_answers(candidates))
     queries = auxiliary.encode_query([query for query, _ in answered])
     scores = auxiliary.similarity_pairwise(queries, auxiliary.encode_document([text for _, text in answered]))
+
     for (query, text), score in zip(answered, scores.tolist(), strict=True):
         positives[query][text] = score
+
     return [MiningResult(query, positives[query], negatives[query]) for query in negatives]

@@ -38,12 +38,13 @@ def run_mining(
     """
     if job.negatives is None:
         raise JobError("the job says nothing of hard negatives; add negatives: {num_negatives: 3}")
+
     with lock_folder(out, JobError(f"another job is writing to {out}; name another folder with --out")):
         on_progress(0.0, "reading the sources")
         builder = JobSources(job).builder
-        found = mine_if_configured(builder, job, auxiliary, device, out, on_progress)
-        Page(out, builder.build(), NoRegularizer(), [], found).write()
-        return found
+        statistics = mine_if_configured(builder, job, auxiliary, device, out, on_progress)
+        Page(out, builder.build(), NoRegularizer(), [], statistics).write()
+        return statistics
 
 
 def mine_if_configured(

@@ -72,14 +72,19 @@ def compute_statistics(
     """
     tally = _Tally(candidates, settings, count)
     documents = auxiliary.encode_document(list(candidates.documents.values()))
+    # Scores (b, m) of a block of queries with all documents, at most BLOCK_SCORES at a time.
     step = max(1, BLOCK_SCORES // max(1, len(documents)))
+
     for start in range(0, len(mined), step):
-        some = mined[start : start + step]
-        scores = auxiliary.encode_query([one.query for one in some]) @ documents.T
-        for one, row in zip(some, scores, strict=True):
-            tally.add(one, row)
-    margins = np.array([p - n for one in mined for p in one.positives.values() for n in one.negatives.values()])
-    counts = np.array([len(one.negatives) for one in mined])
+        batch = mined[start : start + step]
+        scores = auxiliary.encode_query([result.query for result in batch]) @ documents.T
+        for result, row in zip(batch, scores, strict=True):
+            tally.add(result, row)
+
+    margins = np.array(
+        [p - n for result in mined for p in result.positives.values() for n in result.negatives.values()]
+    )
+    counts = np.array([len(result.negatives) for result in mined])
     return MiningStatistics(
         queries=len(mined),
         documents=len(candidates.documents),
@@ -91,7 +96,7 @@ def compute_statistics(
         margin=np.quantile(margins, [0.05, 0.25, 0.5, 0.75, 0.95]).round(4).tolist() if len(margins) else [],
         histogram=_count_margins(margins),
         ranks=[int(rank) for rank in np.quantile(tally.ranks, [0.5, 0.95, 1])] if tally.ranks else [],
-        examples=[_build_example(one) for one in mined if one.negatives][:EXAMPLES],
+        examples=[_build_example(result) for result in mined if result.negatives][:EXAMPLES],
     )
 
 
@@ -122,36 +127,46 @@ class _Tally:
         self.dropped = {"known to answer the query": 0, "within the margin": 0, "above max_score": 0}
         self.dropped |= {"before range_min": 0, "not needed": 0}
 
-    def add(self, one: MiningResult, scores: NDArray[Any]) -> None:
-        """Count why the `examined` documents nearest to a query are not its negatives; add its negatives' ranks.
+    def add(self, result: MiningResult, scores: NDArray[Any]) -> None:
+        """Count why the `examined` documents nearest to a query are not its negatives.
+
+        The ranks of its negatives are added.
 
         Args:
-            one: mining result of the query.
+            result: mining result of the query.
             scores: cosine of the query with every document, `(m,)`.
         """
+        # known, near and above are masks (m,) over documents; a document counts for the first reason that applies.
         known = np.zeros(len(scores), bool)
-        known[[self.positions[text] for text in one.positives]] = True
+        known[[self.positions[text] for text in result.positives]] = True
         examined = np.argsort(-scores, kind="stable")[: self.examined]
-        worst = min(one.positives.values(), default=np.inf)
+        worst = min(result.positives.values(), default=np.inf)
         highest = np.inf if self.settings.max_score is None else self.settings.max_score
         answers = known[examined]
         near = ~answers & (scores[examined] > self._max_score(worst))
         above = ~answers & ~near & (scores[examined] > highest)
-        left = int((~answers & ~near & ~above).sum())
-        passed = min(left, self.settings.range_min)
+        remaining = int((~answers & ~near & ~above).sum())
+        skipped = min(remaining, self.settings.range_min)
+
         for why, number in zip(
             self.dropped,
-            (answers.sum(), near.sum(), above.sum(), passed, left - passed - len(one.negatives)),
+            (answers.sum(), near.sum(), above.sum(), skipped, remaining - skipped - len(result.negatives)),
             strict=True,
         ):
             self.dropped[why] += max(0, int(number))
-        others = np.sort(scores[~known])
-        for text in one.negatives:
-            below = np.searchsorted(others, scores[self.positions[text]], side="right")
-            self.ranks.append(1 + len(others) - int(below))
+
+        # A rank counts the higher scores among documents that are not known answers, from 1.
+        unanswered = np.sort(scores[~known])
+        for text in result.negatives:
+            below = np.searchsorted(unanswered, scores[self.positions[text]], side="right")
+            self.ranks.append(1 + len(unanswered) - int(below))
 
     def _max_score(self, worst: float) -> float:
-        """Return the maximum score that the margins allow, from the query's lowest positive score; inf if unlimited."""
+        """Return the maximum score that the margins allow, or inf if they set no limit.
+
+        Args:
+            worst: lowest score of the query's positives.
+        """
         bounds = [np.inf]
         if self.settings.absolute_margin is not None:
             bounds.append(worst - self.settings.absolute_margin)
@@ -161,13 +176,16 @@ class _Tally:
 
 
 def _count_margins(margins: NDArray[Any]) -> dict[str, int]:
-    """Count the margins in each bin; return the counts by the bin's lower bound, as text, without empty bins."""
+    """Count the margins in each bin, by the bin's lower bound as text.
+
+    Empty bins are left out.
+    """
     bins, counts = np.unique(np.floor(margins / BIN), return_counts=True)
     return {f"{index * BIN:.2f}": int(count) for index, count in zip(bins, counts, strict=True)}
 
 
-def _build_example(one: MiningResult) -> dict[str, Any]:
-    found: dict[str, Any] = {"query": one.query[:SHOWN_CHARACTERS]}
-    for name, texts in (("positives", one.positives), ("negatives", one.negatives)):
-        found[name] = [[text[:SHOWN_CHARACTERS], round(score, 4)] for text, score in texts.items()]
-    return found
+def _build_example(result: MiningResult) -> dict[str, Any]:
+    example: dict[str, Any] = {"query": result.query[:SHOWN_CHARACTERS]}
+    for name, texts in (("positives", result.positives), ("negatives", result.negatives)):
+        example[name] = [[text[:SHOWN_CHARACTERS], round(score, 4)] for text, score in texts.items()]
+    return example

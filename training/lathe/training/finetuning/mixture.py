@@ -87,17 +87,17 @@ class Mixture:
 
     def digest(self) -> str:
         """Return a digest of source names, pairs and their negatives, 32 hexadecimal digits."""
-        found = hashlib.sha256(self.digest_pairs().encode())
+        hashed = hashlib.sha256(self.digest_pairs().encode())
         for index, negatives in enumerate(self.negatives):
-            found.update("\0".join((f"\0{index}", *negatives)).encode(errors="surrogatepass"))
-        return found.hexdigest()[:32]
+            hashed.update("\0".join((f"\0{index}", *negatives)).encode(errors="surrogatepass"))
+        return hashed.hexdigest()[:32]
 
     def digest_pairs(self) -> str:
         """Return a digest of source names and pairs, ignoring negatives, 32 hexadecimal digits."""
-        found = hashlib.sha256("\0".join(self.names).encode())
+        hashed = hashlib.sha256("\0".join(self.names).encode())
         for source, anchor, positive in zip(self.sources.tolist(), self.anchors, self.positives, strict=True):
-            found.update(f"\0{source}\0{anchor}\0{positive}".encode(errors="surrogatepass"))
-        return found.hexdigest()[:32]
+            hashed.update(f"\0{source}\0{anchor}\0{positive}".encode(errors="surrogatepass"))
+        return hashed.hexdigest()[:32]
 
     def select(self, indices: NDArray[np.int64]) -> "Mixture":
         """Return a mixture of the pairs at the given indices, with the same sources and reports."""
@@ -110,7 +110,10 @@ class Mixture:
         )
 
     def list_single_pair_warnings(self) -> list[str]:
-        """Return a warning that names the sources with one pair; an empty list if there are none."""
+        """List a warning that names the sources with one pair.
+
+        The list is empty if there are none.
+        """
         counts = np.bincount(self.sources, minlength=len(self.names))
         single = [name for name, count in zip(self.names, counts, strict=True) if count == 1]
         return [f"a single pair makes the mean of a source: {', '.join(single)}"] if single else []

@@ -30,7 +30,10 @@ from lathe.training.finetuning.opening import open_data_sets, open_target
 
 
 def build_mixture(settings: DataSettings, target: FolderDataSet | None = None, whole: bool = False) -> Mixture:
-    """Read every source and return the mixture of their pairs; arguments and errors as in `read_sources`."""
+    """Read every source and return the mixture of their pairs.
+
+    Arguments and errors are those of `read_sources`.
+    """
     return read_sources(settings, target, whole).build()
 
 
@@ -96,7 +99,9 @@ class MixtureBuilder:
         self.known: set[tuple[str, str]] = set()
 
     def open_data_sets(self, source: SourceSettings) -> Iterator[DataSet]:
-        """Yield the usable data sets of a source; note in `reports` why each of the rest is left out.
+        """Yield the usable data sets of a source.
+
+        Why others are left out is noted in `reports`.
 
         The target, on which the model will be evaluated, is always left out.
 
@@ -104,9 +109,9 @@ class MixtureBuilder:
             JobError: if there is no such folder, or no data set in it.
             DataSetError: if the data set that the source names cannot be used.
         """
-        found, problems = open_data_sets(source)
+        data_sets, problems = open_data_sets(source)
         self.reports += [SourceReport(name, problem=problem) for name, problem in problems.items()]
-        for data in found:
+        for data in data_sets:
             if self.target and _locate(data).is_relative_to(self.target.folder.resolve()):
                 self.reports.append(SourceReport(data.name, data.task, problem="the target, left out"))
             else:
@@ -124,14 +129,16 @@ class MixtureBuilder:
         """
         if data.name in self.kept:
             raise JobError(f"two sources are called {data.name}; give one a name")
+
         try:
-            found = find_pairs(data, source)
-            pairs, report = self.select_pairs(found, source, SourceReport(data.name, data.task))
+            found_pairs = find_pairs(data, source)
+            pairs, report = self.select_pairs(found_pairs, source, SourceReport(data.name, data.task))
         except DataSetError as error:
             if source.folder is None or _locate(data) == source.folder.resolve():
                 raise DataSetError(f"{data.name}: {error}") from error
             self.reports.append(SourceReport(data.name, data.task, problem=str(error)))
             return
+
         self.reports.append(report)
         if pairs:
             self.data[data.name], self.kept[data.name], self.sources[data.name] = data, pairs, source
@@ -149,30 +156,38 @@ class MixtureBuilder:
         Raises:
             DataSetError: if the job wants the negatives that rows give, and none can be used.
         """
-        dropped = {why: len(places) for why, places in found.dropped.places.items()}
+        dropped = {why: len(positions) for why, positions in found.dropped.places.items()}
         pairs = distinct_pairs(found.pairs)
         if len(pairs) < len(found.pairs):
             dropped["duplicate pair"] = len(found.pairs) - len(pairs)
+
+        # Before the cap: a pair that is dropped must not take the place of another.
         shared = find_overlap(pairs, self.forbidden)
         if shared and self.settings.overlap == "drop":
             dropped["shares a text with the target"] = len(shared)
-            pairs = [pair for place, pair in enumerate(pairs) if place not in shared]
+            pairs = [pair for position, pair in enumerate(pairs) if position not in shared]
+
         evaluated = find_overlap(pairs, self.evaluated)
         if evaluated:
             dropped["shares a text with what is measured on the way"] = len(evaluated)
-            pairs = [pair for place, pair in enumerate(pairs) if place not in evaluated]
+            pairs = [pair for position, pair in enumerate(pairs) if position not in evaluated]
+
         pairs, left_out = remove_false_negatives(pairs, self.forbidden)
         dropped |= left_out
         if source.negatives == "given" and not any(pair.negatives for pair in pairs):
             raise DataSetError("its rows give no negatives that can be used")
+
         cap = source.cap or self.settings.cap
         if cap is not None and len(pairs) > cap:
             dropped["over the cap"] = len(pairs) - cap
-            drawn = np.random.default_rng(self.settings.seed).permutation(len(pairs))[:cap]
-            pairs = [pairs[place] for place in sorted(drawn.tolist())]
+            sampled = np.random.default_rng(self.settings.seed).permutation(len(pairs))[:cap]
+            pairs = [pairs[position] for position in sorted(sampled.tolist())]
+
         texts = {(pair.anchor, pair.positive) for pair in pairs}
         repeated = len(texts & self.known)
+        # Later sources count these pairs as repeated.
         self.known |= texts
+
         return pairs, replace(
             report,
             split=found.split,
@@ -189,7 +204,11 @@ class MixtureBuilder:
         )
 
     def require_pairs(self) -> None:
-        """Raise `JobError` if sources share texts with the target although that is refused, or no pair is left."""
+        """Check that there are pairs to train on.
+
+        Raises:
+            JobError: if sources share texts with the target although that is refused, or no pair is left.
+        """
         if self.target and self.settings.overlap == "refuse":
             refuse_overlap({report.name: report.shared for report in self.reports if report.shared}, self.target.name)
         if not self.kept:
@@ -197,19 +216,29 @@ class MixtureBuilder:
             raise JobError(f"there is no pair to train on. {reasons}")
 
     def set_negatives(self, name: str, negatives: Sequence[tuple[str, ...]]) -> None:
-        """Replace the negatives of a source's pairs, a tuple for each pair, and their number in the source's report."""
+        """Replace the negatives of a source's pairs, and their number in the source's report.
+
+        Args:
+            name: name of the source.
+            negatives: negatives of each of its pairs.
+        """
         self.kept[name] = [replace(pair, negatives=n) for pair, n in zip(self.kept[name], negatives, strict=True)]
         count = sum(map(len, negatives))
-        self.reports = [replace(one, negatives=count) if one.name == name else one for one in self.reports]
+        self.reports = [replace(report, negatives=count) if report.name == name else report for report in self.reports]
 
     def build(self) -> Mixture:
-        """Return the mixture of all pairs, source after source, with each source's prompts put before its texts."""
-        pairs = [(self.sources[name].prompts, pair) for name, some in self.kept.items() for pair in some]
+        """Build the mixture of all pairs, source after source.
+
+        Each source's prompts are put before its texts.
+        """
+        pairs = [
+            (self.sources[name].prompts, pair) for name, source_pairs in self.kept.items() for pair in source_pairs
+        ]
         negatives = [tuple(prompts.positive + text for text in pair.negatives) for prompts, pair in pairs]
         return Mixture(
             anchors=[prompts.anchor + pair.anchor for prompts, pair in pairs],
             positives=[prompts.positive + pair.positive for prompts, pair in pairs],
-            sources=np.repeat(np.arange(len(self.kept)), [len(some) for some in self.kept.values()]),
+            sources=np.repeat(np.arange(len(self.kept)), [len(source_pairs) for source_pairs in self.kept.values()]),
             names=list(self.kept),
             reports=self.reports,
             notes=tuple(self.notes),
@@ -218,7 +247,10 @@ class MixtureBuilder:
 
 
 def _locate(data: DataSet) -> Path:
-    """Return the resolved path of a data set's folder or file; the empty path for a data set of the hub."""
+    """Return the resolved path of a data set's folder or file.
+
+    It is the empty path for a data set of the hub.
+    """
     if isinstance(data, FolderDataSet):
         return data.folder.resolve()
     return data.path.resolve() if isinstance(data, FileDataSet) else Path()
@@ -239,7 +271,9 @@ TESTED = "negative of the target's test"
 
 
 def remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tuple[list[Pair], dict[str, int]]:
-    """Remove false negatives from the pairs; return the pairs, and the number of negatives removed for each reason.
+    """Remove false negatives from the pairs.
+
+    Returns the pairs, and the number of negatives removed for each reason.
 
     A negative is false if, ignoring case and punctuation, it is a positive of the same anchor in any pair, the anchor
     itself, or a text of the target's test. No pair is removed.
@@ -252,22 +286,31 @@ def remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tup
     for pair in pairs:
         if pair.negatives:
             answers.setdefault(normalize_text(pair.anchor), {normalize_text(pair.anchor)})
+
+    # A pair without negatives can hold an answer too, of an anchor that has negatives in another pair.
     for pair in pairs if answers else ():
         if (known := answers.get(normalize_text(pair.anchor))) is not None:
             known.add(normalize_text(pair.positive))
+
     counts = {ANSWERS: 0, TESTED: 0}
-    found = []
+    cleaned = []
     for pair in pairs:
-        kept = []
+        true_negatives = []
         for text in pair.negatives:
             words = normalize_text(text)
-            why = ANSWERS if words in answers[normalize_text(pair.anchor)] else TESTED if words in forbidden else None
-            if why:
-                counts[why] += 1
+            # Every anchor with negatives has a key here, from the first loop.
+            if words in answers[normalize_text(pair.anchor)]:
+                counts[ANSWERS] += 1
+            elif words in forbidden:
+                counts[TESTED] += 1
             else:
-                kept.append(text)
-        found.append(replace(pair, negatives=tuple(kept)) if len(kept) < len(pair.negatives) else pair)
-    return found, {why: count for why, count in counts.items() if count}
+                true_negatives.append(text)
+
+        cleaned.append(
+            replace(pair, negatives=tuple(true_negatives)) if len(true_negatives) < len(pair.negatives) else pair
+        )
+
+    return cleaned, {why: count for why, count in counts.items() if count}
 
 
 class JobSources:
@@ -293,7 +336,9 @@ class JobSources:
         self.builder = read_sources(job, self.target, evaluated=texts)
 
     def split(self) -> tuple[Mixture, Evaluator | None]:
-        """Return the mixture to train on, and the evaluation during training; None if the job has none.
+        """Return the mixture to train on, and the evaluation during training.
+
+        The evaluation is None if the job has none.
 
         Without a data set to evaluate on, some pairs are held out of the mixture. With one, its test is read, and
         mteb's evaluator runs once on random vectors.

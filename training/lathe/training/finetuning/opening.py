@@ -11,7 +11,9 @@ from lathe.training.finetuning.job import SourceSettings, TargetSettings
 
 
 def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
-    """Return the data sets of a source, and for each unusable or excluded one of its folder the reason, by name.
+    """Open the data sets of a source.
+
+    Returns them, and the reason why each unusable or excluded one of its folder is left out, by name.
 
     Only META.json files are read; a file or a hub data set is not opened yet, so that it may still be missing.
 
@@ -26,12 +28,15 @@ def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, s
         name, columns = settings.name or settings.hub, tuple(settings.columns.items())
         assert settings.task is not None  # the settings refuse a hub data set without one
         return [HubDataSet(name, settings.task, settings.hub, settings.revision, columns, settings.split)], {}
+
     assert settings.folder is not None
     return _open_folder(settings.folder, settings)
 
 
 def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
-    """Return every data set at or below a folder, and for each unusable or excluded one the reason, by name.
+    """Open every data set at or below a folder.
+
+    Returns them, and the reason why each unusable or excluded one is left out, by name.
 
     A folder with a META.json, or for which the job names a task, is one data set itself.
 
@@ -46,27 +51,31 @@ def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], d
         if settings.exclude:
             raise JobError(f"{root.name} is a data set itself: there is nothing in it to exclude")
         return [_open_folder_data_set(settings.name or root.resolve().name, root, settings.task)], {}
-    found: list[DataSet] = []
+
+    data_sets: list[DataSet] = []
     problems: dict[str, str] = {}
     names = [(str(path.parent.relative_to(root)), path.parent) for path in sorted(root.rglob(META))]
     unknown = set(settings.exclude) - {name for name, _ in names}
     if unknown:
         raise JobError(f"{root.name} holds no data set {min(unknown)!r} to exclude; it has {', '.join(dict(names))}")
+
     for name, folder in names:
         if name in settings.exclude:
             problems[name] = "excluded by the job"
             continue
         try:
-            found.append(_open_folder_data_set(name, folder))
+            data_sets.append(_open_folder_data_set(name, folder))
         except DataSetError as error:
             problems[name] = str(error)
+
     if settings.name is not None and len(names) > 1:
         raise JobError(
             f"the folder {root.name} holds {len(names)} data sets, which cannot all be called {settings.name}"
         )
     if not names:
         raise JobError(f"the folder {root} holds no data sets: folders with a {META} and files beside it")
-    return found, problems
+
+    return data_sets, problems
 
 
 def _open_folder_data_set(name: str, folder: Path, task: str | None = None) -> FolderDataSet:

@@ -13,20 +13,23 @@ QUANTILES = ("5 %", "25 %", "median", "75 %", "95 %")
 
 
 def build_mining_table(mined: Mapping[str, MiningStatistics]) -> Table:
-    """Build the table of each source's queries, documents, mined negatives, median rank and median margin."""
+    """Build the table of what was mined for each source.
+
+    Columns are queries, documents, mined negatives, median rank and median margin.
+    """
     return Table.from_records(
         (
             {
                 "source": name,
-                "queries": one.queries,
-                "documents": one.documents,
-                "negatives": one.kept,
-                "fewer than asked": one.short,
-                "none": one.without,
-                "median rank": one.ranks[0] if one.ranks else None,
-                "median margin": one.margin[2] if one.margin else None,
+                "queries": statistics.queries,
+                "documents": statistics.documents,
+                "negatives": statistics.kept,
+                "fewer than asked": statistics.short,
+                "none": statistics.without,
+                "median rank": statistics.ranks[0] if statistics.ranks else None,
+                "median margin": statistics.margin[2] if statistics.margin else None,
             }
-            for name, one in mined.items()
+            for name, statistics in mined.items()
         ),
         {"fewer than asked": ".1%", "none": ".1%", "median margin": ".3f"},
         ",",
@@ -35,39 +38,58 @@ def build_mining_table(mined: Mapping[str, MiningStatistics]) -> Table:
 
 def build_rejection_table(mined: Mapping[str, MiningStatistics]) -> Table:
     """Build the table of how many near documents were rejected, by source and reason."""
-    reasons = dict.fromkeys((why for one in mined.values() for why in one.dropped), 0)
-    return Table.from_records(({"source": name} | reasons | one.dropped for name, one in mined.items()), default=",")
+    reasons = dict.fromkeys((why for statistics in mined.values() for why in statistics.dropped), 0)
+    return Table.from_records(
+        ({"source": name} | reasons | statistics.dropped for name, statistics in mined.items()), default=","
+    )
 
 
 def build_margin_table(mined: Mapping[str, MiningStatistics]) -> Table:
-    """Build the table of each source's margin quantiles; sources without negatives are left out."""
+    """Build the table of each source's margin quantiles.
+
+    Sources without negatives are left out.
+    """
     return Table.from_records(
-        ({"source": name} | dict(zip(QUANTILES, one.margin, strict=True)) for name, one in mined.items() if one.margin),
+        (
+            {"source": name} | dict(zip(QUANTILES, statistics.margin, strict=True))
+            for name, statistics in mined.items()
+            if statistics.margin
+        ),
         default=".3f",
     )
 
 
 def build_example_table(mined: Mapping[str, MiningStatistics]) -> Table:
-    """Build the table of one mined query of each source: a row for the query, each positive and each negative."""
+    """Build the table of one mined query of each source.
+
+    The query, each positive and each negative have a row.
+    """
     rows: list[list[Any]] = [["source", "score", "", "text"]]
-    for name, one in mined.items():
-        for found in one.examples[:1]:
-            rows.append([name, "", "query", found["query"]])
+    for name, statistics in mined.items():
+        for example in statistics.examples[:1]:
+            rows.append([name, "", "query", example["query"]])
             for kind in ("positives", "negatives"):
-                rows += [[name, score, kind.removesuffix("s"), text] for text, score in found[kind]]
+                rows += [[name, score, kind.removesuffix("s"), text] for text, score in example[kind]]
     return Table.from_rows(rows, default=".3f")
 
 
 def build_mining_section(mined: Mapping[str, MiningStatistics]) -> Section:
-    """Build the report's section on hard negatives: totals, a histogram of margins, and tables that have rows.
+    """Build the report's section on hard negatives.
+
+    It has totals, a histogram of margins, and the tables that have rows.
 
     It also names the sources in which more than half of the queries have fewer negatives than asked for.
     """
-    total, queries = sum(one.kept for one in mined.values()), sum(one.queries for one in mined.values())
-    said = [f"{total:,} hard negatives were mined for {queries:,} queries of {len(mined)} sources."]
-    short = [name for name, one in mined.items() if one.short > 0.5]
+    total, queries = (
+        sum(statistics.kept for statistics in mined.values()),
+        sum(statistics.queries for statistics in mined.values()),
+    )
+    sentences = [f"{total:,} hard negatives were mined for {queries:,} queries of {len(mined)} sources."]
+    short = [name for name, statistics in mined.items() if statistics.short > 0.5]
+
     if short:
-        said.append(f"More than half of the queries have fewer than asked for: {', '.join(short)}.")
+        sentences.append(f"More than half of the queries have fewer than asked for: {', '.join(short)}.")
+
     tables = {
         "Mined": build_mining_table(mined),
         "Near documents that are no negatives, by why": build_rejection_table(mined),
@@ -75,25 +97,32 @@ def build_mining_section(mined: Mapping[str, MiningStatistics]) -> Section:
         "Examples": build_example_table(mined),
     }
     figures = draw_figures({"Score of the positive less that of the negative": plot_margins}, mined)
-    return Section("Hard negatives", said, figures, {title: table for title, table in tables.items() if table})
+    return Section("Hard negatives", sentences, figures, {title: table for title, table in tables.items() if table})
 
 
 def plot_margins(mined: Mapping[str, MiningStatistics]) -> Any:
-    """Plot the histogram of margins, positive's cosine minus negative's, over all sources, and return the figure."""
+    """Plot the histogram of margins over all sources, and return the figure.
+
+    A margin is the positive's cosine minus the negative's.
+    """
     counts: dict[float, int] = {}
-    for one in mined.values():
-        for bound, count in one.histogram.items():
+    for statistics in mined.values():
+        for bound, count in statistics.histogram.items():
             counts[float(bound)] = counts.get(float(bound), 0) + count
+
     figure, (axis,) = new_panels(1, size=(6, 3))
     axis.bar(list(counts), list(counts.values()), width=BIN, align="edge")
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set_xlabel("cosine to the positive less cosine to the negative")
     axis.set_ylabel("pairs of both")
+
     return figure
 
 
 def build_curve_section(lines: Sequence[Mapping[str, Any]], kept: int) -> Section:
-    """Build the report's section on the evaluation during training: the best step, a curve and a table.
+    """Build the report's section on the evaluation during training.
+
+    It has the best step, a curve and a table.
 
     It says so if no step was better than the base model.
 
@@ -103,12 +132,14 @@ def build_curve_section(lines: Sequence[Mapping[str, Any]], kept: int) -> Sectio
     """
     measured = {line["step"]: line["measured"] for line in lines if "measured" in line}
     metric = next(line["metric"] for line in lines if "measured" in line)
-    said = [f"{metric} was best at step {kept:,}, which is kept: {measured[kept]:.4f}."]
+    sentences = [f"{metric} was best at step {kept:,}, which is kept: {measured[kept]:.4f}."]
+
     if measured.get(0, -1.0) >= measured[kept]:
-        said.append(f"The base model had {measured[0]:.4f}: no step was better.")
+        sentences.append(f"The base model had {measured[0]:.4f}: no step was better.")
+
     table = Table.from_rows([["step", metric], *measured.items()], {"step": ","}, ".4f")
     figures = draw_figures({f"{metric} by step": plot_curve}, measured, metric, kept)
-    return Section("Measured on the way", said, figures, {"Measures": table})
+    return Section("Measured on the way", sentences, figures, {"Measures": table})
 
 
 def plot_curve(measured: Mapping[int, float], metric: str, kept: int) -> Any:

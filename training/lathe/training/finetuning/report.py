@@ -1,4 +1,4 @@
-"""Report on what a job is trained on and pulled towards: a CSV table, an HTML page, sentences for the terminal."""
+"""Report on what a job is trained on and pulled towards: CSV table, HTML page, sentences for the terminal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,10 @@ class Page:
 
     @cached_property
     def report(self) -> RegularizerReport:
-        """Sections of the regularizer; built once, since drawing takes seconds and training changes nothing of them."""
+        """Sections of the regularizer.
+
+        They are built once, since drawing takes seconds and training changes nothing of them.
+        """
         return self.regularizer.report(self.mixture)
 
     def write(self, kept: int | None = None) -> None:
@@ -51,6 +54,7 @@ class Page:
         lines = TrainingLog(self.out / "training" / LOG, dict).read() if kept is not None else []
         if kept is not None and any("measured" in line for line in lines):
             parts.append(build_curve_section(lines, kept))
+
         replace_synced(self.out / "sources.csv", format_sources_csv(self.mixture).encode())
         page = render_offline_page(self.mixture, self.regularizer, self.report, self.warnings, parts)
         replace_synced(self.out / "report.html", page.encode())
@@ -85,7 +89,10 @@ def build_source_table(mixture: Mixture) -> Table:
 
 
 def explain_left_out(report: SourceReport) -> str:
-    """Return why a source is unused, else how many rows and pairs were left out for which reason; "" if none were."""
+    """Explain why a source is unused, or how many rows and pairs were left out for which reason.
+
+    The text is empty if none were.
+    """
     if report.problem:
         return report.problem
     return "; ".join(f"{count:,} {why}" for why, count in report.dropped.items())
@@ -161,6 +168,7 @@ def render_offline_page(
         tables={title: table for title, table in tables.items() if table},
         problems=warnings,
     )
+
     return render_page(
         [section, *parts],
         about=f"Computed from the encoder as it was before training{used}.",

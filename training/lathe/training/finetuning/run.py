@@ -56,16 +56,19 @@ log = logging.getLogger(__name__)
 
 
 def list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
-    """Yield a warning for each of anchors, positives and hard negatives of which some texts are truncated.
+    """Yield a warning for each kind of texts of which some are truncated.
+
+    Kinds are anchors, positives and hard negatives.
 
     Nothing is yielded for a static encoder, which reads texts of any length.
     """
     if encoder.static:
         return
+
     kinds = {
         "anchors": mixture.anchors,
         "positives": mixture.positives,
-        "hard negatives": (text for some in mixture.negatives for text in some),
+        "hard negatives": (text for pair_negatives in mixture.negatives for text in pair_negatives),
     }
     for kind, texts in kinds.items():
         distinct = set(texts)
@@ -77,18 +80,20 @@ def list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[str
 
 
 def count_truncated(encoder: Encoder, texts: Iterable[str]) -> int:
-    """Return the number of texts that have more tokens than the encoder reads.
+    """Count the texts that have more tokens than the encoder reads.
 
     A text with fewer characters than the encoder reads tokens is not tokenized: a token has at least one character.
     """
     cuts = [encoder.cut(text) for text in texts]
-    found = sum(not cut.whole for cut in cuts)
+    truncated = sum(not cut.whole for cut in cuts)
     candidates = [cut.text for cut in cuts if cut.whole and len(cut.text) > encoder.max_length - 2]
+
     for start in range(0, len(candidates), _BATCH):
-        some = candidates[start : start + _BATCH]
-        ids = encoder.model.tokenizer(some, truncation=False, verbose=False)["input_ids"]
-        found += sum(len(one) > encoder.max_length for one in ids)
-    return found
+        batch = candidates[start : start + _BATCH]
+        ids = encoder.model.tokenizer(batch, truncation=False, verbose=False)["input_ids"]
+        truncated += sum(len(tokens) > encoder.max_length for tokens in ids)
+
+    return truncated
 
 
 OFFLINE_SHARE = 0.2
@@ -130,7 +135,9 @@ def run_training(
     on_progress: Progress,
     auxiliary: EncoderSpec = DEFAULT_ENCODER,
 ) -> Outcome:
-    """Run a training job, or resume it where it stopped, and return its outcome; everything is written to `out`.
+    """Run a training job, or resume it where it stopped, and return its outcome.
+
+    Everything is written to `out`.
 
     Args:
         method: name of the training method, as in `METHODS`.
@@ -144,27 +151,30 @@ def run_training(
     Raises:
         JobError: if the job cannot be done as described, or the folder holds another job or a finished one.
     """
-    only = TrainingRun(method, job, spec, device, out, on_progress, auxiliary)
+    run = TrainingRun(method, job, spec, device, out, on_progress, auxiliary)
     if get_process_rank() > 0:  # of torchrun; the first one holds the folder
-        return only.run_all()
+        return run.run_all()
     with lock_folder(out, JobError(f"another job is writing to {out}; name another folder with --out")):
-        return only.run_all()
+        return run.run_all()
 
 
 def get_process_rank() -> int:
-    """Return the rank of this process under torchrun; 0 without torchrun."""
+    """Return the rank of this process under torchrun, or 0 without torchrun."""
     return int(os.environ.get("RANK", "0"))
 
 
 @contextmanager
 def _let_first_process_go_first(device: str | None) -> Iterator[None]:
-    """Run the block in torchrun's first process, then in the others, which find the first one's results on disk.
+    """Run the block in torchrun's first process, then in the others.
+
+    The others find the first one's results on disk.
 
     Without torchrun, the block just runs.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
         return
+
     from accelerate import PartialState
 
     state = PartialState(cpu=device == "cpu", timeout=timedelta(hours=OFFLINE_HOURS))
@@ -202,7 +212,7 @@ class TrainingRun:
         self.auxiliary = auxiliary
 
     def run_all(self) -> Outcome:
-        """Do every step of the job that is not done yet, and return the outcome.
+        """Run every step of the job that is not done yet, and return the outcome.
 
         Steps: read sources, mine negatives, compute targets, write the report, train, and write the report again.
 
@@ -211,12 +221,14 @@ class TrainingRun:
         """
         if (self.out / MODEL).is_dir() and (self.out / SUMMARY).is_file():
             raise JobError(f"{self.out} holds a trained model already; name another folder with --out, or remove it")
+
         for warning in self.regularizer.list_source_warnings(len(self.job.sources)):
             log.warning("%s: %s", self.method, warning)
+
         self.on_progress(0.0, "reading the sources")
         sources = JobSources(self.job)
         with _let_first_process_go_first(self.device):
-            found = mine_if_configured(
+            mined = mine_if_configured(
                 sources.builder, self.job, self.auxiliary, self.device, self.out, self._report_offline_progress
             )
             mixture, evaluator = sources.split()
@@ -228,20 +240,29 @@ class TrainingRun:
             warnings += mixture.list_single_pair_warnings()
             warnings += list_prompt_warnings(encoder, [source.prompts for source in self.job.sources])
             warnings += list_truncation_warnings(encoder, mixture)
-            page = Page(self.out, mixture, self.regularizer, warnings, found)
+            page = Page(self.out, mixture, self.regularizer, warnings, mined)
+
             if get_process_rank() == 0:
                 page.write()
+
+            # Training loads the base model again: without this, two copies would be in memory.
             del encoder
+
         summary = self._train(mixture, evaluator)
         if get_process_rank() == 0:
             page.write(summary["kept"])
-        return Outcome(mixture, self.regularizer, summary, warnings, self.out / MODEL, found)
+
+        return Outcome(mixture, self.regularizer, summary, warnings, self.out / MODEL, mined)
 
     def _report_offline_progress(self, fraction: float, sentence: str) -> None:
         self.on_progress(OFFLINE_SHARE * fraction, sentence)
 
     def _record_or_check_job(self, encoder: Encoder, mixture: Mixture) -> None:
-        """Write job.json if there is none; else raise `JobError` if it names another job, base model or data."""
+        """Write job.json, or check that an existing one is of the same job.
+
+        Raises:
+            JobError: if it names another job, base model or data.
+        """
         path = self.out / JOB
         depends = {
             "method": self.method,
@@ -253,6 +274,7 @@ class TrainingRun:
         if not path.is_file():
             replace_synced(path, orjson.dumps({"base": encoder.describe()} | depends, option=orjson.OPT_INDENT_2))
             return
+
         base = {"base.max_length": encoder.max_length, "base.fingerprint": encoder.fingerprint}
         changed = find_changed_setting(path, base | depends)
         if changed == "base.fingerprint":
@@ -262,7 +284,9 @@ class TrainingRun:
             raise JobError(f"{self.out} was begun with another {name}; name another folder with --out")
 
     def _train(self, mixture: Mixture, evaluator: Evaluator | None) -> dict[str, Any]:
-        """Train the base model, or resume from the last checkpoint; save model and training.json; return the summary.
+        """Train the base model, or resume from the last checkpoint, and return the summary.
+
+        Model and training.json are saved.
 
         Checkpoints are deleted then. LoRA's adapters are merged into the model, and also written if the job keeps them.
         The saved model reads texts of the base model's maximum length, also if training cut them shorter.
@@ -272,8 +296,10 @@ class TrainingRun:
         share = OFFLINE_SHARE if self.regularizer.settings else 0.0
         model = load_model(self.base, self.device).float()
         length = model.max_seq_length
+
         if self.job.training.max_length is not None:
             model.max_seq_length = self.job.training.max_length
+
         trained = train(
             model,
             mixture,
@@ -295,16 +321,21 @@ class TrainingRun:
             "date": datetime.now(UTC).date().isoformat(),
         }
         if get_process_rank() == 0:
+            # Training may cut texts shorter; the saved model reads what the base model reads.
             if model.max_seq_length != length:
                 model.max_seq_length = length
             save_model(model, self.out / MODEL)
             replace_synced(self.out / SUMMARY, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
             for checkpoint in (self.out / "training").glob("checkpoint-*"):
                 shutil.rmtree(checkpoint, ignore_errors=True)
+
         return summary
 
     def _export_adapter(self, adapter: "Adapter") -> None:
-        """Write the adapters to the job's folder if the job keeps them; only the first process of torchrun does."""
+        """Write the adapters to the job's folder if the job keeps them.
+
+        Only the first process of torchrun does.
+        """
         lora = self.job.training.lora
         if lora is not None and lora.keep_adapter and get_process_rank() == 0:
             adapter.export(self.out / ADAPTER, self.base.model)
@@ -315,9 +346,9 @@ def save_model(model: Any, path: Path) -> None:
 
     The model is written beside it first, so that a killed run leaves no half-written model.
     """
-    written = path.with_name(f".{path.name}")
-    shutil.rmtree(written, ignore_errors=True)
-    model.save_pretrained(str(written), create_model_card=False)
+    partial = path.with_name(f".{path.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    model.save_pretrained(str(partial), create_model_card=False)
     shutil.rmtree(path, ignore_errors=True)
-    written.rename(path)
+    partial.rename(path)
     sync_folder(path.parent)

@@ -38,7 +38,9 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 def mine_sources(
     builder: MixtureBuilder, settings: NegativeSettings, encoder: Encoder, folder: Path, on_progress: Progress
 ) -> dict[str, MiningStatistics]:
-    """Mine hard negatives for sources that want them, add them to the mixture's pairs; return statistics by source.
+    """Mine hard negatives for the sources that want them, and add them to the mixture's pairs.
+
+    Returns statistics by source.
 
     Negatives that the folder holds of the same pairs, documents, encoder and settings are reused.
 
@@ -57,8 +59,9 @@ def mine_sources(
     names = [name for name in builder.kept if _is_mined(builder.sources[name], builder.kept[name])]
     if not names:
         raise JobError("there is no source to mine: each says negatives: none, or gives its own")
+
     auxiliary = AuxiliaryEncoder(ReferenceVectors(encoder, folder / "vectors"), settings.prompts)
-    found, seed = {}, builder.settings.seed
+    statistics, seed = {}, builder.settings.seed
     for number, name in enumerate(names):
 
         def report_source(fraction: float, sentence: str, number: int = number, name: str = name) -> None:
@@ -66,20 +69,28 @@ def mine_sources(
 
         candidates = find_candidates(builder.data[name], builder.sources[name], builder.kept[name], builder.forbidden)
         count = count_negatives_per_query(candidates, settings, name)
+        # The key covers all that the negatives depend on: a changed setting mines again.
         cache = MinedCache(folder, name, _compute_key(encoder, candidates, settings, builder.kept[name], seed))
         mined = cache.read()
+
         if mined is None:
             auxiliary.encode(candidates, report_source)
             mined = mine_negatives(candidates, auxiliary, settings, count, seed) if count else _list_unmined(candidates)
             cache.write(builder.kept[name], mined, compute_statistics(candidates, auxiliary, settings, count, mined))
-        by_query = {normalize_text(one.query): tuple(one.negatives) for one in mined}
+
+        # Pairs whose anchors differ only in case or punctuation share the negatives of one query.
+        by_query = {normalize_text(result.query): tuple(result.negatives) for result in mined}
         builder.set_negatives(name, [by_query[normalize_text(pair.anchor)] for pair in builder.kept[name]])
-        found[name] = cache.read_statistics()
-    return found
+        statistics[name] = cache.read_statistics()
+
+    return statistics
 
 
 def _is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
-    """Return whether hard negatives are mined for a source: as its settings say, else if no pair has any of its own."""
+    """Return whether hard negatives are mined for a source.
+
+    Its settings decide. Without any, it is mined if no pair has negatives of its own.
+    """
     if source.negatives is not None:
         return source.negatives == "mined"
     return not any(pair.negatives for pair in pairs)
@@ -115,19 +126,23 @@ class MinedCache:
         self.about, self.key = folder / f"{plain}.json", key
 
     def read(self) -> list[MiningResult] | None:
-        """Return the cached results, one for each query; None if there are none, or they have another key.
+        """Read the cached results, one for each query.
+
+        Returns None if there are none, or they have another key.
 
         Raises:
             JobError: if a line of the cache is damaged.
         """
         if not self._has_key():
             return None
-        found: dict[str, MiningResult] = {}
+
+        results: dict[str, MiningResult] = {}
         for row in self.rows.read():
-            one = found.setdefault(normalize_text(row["anchor"]), MiningResult(row["anchor"], {}, {}))
-            one.positives[row["positive"]] = row["scores"][0]
-            one.negatives.update(zip(row["negative"], row["scores"][1:], strict=True))
-        return list(found.values())
+            result = results.setdefault(normalize_text(row["anchor"]), MiningResult(row["anchor"], {}, {}))
+            result.positives[row["positive"]] = row["scores"][0]
+            result.negatives.update(zip(row["negative"], row["scores"][1:], strict=True))
+
+        return list(results.values())
 
     def _has_key(self) -> bool:
         """Return whether the cache was written for this key.
@@ -141,8 +156,11 @@ class MinedCache:
         return isinstance(about, dict) and about.get("key") == self.key and isinstance(about.get("statistics"), dict)
 
     def write(self, pairs: Sequence[Pair], mined: Sequence[MiningResult], statistics: MiningStatistics) -> None:
-        """Write the mined negatives of every pair, then the key and statistics; a killed run leaves no valid key."""
-        by_query = {normalize_text(one.query): one for one in mined}
+        """Write the mined negatives of every pair, then the key and statistics.
+
+        A killed run leaves no valid key.
+        """
+        by_query = {normalize_text(result.query): result for result in mined}
         self.about.unlink(missing_ok=True)
         self.rows.replace(_build_row(pair, by_query[normalize_text(pair.anchor)]) for pair in pairs)
         about = {"key": self.key, "statistics": asdict(statistics)}
@@ -161,6 +179,7 @@ def _build_row(pair: Pair, mined: MiningResult) -> dict[str, Any]:
     words = normalize_text(pair.positive)
     score = next((score for text, score in mined.positives.items() if normalize_text(text) == words), None)
     negatives = list(mined.negatives)
+
     return {
         "anchor": pair.anchor,
         "positive": pair.positive,

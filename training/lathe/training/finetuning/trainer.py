@@ -39,25 +39,33 @@ from lathe.transforms.progress import Progress
 
 
 def assign_text_ids(anchors: list[str], positives: list[str]) -> NDArray[np.int64]:
-    """Return the text ids of each pair's anchor and positive, `(n, 2)`; within a column, equal texts have equal ids."""
+    """Return the text ids of each pair's anchor and positive, `(n, 2)`.
+
+    Within a column, equal texts have equal ids.
+    """
     numbers = [{text: number for number, text in enumerate(dict.fromkeys(texts))} for texts in (anchors, positives)]
     return np.array([[numbers[0][a], numbers[1][p]] for a, p in zip(anchors, positives, strict=True)], np.int64)
 
 
 def assign_negative_ids(positives: list[str], negatives: Sequence[tuple[str, ...]]) -> NDArray[np.int64] | None:
-    """Return the text ids of each pair's hard negatives, `(n, k)`, padded with −1; None if no pair has any.
+    """Return the text ids of each pair's hard negatives, `(n, k)`, padded with −1.
+
+    The result is None if no pair has any.
 
     A negative equal to a positive gets the id that `assign_text_ids` gives the positive.
     """
-    most = max(map(len, negatives), default=0)
-    if not most:
+    max_negatives = max(map(len, negatives), default=0)
+    if not max_negatives:
         return None
-    texts = [*positives, *(text for some in negatives for text in some)]
+
+    texts = [*positives, *(text for texts_of_pair in negatives for text in texts_of_pair)]
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    found = np.full((len(negatives), most), -1, np.int64)
-    for row, some in zip(found, negatives, strict=True):
-        row[: len(some)] = [numbers[text] for text in some]
-    return found
+    ids = np.full((len(negatives), max_negatives), -1, np.int64)
+
+    for row, texts_of_pair in zip(ids, negatives, strict=True):
+        row[: len(texts_of_pair)] = [numbers[text] for text in texts_of_pair]
+
+    return ids
 
 
 NEGATIVES = "negative"
@@ -72,7 +80,10 @@ class TripletCollator(SentenceTransformerDataCollator):
     """
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        """Tokenize the rows; return each column's features as `{column}_{feature}`, and the labels."""
+        """Tokenize rows to a batch.
+
+        Returns each column's features as `{column}_{feature}`, and the labels.
+        """
         rows = [{name: value for name, value in row.items() if name != NEGATIVES} for row in features]
         batch: dict[str, Any] = super().__call__(rows)
         if texts := [text for row in features for text in row.get(NEGATIVES) or ()]:
@@ -87,7 +98,9 @@ LOG = "progress.jsonl"
 
 
 class Trainer(SentenceTransformerTrainer):
-    """The library's trainer, without its pickled settings and its model card, which would hold the user's texts.
+    """The library's trainer, without its pickled settings and its model card.
+
+    These would hold the user's texts.
 
     Under torchrun the library drops pairs that do not fill a step; here the step is filled up from the first pairs.
     """
@@ -97,7 +110,10 @@ class Trainer(SentenceTransformerTrainer):
     """Adapters that are trained and stored instead of the model's own weights; None to train and store all weights."""
 
     def get_train_dataloader(self) -> Any:
-        """Return the library's data loader; under torchrun every process gets as many batches, of the same size."""
+        """Return the library's data loader.
+
+        Under torchrun every process gets as many batches, of the same size.
+        """
         loader: Any = super().get_train_dataloader()
         if _get_process_count() > 1:
             loader.batch_sampler.even_batches = True
@@ -151,7 +167,7 @@ def train(
     evaluator: Evaluator | None = None,
     export: Callable[[Adapter], None] | None = None,
 ) -> TrainingResult:
-    """Train the model in place, resuming from the last complete checkpoint in the folder, and return the result.
+    """Train the model in place, resuming from the last complete checkpoint in the folder.
 
     With evaluation during training, the model of the best step is restored at the end. Adapters are merged. The model
     is left in evaluation mode.
@@ -174,15 +190,20 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = find_last_checkpoint(folder)
     if checkpoint is not None:
+        # With the batch of the checkpoint, order of pairs and learning rates stay as they were.
         settings = fit_batch_to_processes(settings, read_batch_size(checkpoint), _is_transformer(model))
+
     adapter = Adapter(model, settings.lora, settings.seed) if settings.lora else None
     loss = _build_loss(model, mixture, settings, regularizer)
     batch = settings.batch_size * _get_process_count()
     log = TrainingLog(folder / LOG, dict)
     callbacks: list[TrainerCallback] = [LossReporter(log, loss.components, on_progress)]
+
     if evaluator is not None:
         encoding = partial(_encode, model, settings.batch_size)
         callbacks.append(EvaluationCallback(log, evaluator, encoding, on_progress))
+
+    # After the evaluation, which may ask for a checkpoint at this step.
     callbacks.append(Checkpoints(loss.components, batch, lambda: _require_finite(model)))
     trainer = Trainer(
         model=model,
@@ -192,8 +213,11 @@ def train(
         callbacks=callbacks,
     )
     trainer.adapter = adapter
+
+    # They print to the terminal; `LossReporter` reports the progress.
     for unwanted in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(unwanted)
+
     resumed_from = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
     try:
         with warnings.catch_warnings():
@@ -203,14 +227,18 @@ def train(
                 trainer._load_from_checkpoint(str(folder / f"{CHECKPOINT_PREFIX}{trainer.state.best_global_step}"))
         _require_finite(model)
     except NonFiniteLossError as error:
-        kept = find_last_checkpoint(folder)
-        rest = f"the last good checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
+        last_checkpoint = find_last_checkpoint(folder)
+        remark = (
+            f"the last good checkpoint is {last_checkpoint.name}" if last_checkpoint else "there is no checkpoint yet"
+        )
         step = trainer.state.global_step
-        raise NonFiniteLossError(f"{error} at step {step}; {rest}. A smaller learning rate often helps") from None
+        raise NonFiniteLossError(f"{error} at step {step}; {remark}. A smaller learning rate often helps") from None
+
     if adapter is not None:
         if export is not None:
             export(adapter)
         adapter.merge()
+
     model.eval()
     state = trainer.state
     return TrainingResult(
@@ -223,7 +251,9 @@ def train(
 
 
 def build_dataset(mixture: Mixture, model: Any) -> Dataset:
-    """Convert the pairs to a `datasets.Dataset` of texts, with each pair's index in the mixture as its label.
+    """Convert the pairs to a `datasets.Dataset` of texts.
+
+    The label of a row is the index of its pair in the mixture.
 
     Long texts are cut to about what the model reads, unless the encoder is static.
     """
@@ -234,22 +264,26 @@ def build_dataset(mixture: Mixture, model: Any) -> Dataset:
     reads_all = not hasattr(next(iter(model)), "auto_model")
     cutter = None if reads_all else TextCutter(model.tokenizer, model.max_seq_length or 512)
     columns: dict[str, Any] = {"anchor": cut(mixture.anchors), "positive": cut(mixture.positives)}
+
     if mixture.negatives:
-        columns[NEGATIVES] = [cut(some) for some in mixture.negatives]
+        columns[NEGATIVES] = [cut(pair_negatives) for pair_negatives in mixture.negatives]
+
     return Dataset.from_dict(columns | {"label": np.arange(len(mixture))})
 
 
 def _encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Encode texts, which carry their prompts, with a model that is being trained; return unit vectors `(n, d)`.
+    """Encode texts with a model that is being trained, to unit vectors `(n, d)`.
+
+    The texts carry their prompts.
 
     The model encodes in evaluation mode, without its default prompt, and is then in the mode it was in.
     """
     training = model.training
-    found = model.eval().encode(
+    vectors = model.eval().encode(
         list(texts), prompt="", batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False
     )
     model.train(training)
-    return np.asarray(found, np.float32)
+    return np.asarray(vectors, np.float32)
 
 
 def _get_process_count() -> int:
@@ -257,14 +291,17 @@ def _get_process_count() -> int:
 
 
 def _is_transformer(model: Any) -> bool:
-    """Return whether the model is a transformer, whose activations need memory; a static encoder has none."""
+    """Return whether the model is a transformer, whose activations need memory.
+
+    A static encoder has none.
+    """
     return hasattr(next(iter(model)), "auto_model")
 
 
 def fit_batch_to_processes(settings: TrainingSettings, batch: int, activations: bool) -> TrainingSettings:
-    """Return the settings with the batch size at which all processes together have the checkpoint's batch.
+    """Return settings under which all processes together have the checkpoint's batch.
 
-    Order of pairs, number of steps and learning rates then stay as they were. If a process gets more pairs than
+    The order of pairs, number of steps and learning rates then stay as they were. If a process gets more pairs than
     `batch_size`, gradients are cached, so it needs no more memory.
 
     Args:
@@ -275,21 +312,31 @@ def fit_batch_to_processes(settings: TrainingSettings, batch: int, activations: 
     Raises:
         JobError: if these processes cannot share the batch evenly.
     """
-    pairs, rest = divmod(batch, _get_process_count())
-    if rest or not pairs:
+    pairs, remainder = divmod(batch, _get_process_count())
+    if remainder or not pairs:
         raise JobError(
             f"the checkpoint's steps have {batch} pairs, which {_get_process_count()} processes cannot share evenly; "
             f"start a number of processes that divides {batch}"
         )
-    mini = settings.mini_batch_size or (settings.batch_size if activations and pairs > settings.batch_size else None)
-    return settings.model_copy(update={"batch_size": pairs, "mini_batch_size": mini})
+
+    mini_batch = settings.mini_batch_size or (
+        settings.batch_size if activations and pairs > settings.batch_size else None
+    )
+    return settings.model_copy(update={"batch_size": pairs, "mini_batch_size": mini_batch})
 
 
 @torch.no_grad()
 def _require_finite(model: Any) -> None:
-    """Raise `NonFiniteLossError` if a weight or the embedding of a probe text is not finite; either can occur alone."""
+    """Check that the weights and the embedding of a probe text are finite.
+
+    Either can be without the other.
+
+    Raises:
+        NonFiniteLossError: if one is not.
+    """
     if not all(torch.isfinite(weights).all() for weights in model.parameters()):
         raise NonFiniteLossError("the weights are not numbers any more")
+
     training = model.training
     features = model.preprocess(PROBES[:1])
     padded = {name: v.to(model.device) if isinstance(v, torch.Tensor) else v for name, v in features.items()}
@@ -300,7 +347,9 @@ def _require_finite(model: Any) -> None:
 
 
 def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regularizer: Regularizer) -> ContrastiveLoss:
-    """Build the loss for model and mixture, with cached gradients if `mini_batch_size` is smaller than `batch_size`.
+    """Build the loss for model and mixture.
+
+    Gradients are cached if `mini_batch_size` is smaller than `batch_size`.
 
     Without cached gradients, on a CPU, the model is switched to take texts without padding if that gives the same
     vectors. With `mask_identical`, in-batch negatives equal to a text of the pair are excluded.
@@ -309,12 +358,14 @@ def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regula
         JobError: if the gradients of a static encoder would be cached.
     """
     text_ids = assign_text_ids(mixture.anchors, mixture.positives) if settings.mask_identical else None
+    # Ids are shared with the positives, so that a hard negative equal to a positive is recognized.
     negative_ids = assign_negative_ids(mixture.positives, mixture.negatives)
     options: dict[str, Any] = {"regularizer": regularizer, "text_ids": text_ids, "negative_ids": negative_ids}
     if settings.mini_batch_size is not None and settings.mini_batch_size < settings.batch_size:
         if not _is_transformer(model):
             raise JobError("a static encoder needs no mini_batch_size: it has no activations to save")
         return CachedContrastiveLoss(settings.mini_batch_size, model, settings.temperature, **options)
+
     position, _ = try_unpadding(model, PROBES) or (None, "")
     return ContrastiveLoss(model, settings.temperature, first_position=position, **options)
 
@@ -336,7 +387,7 @@ def _build_arguments(
     device = str(model.device).partition(":")[0]
     bfloat16 = has_bfloat16(device) if settings.precision == "auto" else settings.precision == "bfloat16"
     steps = -(-pairs // (settings.batch_size * _get_process_count())) * settings.epochs
-    found = SentenceTransformerTrainingArguments(
+    arguments = SentenceTransformerTrainingArguments(
         output_dir=str(folder),
         num_train_epochs=settings.epochs,
         per_device_train_batch_size=settings.batch_size,
@@ -359,5 +410,6 @@ def _build_arguments(
         dataloader_num_workers=0,
         dataloader_pin_memory=device == "cuda",
     )
-    found.dataloader_drop_last = False  # which the library sets under torchrun
-    return found
+    arguments.dataloader_drop_last = False  # which the library sets under torchrun
+
+    return arguments

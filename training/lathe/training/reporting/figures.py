@@ -37,14 +37,20 @@ def to_svg(figure: Any) -> str:
 
 
 def to_png(figure: Any, dpi: int = 150) -> bytes:
-    """Return a Matplotlib figure as the bytes of a PNG file; the figure stays open."""
+    """Return a Matplotlib figure as the bytes of a PNG file.
+
+    The figure stays open.
+    """
     payload = io.BytesIO()
     figure.savefig(payload, format="png", dpi=dpi, metadata={"Software": None})
     return payload.getvalue()
 
 
 def draw_figures(plots: Mapping[str, Callable[..., Any]], *data: Any) -> dict[str, str]:
-    """Call each plot function with the data, in `STYLE`; return SVG text by title, without those that return None."""
+    """Draw figures by plot functions of the same data, in `STYLE`, as SVG text by title.
+
+    Those whose function returns None are left out.
+    """
     with plt.rc_context(STYLE):
         return {title: to_svg(figure) for title, plot in plots.items() if (figure := plot(*data)) is not None}
 
@@ -73,16 +79,21 @@ def new_panels(
         squeeze=False,
         **options,
     )
+
     for axis in axes.flat[count:]:
         axis.set_visible(False)
+
     return figure, axes.flat[:count]
 
 
 def plot_intervals(axis: Any, x: Any, estimates: Sequence[Estimate], label: str, fmt: str) -> None:
-    """Plot estimates with error bars on a Matplotlib axis; one without bounds gets a bar of length 0."""
-    values = np.array([one.value for one in estimates])
-    low = np.array([one.value if one.low is None else one.low for one in estimates])
-    high = np.array([one.value if one.high is None else one.high for one in estimates])
+    """Plot estimates with error bars on a Matplotlib axis.
+
+    One without bounds gets a bar of length 0.
+    """
+    values = np.array([estimate.value for estimate in estimates])
+    low = np.array([estimate.value if estimate.low is None else estimate.low for estimate in estimates])
+    high = np.array([estimate.value if estimate.high is None else estimate.high for estimate in estimates])
     reach = [np.maximum(values - low, 0), np.maximum(high - values, 0)]
     axis.errorbar(x, values, reach, label=label, fmt=fmt, markersize=4, linewidth=1, elinewidth=0.8, capsize=2)
 
@@ -107,7 +118,10 @@ def label_plainly(side: Any) -> None:
 def plot_heat_map(
     axis: Any, values: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], limit: float
 ) -> None:
-    """Draw a heat map of values `(rows, columns)` from red at −limit to blue at +limit; NaN stays white."""
+    """Draw a heat map of values `(rows, columns)` from red at −limit to blue at +limit.
+
+    NaN stays white.
+    """
     axis.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
     axis.set_xticks(range(len(columns)), columns, rotation=25, ha="right")
     axis.set_yticks(range(len(rows)), rows)

@@ -13,7 +13,9 @@ from lathe.transforms.files import replace_synced
 
 
 def write_files(folder: Path, contents: Mapping[str, str | bytes | Mapping[str, Any]]) -> list[Path]:
-    """Write files into an existing folder by name, replacing older ones atomically; return their paths.
+    """Write files into an existing folder by name, replacing older ones atomically.
+
+    Returns their paths.
 
     Text is encoded as UTF-8, and a mapping is written as JSON.
     """

@@ -37,7 +37,7 @@ FILTERS = {
 
 
 def render_sentences(template: Path, data: Mapping[str, Any]) -> list[str]:
-    """Render a template with one sentence per line; return the lines that are not blank, as plain text.
+    """Render a template with one sentence per line, as plain text without blank lines.
 
     A name that `data` lacks is an error (`jinja2.UndefinedError`), so that a misspelt one does not vanish. Line breaks
     within a value, as in the messages of exceptions, become spaces.
@@ -51,4 +51,5 @@ def render_sentences(template: Path, data: Mapping[str, Any]) -> list[str]:
     )
     environment.filters |= FILTERS
     lines = environment.get_template(template.name).render(data).split("\n")
+
     return [line for line in lines if line.strip()]

@@ -30,7 +30,9 @@ class Table:
     def from_records(
         cls, records: Iterable[Mapping[str, Any]], formats: Mapping[str, Format] | None = None, default: Format = ""
     ) -> "Table":
-        """Build a table from one mapping per row, from column name to value; absent values are missing.
+        """Build a table from one mapping per row, from column name to value.
+
+        Absent values are missing.
 
         Columns are in order of their first appearance.
         """
@@ -42,7 +44,10 @@ class Table:
     def from_rows(
         cls, rows: Sequence[Sequence[Any]], formats: Mapping[str, Format] | None = None, default: Format = ""
     ) -> "Table":
-        """Build a table from rows of values; the first row holds the column names."""
+        """Build a table from rows of values.
+
+        The first row holds the column names.
+        """
         header, *values = rows or [[]]
         return cls(pd.DataFrame(values, columns=list(header), dtype=object), formats or {}, default)
 
@@ -52,7 +57,10 @@ class Table:
 
     @property
     def cells(self) -> list[list[str]]:
-        """Formatted values, row by row; the first row holds the column names."""
+        """Formatted values, row by row.
+
+        The first row holds the column names.
+        """
         names = [str(name) for name in self.frame.columns]
         formats = [self.formats.get(name, self.default) for name in names]
         rows = self.frame.itertuples(index=False, name=None)

@@ -11,7 +11,10 @@ MIN_P = 0.001
 
 
 class Estimate(Protocol):
-    """Estimate with the bounds of its interval; both bounds are None if there are too few data for an interval."""
+    """Estimate with the bounds of its interval.
+
+    Both bounds are None if there are too few data for an interval.
+    """
 
     @property
     def value(self) -> float:
@@ -40,12 +43,18 @@ def format_by_sign(estimate: SignedEstimate, above: str, below: str, neither: st
 
 
 def format_number(value: float | None, spec: str = ".2f", scale: float = 1) -> str:
-    """Format `scale · value` by a format specification such as `+.2f`; return a dash for None."""
+    """Format `scale · value` by a format specification such as `+.2f`.
+
+    None gives a dash.
+    """
     return MISSING if value is None else f"{scale * value:{spec}}"
 
 
 def format_interval(estimate: Estimate, spec: str = ".2f", scale: float = 1, unit: str = "") -> str:
-    """Format an estimate with its unit and its interval, as "0.12 [0.05, 0.20]"; without bounds, the estimate alone."""
+    """Format an estimate with its unit and its interval, as "0.12 [0.05, 0.20]".
+
+    Without bounds, the estimate stands alone.
+    """
     value = format_number(estimate.value, spec, scale) + unit
     if estimate.low is None or estimate.high is None:
         return value
@@ -87,7 +96,10 @@ def format_p_value(p: float) -> str:
 
 
 def format_cosine(cosine: float | None) -> str:
-    """Format a cosine with its angle, as "0.980 (11.5°)"; return a dash for None."""
+    """Format a cosine with its angle, as "0.980 (11.5°)".
+
+    None gives a dash.
+    """
     if cosine is None:
         return MISSING
     return f"{cosine:.3f} ({math.degrees(math.acos(max(-1.0, min(1.0, cosine)))):.1f}°)"
@@ -120,6 +132,7 @@ def align_columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -
         aligned = row if len(row) == len(widths) else row[:-1]
         for column, cell in enumerate(aligned):
             widths[column] = max(widths[column], len(cell))
+
     return "\n".join(
         "  ".join(
             cell.ljust(width) if column in left else cell.rjust(width)

@@ -30,7 +30,10 @@ def read_docstring_paragraphs() -> list[str]:
 
 @cache
 def read_topic_paragraphs() -> list[str]:
-    """Return the distinct paragraphs of 64 to 512 characters in the language reference that `help()` shows; cached."""
+    """Return the distinct paragraphs of 64 to 512 characters in the language reference that `help()` shows.
+
+    The result is cached.
+    """
     from pydoc_data.topics import topics
 
     return distinct_paragraphs(topics.values())
@@ -56,6 +59,9 @@ def read_docstrings(path: Path) -> Iterator[str]:
 
 
 def distinct_paragraphs(texts: Iterable[str]) -> list[str]:
-    """Split texts into paragraphs and return the distinct ones of 64 to 512 characters, each joined into one line."""
+    """Split texts into paragraphs, and return the distinct ones of 64 to 512 characters.
+
+    Each is joined into one line.
+    """
     paragraphs = (" ".join(part.split()) for text in texts for part in re.split(r"\n\s*\n", text))
     return list(dict.fromkeys(p for p in paragraphs if MIN_CHARACTERS <= len(p) <= MAX_CHARACTERS))

@@ -100,6 +100,7 @@ class _ListedVectors:
         lists, sizes = index.invlists, [index.invlists.list_size(number) for number in range(index.nlist)]
         self.ids = np.zeros(0, np.int64)
         self.tables = []
+
         for number, size in enumerate(sizes):
             codes = faiss.rev_swig_ptr(lists.get_codes(number), size * index.code_size) if size else np.zeros(0, "u1")
             self.tables.append(codes.view(np.float32).reshape(size, self.dimensions))
@@ -114,14 +115,16 @@ class _ListedVectors:
 
     def read(self, start: int, count: int) -> NDArray[np.float32]:
         rows = np.empty((count, self.dimensions), np.float32)
-        lists, places = self.lists[start : start + count], self.places[start : start + count]
+        lists, positions = self.lists[start : start + count], self.places[start : start + count]
         for number in np.unique(lists):
-            rows[lists == number] = self.tables[number][places[lists == number]]
+            rows[lists == number] = self.tables[number][positions[lists == number]]
         return rows
 
 
 def _require_keeping(path: Readable) -> int:
-    """Return the bytes of a file if its header is that of an index which keeps vectors, and it can hold its vectors.
+    """Check that a file is an index which keeps vectors and can hold those that it claims.
+
+    Returns the bytes of the file.
 
     FAISS allocates memory by the header before it reads further: a file of 15 kB whose header claims a billion vectors
     would take terabytes. What indexes other than flat ones claim is limited by `_limit_claims`.
@@ -134,11 +137,14 @@ def _require_keeping(path: Readable) -> int:
         stored.seek(0)
         header = _read_inner_header(stored)
         counted = int.from_bytes(stored.read(8), "little")
+
     if header[:4] not in KEEPING:
         raise SourceError(f"{path.name} is not a FAISS index whose vectors can be read; {KEPT}")
+
     width, rows = int.from_bytes(header[4:8], "little"), int.from_bytes(header[8:16], "little")
     if header[:4] in FLAT and max(width * rows, counted) * 4 > size:
         raise SourceError(f"{path.name} is not a FAISS index that can be read: it is truncated")
+
     require_dimensions(path, width)
     return size
 
@@ -177,7 +183,9 @@ def _read_index_header(stored: IO[bytes]) -> bytes:
 
 @contextmanager
 def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | None]]:
-    """Load a FAISS file and yield its vectors and the array of ids `(n,)`, None if the ids are row numbers.
+    """Load a FAISS file and yield its vectors and their ids `(n,)`.
+
+    The ids are None if they are row numbers.
 
     The objects are valid only within the block, because FAISS frees a part of an index with the whole.
 
@@ -189,18 +197,20 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
         import faiss
     except ImportError as error:
         raise AccessError("reading a FAISS index needs faiss: pip install 'lathe-training[faiss]'") from error
+
     try:
         size = _require_keeping(path)
         with native_path(path) as here, _limit_claims(faiss, size):
             # A file may name another one for its lists, anywhere: it is looked for in the same folder.
-            whole = faiss.read_index(here, faiss.IO_FLAG_ONDISK_SAME_DIR)
+            stored_index = faiss.read_index(here, faiss.IO_FLAG_ONDISK_SAME_DIR)
     except (RuntimeError, OSError) as error:
         raise SourceError(f"{path.name} is not a FAISS index that can be read") from error
 
     mapped: NDArray[np.int64] | None = None
-    index: Any = faiss.downcast_index(whole)
+    index: Any = faiss.downcast_index(stored_index)
     if isinstance(index, faiss.IndexIDMap):
         mapped, index = faiss.vector_to_array(index.id_map), faiss.downcast_index(index.index)
+
     yield _find_vectors(path.name, faiss, index, mapped)
 
 
@@ -231,16 +241,21 @@ def _find_vectors(
         index = faiss.downcast_index(index.storage)
     elif isinstance(index, faiss.IndexRefineFlat):
         index = faiss.downcast_index(index.refine_index)
+
     if not isinstance(index, faiss.IndexFlat):
         raise SourceError(f"{name} is a {type(index).__name__}; {KEPT}")
     if mapped is not None and len(mapped) != index.ntotal:
         raise SourceError(f"{name} is not a FAISS index that can be read: it has other ids than vectors")
+
     return _FlatVectors(index), mapped
 
 
 @contextmanager
 def _limit_claims(faiss: Any, size: int) -> Iterator[None]:
-    """Have FAISS refuse, within the block, a file that claims an array of more bytes, or more lists, than `size`."""
+    """Limit within the block what FAISS lets a file claim.
+
+    It refuses an array of more bytes, or more lists, than `size`.
+    """
     with LIMITS:
         before = faiss.get_deserialization_vector_byte_limit(), faiss.get_deserialization_loop_limit()
         faiss.set_deserialization_vector_byte_limit(size)

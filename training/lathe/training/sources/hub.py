@@ -1,4 +1,6 @@
-"""Data sets of the Hugging Face hub, streamed with the library `datasets`; it is imported for these only.
+"""Data sets of the Hugging Face hub, streamed with the library `datasets`.
+
+The library is imported for these only.
 
     hf:DATASET[@REVISION][/CONFIG][:SPLIT]   a source as the user writes it; DATASET may be the path of a local folder
     hf:DATASET@COMMIT/CONFIG:SPLIT/I-of-N    one of the N files of that source, pinned to a commit
@@ -48,7 +50,10 @@ COUNT_ROWS = 16_384
 
 
 def is_hub(written: str) -> bool:
-    """Return whether a source or file is a data set `hf:…`; `hf://…` is a URL instead."""
+    """Return whether a source or file is a data set `hf:…`.
+
+    `hf://…` is a URL instead.
+    """
     return written.startswith(HUB) and not written.startswith("hf://")
 
 
@@ -91,7 +96,10 @@ class HubFile:
 
     @property
     def source_name(self) -> str:
-        """Name of the source with its commit; a local folder is named without its path and without a commit."""
+        """Name of the source with its commit.
+
+        A local folder is named without its path and without a commit.
+        """
         dataset = self.dataset_folder.name if self.dataset_folder else f"{self.dataset}@{self.commit}"
         return f"{dataset}/{self.config}:{self.split}"
 
@@ -102,15 +110,20 @@ class HubFile:
 
     @property
     def dataset_folder(self) -> Path | None:
-        """Local folder that is the data set; None for a data set on the hub."""
+        """Local folder that is the data set, or None for a data set on the hub."""
         return Path(self.dataset) if self.dataset.startswith("/") else None
 
     def stream(self) -> Any:
-        """Return the file's rows as a `datasets.IterableDataset` of Arrow tables; only the description is loaded."""
+        """Return the file's rows as a `datasets.IterableDataset` of Arrow tables.
+
+        Only the description is loaded.
+        """
         return _load_split(replace(self, number=0))[1].shard(self.count, self.number).with_format("arrow")
 
     def count_rows(self) -> int:
-        """Count the file's rows: from the footer if it is a parquet file, else by streaming it once.
+        """Count the file's rows.
+
+        They are read from the footer if it is a parquet file, else by streaming it once.
 
         Raises:
             SourceError: if the file is damaged or out of reach.
@@ -125,7 +138,9 @@ class HubFile:
 
 
 def list_hub(written: str) -> list[str]:
-    """Find the data set, configuration and split that a user wrote; return the files of the split, pinned to a commit.
+    """List the files of the split that a user wrote, pinned to a commit.
+
+    Data set and configuration are found first.
 
     Raises:
         AccessError: if `datasets` is missing, the hub is out of reach or switched off by `HF_HUB_OFFLINE`, or the data
@@ -135,25 +150,29 @@ def list_hub(written: str) -> list[str]:
     match = WRITTEN.fullmatch(written)
     if match is None:
         raise SourceError(f"{written!r} is not a data set of the hub: write hf:DATASET/CONFIG:SPLIT#FIELD")
+
     with _explained_errors(written):
         dataset, commit, config = _find_dataset(match["dataset"])
+        # Only the description is read here; rows are streamed later.
         builder = _load_builder(dataset, commit, config)
         if builder.info.builder_name not in HUB_FORMATS:
             raise SourceError(
                 f"{written} has files of the format {builder.info.builder_name}; {', '.join(HUB_FORMATS)} are read"
             )
+
         splits = builder.as_streaming_dataset()
         split: str = match["split"] or (next(iter(splits)) if len(splits) == 1 else "")
         if split not in splits:
             what = f"has no split {split!r}" if split else "has several splits"
             raise SourceError(f"{written} {what}; it has {', '.join(splits)}. Name one as hf:DATASET/CONFIG:SPLIT")
+
         count = splits[split].num_shards
         file = HubFile(dataset, commit or _folder_digest(builder), builder.config.name, split, count=count)
         return [str(replace(file, number=number)) for number in range(count)]
 
 
 def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Stream the rows of a span from a file of a data set; yield batches of up to `rows`.
+    """Stream the rows of a span from a file of a data set, in batches of up to `rows`.
 
     Batches hold the values of the column `field`, and the whole rows as dicts.
 
@@ -167,9 +186,11 @@ def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBa
             if field not in table.column_names:
                 columns = ", ".join(table.column_names)
                 raise SourceError(f"{file.name} has no column {field!r}; it has {columns}. Name one as hf:…#COLUMN")
+
             records = table.slice(0, None if span.stop is None else span.stop - row).to_pylist()
             if records:
                 yield RawBatch(file.name, "row", range(row, row + len(records)), [r[field] for r in records], records)
+
             row += len(records)
             if row == span.stop:
                 return
@@ -180,7 +201,9 @@ _KINDS: dict[tuple[HubFile, str], Kind] = {}
 
 
 def detect_hub_kind(file: HubFile, field: str) -> Kind:
-    """Return the kind of a file's rows, by the first row read of its split: None for texts, d for vectors of that size.
+    """Return the kind of a file's rows, by the first row read of its split.
+
+    It is None for texts, and d for vectors of d dimensions.
 
     The result is cached for all files of the split.
 
@@ -195,11 +218,14 @@ def detect_hub_kind(file: HubFile, field: str) -> Kind:
             raise EmptyError(f"{file.name} holds no rows")
         validate_rows(first, detect_batch_kind(first))
         _KINDS[key] = detect_batch_kind(first)
+
     return _KINDS[key]
 
 
 def _find_dataset(written: str) -> tuple[str, str, str | None]:
-    """Find the data set in `DATASET[@REVISION][/CONFIG]`; return its id, the commit, and the configuration if named.
+    """Find the data set in `DATASET[@REVISION][/CONFIG]`.
+
+    Returns its id, the commit, and the configuration if named.
 
     On the hub, `A/B` is the data set B of the user A, or else the configuration B of the data set A. What begins with
     `/`, `./`, `../` or `~` is a local folder, perhaps with a configuration; its commit is ''.
@@ -211,39 +237,50 @@ def _find_dataset(written: str) -> tuple[str, str, str | None]:
     if written.startswith(("/", ".", "~")):
         folder, config = _find_folder(expand_home(written).resolve())
         return folder, "", config
+
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     if constants.HF_HUB_OFFLINE:
         raise AccessError(f"hf:{written} is not read while HF_HUB_OFFLINE is set; a folder is read as hf:./FOLDER")
+
+    # `A/B` is ambiguous: the hub is asked for a data set of that name first.
     revision, candidates = _parse_dataset(written)
     for dataset, config in candidates:
         try:
-            found = HfApi().dataset_info(dataset, revision=revision)
+            info = HfApi().dataset_info(dataset, revision=revision)
         except (RepositoryNotFoundError, HFValidationError):
             continue
         except RevisionNotFoundError:
             raise SourceError(f"the data set {dataset} has no revision {revision!r}") from None
-        return found.id, str(found.sha), config or None
+        return info.id, str(info.sha), config or None
+
     raise SourceError(
         f"the hub has no data set {candidates[0][0]}, or shows it only to those who may see it: HF_TOKEN holds a token"
     )
 
 
 def _parse_dataset(written: str) -> tuple[str | None, list[tuple[str, str]]]:
-    """Return the revision in `DATASET[@REVISION][/CONFIG]`, and what may be meant: pairs of a data set and a config."""
-    name, at, rest = written.partition("@")
+    """Parse `DATASET[@REVISION][/CONFIG]` into the revision and what may be meant.
+
+    The latter are pairs of a data set and a configuration.
+    """
+    name, at, after = written.partition("@")
     if at:
-        revision, _, config = rest.partition("/")
+        revision, _, config = after.partition("/")
         return revision, [(name, config)]
-    first, *others = name.split("/", 2)
-    if not others:
+
+    first, *following = name.split("/", 2)
+    if not following:
         return None, [(first, "")]
-    return None, [(f"{first}/{others[0]}", "/".join(others[1:])), (first, "/".join(others))]
+
+    return None, [(f"{first}/{following[0]}", "/".join(following[1:])), (first, "/".join(following))]
 
 
 def _find_folder(path: Path) -> tuple[str, str | None]:
-    """Split the path of a local data set into its folder and its configuration, None if the path is the folder itself.
+    """Split the path of a local data set into its folder and its configuration.
+
+    The configuration is None if the path is the folder itself.
 
     The last part of the path is a configuration if the README.md of the folder above lists it, or if the path is no
     folder.
@@ -259,11 +296,14 @@ def _find_folder(path: Path) -> tuple[str, str | None]:
         return str(path), None
     if not path.parent.is_dir():
         raise SourceError(f"there is no folder {str(path)!r} with a data set")
+
     return str(path.parent), path.name
 
 
 def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
-    """Return the `datasets.DatasetBuilder` of a data set's configuration; None is the only or default one.
+    """Load the `datasets.DatasetBuilder` of a data set's configuration.
+
+    None takes the only or the default configuration.
 
     Raises:
         SourceError: if there is no such configuration, or no default one; names those there are.
@@ -297,13 +337,13 @@ def _load_split(file: HubFile) -> tuple[Any, Any]:
 def _folder_digest(builder: Any) -> str:
     """Return a digest of paths, sizes and modification times of a local data set's files, in hexadecimal."""
     files = sorted(file for files in builder.config.data_files.values() for file in files)
-    found = [(file, stat.st_size, stat.st_mtime_ns) for file in files for stat in [Path(file).stat()]]
-    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+    stamps = [(file, stat.st_size, stat.st_mtime_ns) for file in files for stat in [Path(file).stat()]]
+    return hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
 
 
 @contextmanager
 def _explained_errors(name: str) -> Iterator[None]:
-    """Raise errors of `datasets`, Arrow and the hub's client in the block as a `SourceError` that names the source.
+    """Convert errors of `datasets`, Arrow and the hub's client to a `SourceError` that names the source.
 
     A `SourceError` of the block passes unchanged.
 

@@ -34,15 +34,20 @@ class Batch:
 
 
 def detect_batch_kind(raw: RawBatch) -> Kind:
-    """Return the kind of a batch by its first row: None for a text, d for a vector or list of d numbers, else 0."""
+    """Return the kind of a batch by its first row.
+
+    It is None for a text, d for a vector or list of d numbers, and 0 for anything else.
+    """
     if isinstance(raw.values, np.ndarray):
         return int(raw.values.shape[1])
     first = raw.values[0]
-    return None if isinstance(first, str) else len(first) if isinstance(first, list) else 0
+    if isinstance(first, str):
+        return None
+    return len(first) if isinstance(first, list) else 0
 
 
 def validate_rows(raw: RawBatch, kind: Kind) -> Batch:
-    """Return the rows as a `Batch`, vectors as float32; raise unless all rows are of this kind and finite.
+    """Return the rows as a `Batch`, vectors as float32, if all are of this kind and finite.
 
     Args:
         raw: rows as read from a file.
@@ -57,6 +62,7 @@ def validate_rows(raw: RawBatch, kind: Kind) -> Batch:
             width = raw.values.shape[1]
             raise SourceError(f"{raw.file}: vectors {width} wide in a source that began with {kind_name(kind)}")
         return Batch(_require_finite_rows(raw, raw.values), raw.records)
+
     if kind is None:
         for index, value in enumerate(raw.values):
             if not isinstance(value, str):
@@ -66,22 +72,28 @@ def validate_rows(raw: RawBatch, kind: Kind) -> Batch:
             if count := count_written_numbers(value):
                 raise SourceError(f"{raw.describe_row(index)}: {explain_written_vector(count)}")
         return Batch(raw.values, raw.records)
+
     return Batch(_require_finite_rows(raw, _as_matrix(raw, kind)), raw.records)
 
 
 def count_written_numbers(text: str) -> int:
-    """Return how many numbers a text holds that is a vector written out, as by pgvector or pandas; 0 for other texts.
+    """Count the numbers of a text that is a vector written out, as by pgvector or pandas.
+
+    The count is 0 for other texts.
 
     A list of fewer than `MIN_WRITTEN_NUMBERS` is taken for a text, such as a line of code.
     """
+    # Cheap tests first: every text of a source is looked at.
     if not (text.startswith("[") and text.endswith("]")) or text.count(",") < MIN_WRITTEN_NUMBERS - 1:
         return 0
+
     try:
-        found = orjson.loads(text)
+        content = orjson.loads(text)
     except orjson.JSONDecodeError:
         return 0
-    numbers = isinstance(found, list) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in found)
-    return len(found) if numbers else 0
+
+    numbers = isinstance(content, list) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in content)
+    return len(content) if numbers else 0
 
 
 def explain_written_vector(count: int) -> str:
@@ -98,16 +110,19 @@ def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
     for index, value in enumerate(raw.values):
         fits = isinstance(value, list) and len(value) == width > 0
         if not fits or not all(isinstance(x, int | float) and not isinstance(x, bool) for x in value):
-            found = _describe_value(value)
-            raise SourceError(f"{raw.describe_row(index)}: {found} in a source that began with {kind_name(width)}")
+            description = _describe_value(value)
+            raise SourceError(
+                f"{raw.describe_row(index)}: {description} in a source that began with {kind_name(width)}"
+            )
+
     return np.array(raw.values, dtype=np.float64)
 
 
 def _require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
-    """Return the vectors as float32; raise `SourceError` if a number is not finite in float32.
+    """Return the vectors as float32.
 
     Raises:
-        SourceError: names the first row that holds NaN, inf, or a number beyond float32.
+        SourceError: naming the first row that holds NaN, inf, or a number beyond float32.
     """
     with np.errstate(over="ignore"):
         rows = vectors.astype(np.float32)
@@ -119,7 +134,9 @@ def _require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
 
 def kind_name(kind: Kind) -> str:
     """Return the name of a kind for messages, such as 'texts' or 'vectors 384 wide'."""
-    return "texts" if kind is None else f"vectors {kind} wide" if kind else "neither texts nor vectors"
+    if kind is None:
+        return "texts"
+    return f"vectors {kind} wide" if kind else "neither texts nor vectors"
 
 
 def _describe_value(value: object) -> str:

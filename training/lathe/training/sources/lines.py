@@ -20,7 +20,9 @@ from lathe.training.sources.raw import MAX_BATCH_BYTES, WHOLE, RawBatch, Readabl
 
 @contextmanager
 def _open_decompressed(file: Readable) -> Iterator[IO[bytes]]:
-    """Open a file for reading bytes, decompressed if its suffix is `.gz`; yield the stream, and close it afterwards.
+    """Open a file for reading bytes, decompressed if its suffix is `.gz`.
+
+    The stream is closed after the block.
 
     Raises:
         SourceError: if the file cannot be opened, read or decompressed, also while the block reads.
@@ -42,7 +44,7 @@ MAX_LINE_BYTES = 16 * 2**20
 
 
 def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a stream unchanged, blank ones too; raise at a line that is too long.
+    """Yield the lines of a stream unchanged, blank ones too, up to one that is too long.
 
     Args:
         file: its name appears in messages.
@@ -61,12 +63,15 @@ def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
 
 
 def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[int, bytes]]:
-    """Yield the number in the file, from 1, and the stripped bytes of each line of a span that is not blank.
+    """Yield the lines of a span that are not blank, stripped, with their numbers in the file.
+
+    Numbers count from 1.
 
     Raises:
         SourceError: if the file cannot be read or decompressed, or has a line that is too long.
     """
     with _open_decompressed(file) as lines:
+        # The offset was counted on the decompressed content; gzip decompresses up to it.
         if span.byte:
             lines.seek(span.byte)
         numbered = enumerate(_read_bounded_lines(file, lines), span.line + 1)
@@ -89,7 +94,9 @@ def explain_encoding(line: bytes, error: UnicodeDecodeError) -> str:
 
 
 def find_line_spans(file: Readable, size: int) -> list[Span]:
-    """Read a file once and return the spans of `size` rows that cover it, each with the byte and line where it begins.
+    """Find the spans of `size` rows that cover a file, each with the byte and line where it begins.
+
+    The file is read once.
 
     Rows are the lines that are not blank; the last span may be shorter. The list is empty for a file without rows.
 
@@ -105,6 +112,7 @@ def find_line_spans(file: Readable, size: int) -> list[Span]:
                     begins.append((byte, number))
                 rows += 1
             byte += len(line)
+
     return [
         Span(start=i * size, stop=min((i + 1) * size, rows), byte=byte, line=line)
         for i, (byte, line) in enumerate(begins)
@@ -118,25 +126,25 @@ def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[t
         SourceError: as `read_numbered_lines`, or if the lines of a list take more than `MAX_BATCH_BYTES`.
     """
 
-    def refusal(some: list[tuple[int, bytes]]) -> str:
-        return f"{file.name} line {some[-1][0]}: {len(some)} lines take more than {MAX_BATCH_BYTES:,} bytes"
+    def refusal(batch: list[tuple[int, bytes]]) -> str:
+        return f"{file.name} line {batch[-1][0]}: {len(batch)} lines take more than {MAX_BATCH_BYTES:,} bytes"
 
     sized = ((numbered, len(numbered[1])) for numbered in read_numbered_lines(file, span))
     return split_bounded_batches(sized, rows, refusal)
 
 
 def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a JSON Lines file; yield batches of up to `rows` with the values of `field`.
+    """Read the rows of a span from a JSON Lines file, in batches of up to `rows` with the values of `field`.
 
     The batches also hold the whole JSON objects. Blank lines are left out.
 
     Raises:
         SourceError: for a line that is not a JSON object, or lacks the field; and as `_read_line_batches`.
     """
-    for some in _read_line_batches(file, rows, span):
-        records = [_parse_json_line(file, number, line, field) for number, line in some]
+    for batch in _read_line_batches(file, rows, span):
+        records = [_parse_json_line(file, number, line, field) for number, line in batch]
         values = [record[field] for record in records]
-        yield RawBatch(file.name, "line", [number for number, _ in some], values, records)
+        yield RawBatch(file.name, "line", [number for number, _ in batch], values, records)
 
 
 def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Record:
@@ -149,46 +157,55 @@ def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Re
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise SourceError(f"{file.name} line {number}: {_explain_json(line, error)}") from error
+
     if not isinstance(record, dict) or field not in record:
         has = f"it has {', '.join(record)}" if isinstance(record, dict) else "it is not an object"
         raise SourceError(f"{file.name} line {number}: no field {field!r}; {has}. Name one as FILE#FIELD")
     if not isinstance(record[field], str | list):
         raise SourceError(f"{file.name} line {number}: {field!r} is neither a text nor a list of numbers")
+
     return record
 
 
 def _explain_json(line: bytes, error: orjson.JSONDecodeError) -> str:
-    """Return why a line is not JSON: encoding, half of a surrogate pair, NaN or Infinity, or the parser's reason."""
+    """Explain why a line is not JSON.
+
+    The reason is its encoding, half of a surrogate pair, NaN or Infinity, or what the parser says.
+    """
     try:
-        found = json.loads(line.decode())
+        content = json.loads(line.decode())
     except UnicodeDecodeError as problem:
         return explain_encoding(line, problem)
     except (ValueError, RecursionError):
         return f"not JSON: {error}"
+
     if "surrogate" in error.msg:
         return f"a text with half of a surrogate pair, which is not Unicode: {error.msg} at character {error.pos}"
-    fields = [name for name, value in found.items() if _holds_no_number(value)] if isinstance(found, dict) else []
+
+    fields = [name for name, value in content.items() if _holds_no_number(value)] if isinstance(content, dict) else []
     return f"NaN or Infinity in {', '.join(map(repr, fields)) or 'it'}, which JSON does not have: write null"
 
 
 def _holds_no_number(value: Any) -> bool:
     values = value if isinstance(value, list) else [value]
-    return any(isinstance(one, float) and not math.isfinite(one) for one in values)
+    return any(isinstance(number, float) and not math.isfinite(number) for number in values)
 
 
 def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a text file, one text a line; yield batches of up to `rows` without blank lines.
+    """Read the rows of a span from a text file, one text a line, in batches of up to `rows`.
+
+    Blank lines are left out.
 
     `field` is ignored.
 
     Raises:
         SourceError: for a line that is not UTF-8; and as `_read_line_batches`.
     """
-    for some in _read_line_batches(file, rows, span):
+    for batch in _read_line_batches(file, rows, span):
         values: list[Any] = []
-        for number, line in some:
+        for number, line in batch:
             try:
                 values.append(line.decode())
             except UnicodeDecodeError as error:
                 raise SourceError(f"{file.name} line {number}: {explain_encoding(line, error)}") from error
-        yield RawBatch(file.name, "line", [number for number, _ in some], values, [])
+        yield RawBatch(file.name, "line", [number for number, _ in batch], values, [])

@@ -19,7 +19,9 @@ MARK = "/./"
 
 @dataclass(frozen=True)
 class RootedFile:
-    """File below a folder; each opening fails if the path, or a link along it, leads out of the folder.
+    """File below a folder, which nothing outside of the folder is opened for.
+
+    Each opening fails if the path, or a link along it, leads out of the folder.
 
     Attributes:
         root: the folder; it may itself be a link.
@@ -31,7 +33,10 @@ class RootedFile:
 
     @classmethod
     def parse(cls, written: str) -> "RootedFile | None":
-        """Parse `ROOT/./PATH`; return None for a plain path."""
+        """Parse `ROOT/./PATH`.
+
+        The result is None for a plain path.
+        """
         root, mark, path = written.partition(MARK)
         return cls(expand_home(root or "/"), path) if mark else None
 
@@ -68,7 +73,9 @@ def display_path(written: str) -> str:
 
 
 def list_local(place: str) -> tuple[bool, list[str]]:
-    """Return whether a path is a folder, and the sorted paths of all files below it, or just the path if it is a file.
+    """List the files below a path, sorted, and say whether it is a folder.
+
+    Of a file, just its path is listed.
 
     Hidden files and those in hidden folders are left out. Paths below `ROOT/./` are returned in that form.
 
@@ -78,24 +85,28 @@ def list_local(place: str) -> tuple[bool, list[str]]:
     """
     rooted = RootedFile.parse(place)
     try:
-        found = _list_path(place) if rooted is None else list_beneath(rooted.root, rooted.path)
-        if found is None and rooted is not None:
+        files = _list_path(place) if rooted is None else list_beneath(rooted.root, rooted.path)
+        if files is None and rooted is not None:
             rooted.open().close()
     except OutsideError as error:
         raise OutsideSourceError(f"{error.filename!r} leads out of the folder that may be read") from error
     except (OSError, ValueError):  # missing, no name at all, the home of a user there is not
         known = " and ".join(BUILT_IN)
         raise SourceError(f"there is no file or folder {display_path(place)!r}; built in are {known}") from None
-    if found is None:
+
+    if files is None:
         return False, [str(rooted or expand_home(place))]
     if rooted is not None:
-        inside = [path for path in found if not _is_hidden(PurePosixPath(path).relative_to(PurePosixPath(rooted.path)))]
+        inside = [path for path in files if not _is_hidden(PurePosixPath(path).relative_to(PurePosixPath(rooted.path)))]
         return True, [str(RootedFile(rooted.root, path)) for path in inside]
-    return True, found
+
+    return True, files
 
 
 def _list_path(place: str) -> list[str] | None:
-    """Return the sorted paths of all files below a folder, without hidden ones; None if the path is a file.
+    """Return the sorted paths of all files below a folder, without hidden ones.
+
+    The result is None if the path is a file.
 
     Raises:
         FileNotFoundError: if there is neither a file nor a folder.

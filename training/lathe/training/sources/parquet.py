@@ -25,7 +25,9 @@ HEADER_BYTES = 16
 
 
 def read_dictionary_size(stored: IO[bytes], column: Any) -> int:
-    """Read the uncompressed size in bytes of a column chunk's dictionary page; return 0 if the chunk has none.
+    """Read the uncompressed size in bytes of a column chunk's dictionary page.
+
+    The size is 0 if the chunk has none.
 
     No value stored in the dictionary is larger.
 
@@ -43,31 +45,35 @@ def read_dictionary_size(stored: IO[bytes], column: Any) -> int:
 
 
 def parse_page_header(content: bytes) -> tuple[int, int]:
-    """Parse the beginning of a page header; return the page's type and its uncompressed size in bytes.
+    """Parse the beginning of a page header into the page's type and its uncompressed size in bytes.
 
     Raises:
         ValueError: if the bytes are not a page header.
     """
-    found, at = [], 0
+    fields, at = [], 0
     for _ in range(2):
         if content[at : at + 1] != bytes([NEXT_I32]):
             raise ValueError("a page has no header")
         value, at = _decode_varint(content, at + 1)
-        found.append((value >> 1) ^ -(value & 1))
-    return found[0], found[1]
+        # Thrift writes integers in zigzag: 0, -1, 1, -2 as 0, 1, 2, 3.
+        fields.append((value >> 1) ^ -(value & 1))
+
+    return fields[0], fields[1]
 
 
 def _decode_varint(content: bytes, at: int) -> tuple[int, int]:
-    """Decode a variable-length integer (7 bits per byte) at position `at`; return its value and the position after it.
+    """Decode a variable-length integer (7 bits per byte) at position `at`.
+
+    Returns its value and the position after it.
 
     Raises:
         ValueError: if it does not end within 5 bytes.
     """
     value = 0
-    for place, byte in enumerate(content[at : at + 5]):
-        value |= (byte & 0x7F) << (7 * place)
+    for position, byte in enumerate(content[at : at + 5]):
+        value |= (byte & 0x7F) << (7 * position)
         if byte < 0x80:
-            return value, at + place + 1
+            return value, at + position + 1
     raise ValueError("a page's header is cut off")
 
 
@@ -76,7 +82,9 @@ MAX_ROW_BYTES = 2**24
 
 
 def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a parquet file; yield batches of up to `rows` with the values of the column `field`.
+    """Read the rows of a span from a parquet file, in batches with the values of the column `field`.
+
+    A batch has up to `rows` rows.
 
     The batches also hold the whole rows as dicts.
 
@@ -85,18 +93,20 @@ def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[
         SourceError: if the file is damaged, lacks the column, or its rows take too much memory.
     """
 
-    def refusal(some: list[Record]) -> str:
-        return f"{file.name}: {len(some)} rows take more than {MAX_BATCH_BYTES:,} bytes, unpacked"
+    def refusal(batch: list[Record]) -> str:
+        return f"{file.name}: {len(batch)} rows take more than {MAX_BATCH_BYTES:,} bytes, unpacked"
 
     start = span.start
-    for some in split_bounded_batches(_read_records(file, field, rows, span), rows, refusal):
-        numbers = range(start, start + len(some))
-        yield RawBatch(file.name, "row", numbers, [record[field] for record in some], some)
-        start += len(some)
+    for batch in split_bounded_batches(_read_records(file, field, rows, span), rows, refusal):
+        numbers = range(start, start + len(batch))
+        yield RawBatch(file.name, "row", numbers, [record[field] for record in batch], batch)
+        start += len(batch)
 
 
 def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator[tuple[Record, float]]:
-    """Yield each row of a span of a parquet file as a dict, with the average bytes that a row of its batch takes.
+    """Yield the rows of a span of a parquet file as dicts.
+
+    With each comes the average bytes that a row of its batch takes.
 
     Row groups that end before the span are not read.
 
@@ -108,22 +118,30 @@ def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator
         row, stop = 0, span.stop
         for group in range(parquet.num_row_groups):
             size = parquet.metadata.row_group(group).num_rows
+            # Row groups are skipped by their counts in the footer, without reading them.
             if row + size <= span.start:
                 row += size
                 continue
             if stop is not None and row >= stop:
                 return
+
             try:
                 parts = parquet.iter_batches(_choose_batch_rows(file, stored, parquet, group, rows), row_groups=[group])
                 for part in parts:
                     if stop is not None and row >= stop:
                         return
-                    wanted = part.slice(max(span.start - row, 0), None if stop is None else stop - max(row, span.start))
+
+                    selected = part.slice(
+                        max(span.start - row, 0), None if stop is None else stop - max(row, span.start)
+                    )
                     row += part.num_rows
-                    if (taken := wanted.nbytes) > MAX_BATCH_BYTES:
-                        raise SourceError(f"{file.name}: {len(wanted):,} rows take {taken:,} bytes, unpacked")
-                    for record in wanted.to_pylist():
-                        yield record, taken / len(wanted)
+                    if (size_in_memory := selected.nbytes) > MAX_BATCH_BYTES:
+                        raise SourceError(
+                            f"{file.name}: {len(selected):,} rows take {size_in_memory:,} bytes, unpacked"
+                        )
+
+                    for record in selected.to_pylist():
+                        yield record, size_in_memory / len(selected)
             except (_arrow_exception(), OSError, ValueError, OverflowError) as error:
                 raise SourceError(f"{file.name} cannot be read after row {row}: {error}") from error
 
@@ -144,20 +162,28 @@ def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: i
             f"{file.name}: {metadata.num_rows:,} rows take {metadata.total_byte_size:,} bytes, unpacked; at most "
             f"{MAX_ROW_BYTES:,} each are read"
         )
+
+    # An estimate from headers alone: decompressing first could exhaust memory.
     columns = (metadata.column(number) for number in range(metadata.num_columns))
     largest = max(read_dictionary_size(stored, column) for column in columns if column.num_values)
     return max(1, min(rows, MAX_BATCH_BYTES // max(largest, 1)))
 
 
 def _require_column(file: Readable, parquet: Any, field: str) -> None:
-    """Raise `SourceError` unless an open parquet file has the column `field`."""
+    """Check that an open parquet file has the column `field`.
+
+    Raises:
+        SourceError: if it has not.
+    """
     if field not in parquet.schema_arrow.names:
         columns = ", ".join(parquet.schema_arrow.names)
         raise SourceError(f"{file.name} has no column {field!r}; it has {columns}. Name one as FILE#COLUMN")
 
 
 def detect_parquet_kind(file: Readable, field: str) -> Kind:
-    """Return the kind of a parquet column from the schema: None for texts, 1 for lists, whatever their length.
+    """Return the kind of a parquet column from the schema.
+
+    It is None for texts, and 1 for lists, whatever their length.
 
     Raises:
         EmptyError: if the file has no rows.
@@ -169,13 +195,15 @@ def detect_parquet_kind(file: Readable, field: str) -> Kind:
         _require_column(file, parquet, field)
         if not parquet.metadata.num_rows:
             raise EmptyError(f"{file.name} holds no rows")
-        found = parquet.schema_arrow.field(field).type
-    found = found.value_type if types.is_dictionary(found) else found
-    if types.is_string(found) or types.is_large_string(found) or types.is_string_view(found):
+        column_type = parquet.schema_arrow.field(field).type
+
+    column_type = column_type.value_type if types.is_dictionary(column_type) else column_type
+    if types.is_string(column_type) or types.is_large_string(column_type) or types.is_string_view(column_type):
         return None
-    if types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found):
+    if types.is_list(column_type) or types.is_large_list(column_type) or types.is_fixed_size_list(column_type):
         return 1
-    raise SourceError(f"{file.name}: the column {field!r} is {found}, neither texts nor vectors")
+
+    raise SourceError(f"{file.name}: the column {field!r} is {column_type}, neither texts nor vectors")
 
 
 def _open_parquet(file: Readable) -> Any:
@@ -189,6 +217,7 @@ def _open_parquet(file: Readable) -> Any:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise AccessError("reading parquet needs pyarrow: pip install 'lathe-training[parquet]'") from error
+
     try:
         return ParquetFile(file if isinstance(file, Path) else file.open("rb"))
     except (_arrow_exception(), OSError) as error:
@@ -199,12 +228,14 @@ def _arrow_exception() -> type[Exception]:
     """Return the base class of pyarrow's exceptions, imported on call because pyarrow is optional."""
     from pyarrow import ArrowException
 
-    found: type[Exception] = ArrowException
-    return found
+    base: type[Exception] = ArrowException
+    return base
 
 
 def count_parquet(file: Readable, field: str) -> int:
-    """Return the number of rows of a parquet file, from its footer; `field` is ignored.
+    """Return the number of rows of a parquet file, from its footer.
+
+    `field` is ignored.
 
     Raises:
         AccessError: if pyarrow is not installed.

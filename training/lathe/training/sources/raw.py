@@ -48,7 +48,9 @@ class Readable(Protocol):
 
 @contextmanager
 def native_path(file: Readable) -> Iterator[str]:
-    """Yield a path of the file for libraries that open only paths: its own, or `/dev/fd/N` of a descriptor opened here.
+    """Yield a path of the file for libraries that open only paths.
+
+    It is the file's own, or `/dev/fd/N` of a descriptor opened here.
 
     The descriptor is closed after the block.
     """
@@ -78,7 +80,7 @@ class Span:
 
     @property
     def rows(self) -> int | None:
-        """Number of rows; None if `stop` is None."""
+        """Number of rows, or None if `stop` is None."""
         return None if self.stop is None else self.stop - self.start
 
 
@@ -95,7 +97,9 @@ MAX_BATCH_BYTES = 2**30
 def split_bounded_batches(
     sized: Iterator[tuple[T, float]], rows: int, refusal: Callable[[list[T]], str]
 ) -> Iterator[list[T]]:
-    """Yield lists of `rows` items until the iterator ends; the last list may be shorter.
+    """Yield lists of `rows` items until the iterator ends.
+
+    The last list may be shorter.
 
     Args:
         sized: each item with the bytes that it takes once decompressed.
@@ -107,20 +111,25 @@ def split_bounded_batches(
     """
     batch: list[T] = []
     size = 0.0
-    for item, taken in sized:
+    for item, item_bytes in sized:
         batch.append(item)
-        size += taken
+        size += item_bytes
         if size > MAX_BATCH_BYTES:
             raise SourceError(refusal(batch))
         if len(batch) == rows:
             yield batch
             batch, size = [], 0.0
+
     if batch:
         yield batch
 
 
 def require_dimensions(file: Readable, width: int) -> None:
-    """Raise `SourceError` if a file's vectors have more than `MAX_DIMENSIONS` dimensions."""
+    """Check that a file's vectors have at most `MAX_DIMENSIONS` dimensions.
+
+    Raises:
+        SourceError: if they have more.
+    """
     if width > MAX_DIMENSIONS:
         raise SourceError(f"{file.name} holds vectors {width:,} wide; at most {MAX_DIMENSIONS:,} are read")
 

@@ -47,7 +47,10 @@ class Format:
 
 
 def file_format(name: str) -> str:
-    """Return the key of `FORMATS` with which a file name ends, such as '.jsonl.gz'; '' if the format is unknown."""
+    """Return the key of `FORMATS` with which a file name ends, such as '.jsonl.gz'.
+
+    It is '' if the format is unknown.
+    """
     return next((ending for ending in FORMATS if name.endswith(ending)), "")
 
 
@@ -58,7 +61,7 @@ def _format_of(file: Readable | HubFile) -> Format:
 
 
 def read_rows(file: Readable | HubFile, field: str, rows: int, span: Span = WHOLE) -> Iterator[RawBatch]:
-    """Read the rows of a span from a file of any known format; yield batches of up to `rows`.
+    """Read the rows of a span from a file of any known format, in batches of up to `rows`.
 
     Args:
         file: the file.
@@ -73,24 +76,29 @@ def read_rows(file: Readable | HubFile, field: str, rows: int, span: Span = WHOL
 
 
 def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
-    """Return the spans of `size` rows that cover a file, none for a file without rows; a file of lines is read once.
+    """Return the spans of `size` rows that cover a file, none for a file without rows.
+
+    A file of lines is read once.
 
     Raises:
         SourceError: if the file is damaged.
     """
-    found = _format_of(file)
-    if found.shape is not None:
-        rows, _ = found.shape(file, field)
-    elif found.count is not None:
-        rows = found.count(file, field)
+    file_format = _format_of(file)
+    if file_format.shape is not None:
+        rows, _ = file_format.shape(file, field)
+    elif file_format.count is not None:
+        rows = file_format.count(file, field)
     else:
         assert not isinstance(file, HubFile)
         return find_line_spans(file, size)
+
     return [Span(start=start, stop=min(start + size, rows)) for start in range(0, rows, size)]
 
 
 def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -> Kind:
-    """Return the kind of a file's rows, by its header or its first row: None for texts, d for vectors of d dimensions.
+    """Return the kind of a file's rows, by its header or its first row.
+
+    It is None for texts, and d for vectors of d dimensions.
 
     Args:
         file: the file.
@@ -102,21 +110,22 @@ def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -
         EmptyError: if the file has no rows.
         SourceError: if the file is damaged or lacks the field.
     """
-    found = _format_of(file)
-    if found.shape is not None:
-        rows, width = found.shape(file, field)
+    reader = _format_of(file)
+    if reader.shape is not None:
+        rows, width = reader.shape(file, field)
         if rows:
             return width
-    elif found.schema is not None and (by_header or isinstance(file, HubFile)):
-        return found.schema(file, field)
-    elif (raw := next(found.read(file, field, 1, WHOLE), None)) is not None:
+    elif reader.schema is not None and (by_header or isinstance(file, HubFile)):
+        return reader.schema(file, field)
+    elif (raw := next(reader.read(file, field, 1, WHOLE), None)) is not None:
         validate_rows(raw, detect_batch_kind(raw))
         return detect_batch_kind(raw)
+
     raise EmptyError(f"{file.name} holds no rows")
 
 
 def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a .npy file through a memmap; yield batches of up to `rows` vectors.
+    """Read the rows of a span from a .npy file through a memmap, in batches of up to `rows` vectors.
 
     The vectors are in the file's dtype. `field` is ignored.
 
@@ -130,7 +139,9 @@ def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[Raw
 
 
 def _read_npy_shape(file: Readable, field: str) -> tuple[int, int]:
-    """Return rows and dimensions of a .npy file from its header; `field` is ignored.
+    """Return rows and dimensions of a .npy file from its header.
+
+    `field` is ignored.
 
     Raises:
         SourceError: if the file is damaged or does not hold floats `(n, d)`.
@@ -140,7 +151,9 @@ def _read_npy_shape(file: Readable, field: str) -> tuple[int, int]:
 
 
 def _open_npy(file: Readable) -> FloatArray:
-    """Return the array of a local .npy file as a memmap; for a remote file, a placeholder of its shape and dtype.
+    """Return the array of a .npy file, as a memmap if it is local.
+
+    For a remote file, it is a placeholder of the same shape and dtype.
 
     The placeholder takes no memory, and its values are zeros.
 
@@ -173,7 +186,7 @@ def _build_npy_placeholder(file: Readable) -> FloatArray:
 
 
 def _require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
-    """Return the vectors unchanged if they are floats `(n, d)` with 1 ≤ d ≤ `MAX_DIMENSIONS`; else raise.
+    """Return the vectors unchanged if they are floats `(n, d)` with 1 ≤ d ≤ `MAX_DIMENSIONS`.
 
     Raises:
         SourceError: for another shape or dtype.
@@ -185,7 +198,10 @@ def _require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
 
 
 def _read_built_in(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a built-in source; yield batches of up to `rows` texts. `field` is ignored."""
+    """Read the rows of a span from a built-in source, in batches of up to `rows` texts.
+
+    `field` is ignored.
+    """
     texts = BUILT_IN[str(file)]()[: span.stop]
     for start in range(span.start, len(texts), rows):
         part = texts[start : start + rows]

@@ -1,4 +1,7 @@
-"""Remote files at URLs that fsspec supports; fsspec is imported, and the network used, for these only."""
+"""Remote files at URLs that fsspec supports.
+
+fsspec is imported, and the network used, for these only.
+"""
 
 import io
 import re
@@ -47,7 +50,9 @@ class RemoteFile:
         return Path(self.name).suffix
 
     def open(self, mode: Any = "rb", /) -> IO[Any]:
-        """Open the file as a buffered stream of bytes, downloaded as they are read; failed reads are retried.
+        """Open the file as a buffered stream of bytes, downloaded as they are read.
+
+        Failed reads are retried.
 
         `mode` is ignored.
 
@@ -86,7 +91,9 @@ class RemoteFile:
         return copy
 
     def key(self) -> list[str]:
-        """Return URL, size and version of the file, which identify its content; the version is '' if none is reported.
+        """Return URL, size and version of the file, which identify its content.
+
+        The version is '' if none is reported.
 
         Raises:
             SourceError: if the file is missing or out of reach.
@@ -112,25 +119,33 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read bytes into the buffer and return their number, 0 at the end of the file; a read that fails is retried.
+        """Read bytes into the buffer and return their number, 0 at the end of the file.
+
+        A read that fails is retried.
 
         Raises:
             SourceError: if the read still fails after the last retry.
         """
 
         def read() -> bytes:
+            # A failed read may have moved the position.
             self.file.seek(self.position)
             return bytes(self.file.read(len(buffer)))
 
-        found = _call_with_retries(self.url, read, self.waits)
-        buffer[: len(found)] = found
-        self.position += len(found)
-        return len(found)
+        content = _call_with_retries(self.url, read, self.waits)
+        buffer[: len(content)] = content
+        self.position += len(content)
+
+        return len(content)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        begin = (
-            0 if whence == io.SEEK_SET else self.position if whence == io.SEEK_CUR else self.file.seek(0, io.SEEK_END)
-        )
+        if whence == io.SEEK_SET:
+            begin = 0
+        elif whence == io.SEEK_CUR:
+            begin = self.position
+        else:
+            begin = self.file.seek(0, io.SEEK_END)
+
         self.position = begin + offset
         return self.position
 
@@ -152,9 +167,9 @@ def list_remote(url: str) -> tuple[bool, list[str]]:
     waits = _retry_waits(files)
     if _call_with_retries(url, lambda: files.info(path), waits)["type"] != "directory":
         return False, [url]
-    found = _call_with_retries(url, lambda: files.find(path), waits)
-    shown = (file for file in sorted(found) if "/." not in file.removeprefix(path))
-    return True, [files.unstrip_protocol(file) for file in shown]
+    listed = _call_with_retries(url, lambda: files.find(path), waits)
+    visible = (file for file in sorted(listed) if "/." not in file.removeprefix(path))
+    return True, [files.unstrip_protocol(file) for file in visible]
 
 
 def _open_file_system(url: str) -> tuple[Any, str]:
@@ -168,6 +183,7 @@ def _open_file_system(url: str) -> tuple[Any, str]:
         from fsspec.registry import known_implementations
     except ImportError as error:
         raise AccessError(f"reading {url} needs fsspec: pip install 'lathe-training[remote]'") from error
+
     protocol = url.partition("://")[0]
     try:
         files, path = url_to_fs(url)
@@ -177,17 +193,23 @@ def _open_file_system(url: str) -> tuple[Any, str]:
         raise AccessError(f"reading {protocol}:// needs a package that is not installed: {needed}") from error
     except ValueError as error:
         raise AccessError(f"{url} cannot be read: {error}") from error
+
     return files, str(path)
 
 
 def _retry_waits(files: Any) -> Sequence[float]:
-    """Return the seconds to wait before each retry on a file system: its own `retry_waits`, else `RETRY_WAITS`."""
-    found: Sequence[float] = getattr(files, "retry_waits", RETRY_WAITS)
-    return found
+    """Return the seconds to wait before each retry on a file system.
+
+    They are its own `retry_waits`, else `RETRY_WAITS`.
+    """
+    waits: Sequence[float] = getattr(files, "retry_waits", RETRY_WAITS)
+    return waits
 
 
 def _call_with_retries(url: str, call: Callable[[], T], waits: Sequence[float]) -> T:
-    """Call a function that uses the network and return its result; retry after each of the waits if it raises.
+    """Call a function that uses the network, and retry after each of the waits if it raises.
+
+    Returns its result.
 
     A missing file and refused credentials are not retried.
 
@@ -211,4 +233,5 @@ def _call_with_retries(url: str, call: Callable[[], T], waits: Sequence[float]) 
             if wait is None:
                 raise AccessError(f"{url} cannot be reached, tried {len(waits) + 1} times: {error}") from error
             time.sleep(wait)
+
     raise AssertionError

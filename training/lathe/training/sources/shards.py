@@ -29,7 +29,9 @@ file."""
 
 @dataclass(frozen=True, kw_only=True)
 class Shard(Span):
-    """Rows of one file that are encoded as a unit; `dataclasses.asdict` gives a JSON-serializable form.
+    """Rows of one file that are encoded as a unit.
+
+    `dataclasses.asdict` gives a JSON-serializable form.
 
     Attributes:
         file: a path, a URL, a file of a data set on the hub, or the name of a built-in source.
@@ -50,16 +52,18 @@ class Shard(Span):
 
 
 def inspect_file(file: str, field: str) -> tuple[list[Span], Kind]:
-    """Return the spans of a file's shards, and the kind of its rows; no spans and None for a file without rows.
+    """Return the spans of a file's shards, and the kind of its rows.
+
+    A file without rows has no spans and the kind None.
 
     A file of lines is read once; a remote file is downloaded for that if its format needs it.
 
     Raises:
         SourceError: if the file is damaged or out of reach.
     """
-    with open_for_inspection(file) as found:
-        spans = merge_into_shard_spans(find_spans(found, field, BATCH_ROWS))
-        return spans, detect_kind(found, field) if spans else None
+    with open_for_inspection(file) as inspected:
+        spans = merge_into_shard_spans(find_spans(inspected, field, BATCH_ROWS))
+        return spans, detect_kind(inspected, field) if spans else None
 
 
 def merge_into_shard_spans(batches: list[Span]) -> list[Span]:
@@ -67,13 +71,15 @@ def merge_into_shard_spans(batches: list[Span]) -> list[Span]:
 
     The number of batches alone decides, so the same file is always divided in the same way.
     """
-    most = min(-(-len(batches) // FILE_SHARDS), SHARD_BATCHES) or 1
-    together = [batches[at : at + most] for at in range(0, len(batches), most)]
-    return [replace(spans[0], stop=spans[-1].stop) for spans in together]
+    shard_batches = min(-(-len(batches) // FILE_SHARDS), SHARD_BATCHES) or 1
+    shards = [batches[at : at + shard_batches] for at in range(0, len(batches), shard_batches)]
+    return [replace(spans[0], stop=spans[-1].stop) for spans in shards]
 
 
 def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str) -> Iterator[Batch]:
-    """Read consecutive shards of one file in one pass; yield validated batches of `BATCH_ROWS` rows within a shard.
+    """Read consecutive shards of one file in one pass, in validated batches of `BATCH_ROWS` rows.
+
+    No batch holds rows of two shards.
 
     Args:
         file: the shards' file, or a local copy.
@@ -96,7 +102,9 @@ def is_path(file: str) -> bool:
 
 @contextmanager
 def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable | HubFile]:
-    """Yield the file as an object to open; download a file at a URL first, and delete the copy after the block.
+    """Yield the file as an object to open, downloaded first if it is at a URL.
+
+    The copy is deleted after the block.
 
     Args:
         file: a path, a URL, a file of a data set on the hub, or the name of a built-in source.
@@ -125,7 +133,9 @@ def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable 
 
 @contextmanager
 def open_for_inspection(file: str) -> Iterator[Readable | HubFile]:
-    """Yield the file as an object to inspect; download a remote file only if its format needs that.
+    """Yield the file as an object to inspect.
+
+    A remote file is downloaded only if its format needs that.
 
     Raises:
         SourceError: if the file cannot be downloaded.

@@ -64,14 +64,19 @@ class Source:
 
     @property
     def location(self) -> str:
-        """Absolute path or URL of the file or folder, without the field; the same however the user writes it."""
+        """Absolute path or URL of the file or folder, without the field.
+
+        It is the same however the user writes it.
+        """
         if self.written in BUILT_IN:
             return self.written
+
         place, _ = split_field(self.written)
         if is_hub(place):
             return HubFile.parse(self.files[0]).location
         if is_remote(place):
             return place.rstrip("/")
+
         path = expand_home(place)
         return str(path.parent.resolve() / path.name if path.is_file() else path.resolve())
 
@@ -92,14 +97,19 @@ class Source:
         return bool(self.relative_path(self.files[0]))
 
     def relative_path(self, file: str) -> str:
-        """Return the path of one of the source's files relative to the source; '' if the file is itself the source."""
+        """Return the path of one of the source's files relative to the source.
+
+        It is '' if the file is itself the source.
+        """
         if is_hub(file):
             return HubFile.parse(file).name.removeprefix(f"{self.name}/")
         inside = file if is_remote(file) or file in BUILT_IN else str(Path(file).parent.resolve() / Path(file).name)
         return "/".join(PurePosixPath(inside).parts[len(PurePosixPath(self.location).parts) :])
 
     def content_key(self, encoder: str | None) -> str:
-        """Return a key of the files' content, the field and an encoder; a run resumes at a row only if it is the same.
+        """Return a key of the files' content, the field and an encoder.
+
+        A run resumes at a row only if the key is the same.
 
         Local files of up to `HASHED_BYTES` are read; see `file_key`.
 
@@ -109,7 +119,9 @@ class Source:
         return digest(self.name, self.field, [file_key(file) for file in self.files], encoder)
 
     def workspace_key(self, encoder: str | None) -> str:
-        """Return the key of the workspace folder for the source's vectors: location or content, field and encoder.
+        """Return the key of the workspace folder for the source's vectors.
+
+        It is made of location or content, field and encoder.
 
         A folder is identified by its location, so that it keeps its key when files are added or removed; a single file
         by its content, wherever a job put it.
@@ -146,7 +158,9 @@ class Source:
                 yield from read_rows(path, self.field, rows)
 
     def detect_kind(self, by_header: bool = False) -> Kind:
-        """Return the kind of the rows, by the first row: None for texts, d for vectors of d dimensions.
+        """Return the kind of the rows, by the first row.
+
+        It is None for texts, and d for vectors of d dimensions.
 
         If damaged files are skipped, every file is inspected, and the kind of most rows is returned if files differ.
 
@@ -159,25 +173,29 @@ class Source:
         """
         if self.written in BUILT_IN:  # reading those takes seconds
             return None
+
         kinds: set[Kind] = set()
         left_out: dict[str, str] = {}
         for file in self.files:
             try:
-                with open_for_inspection(file) as found:
-                    kinds.add(detect_kind(found, self.field, by_header))
+                with open_for_inspection(file) as inspected:
+                    kinds.add(detect_kind(inspected, self.field, by_header))
             except EmptyError:
                 continue
             except SourceError as error:
                 self.record_or_raise(file, error, left_out)
                 continue
+
             if self.bad_shards == "refuse":
                 break
+
         if not kinds:
             raise self.build_no_rows_error(left_out)
+
         return kinds.pop() if len(kinds) == 1 else self.plan().shards[0].width
 
     def kind(self) -> Literal["texts", "vectors"]:
-        """Return whether the source holds texts or vectors, by its header or its first row; see `detect_kind`.
+        """Return whether the source holds texts or vectors, by its header or its first row.
 
         Servers call this: no large parquet row is read.
 
@@ -187,7 +205,9 @@ class Source:
         return "texts" if self.detect_kind(by_header=True) is None else "vectors"
 
     def count(self) -> int:
-        """Return the number of rows; text files are read once to count them.
+        """Count the rows.
+
+        Text files are read once for that.
 
         Raises:
             SourceError: if a file is damaged or out of reach.
@@ -195,7 +215,9 @@ class Source:
         return sum(span.rows or 0 for file in self.files for span in inspect_file(file, self.field)[0])
 
     def plan(self, damaged: Mapping[str, str] = MappingProxyType({})) -> Plan:
-        """Divide the source's files into shards and return the plan; text files are read once to count their rows.
+        """Divide the source's files into shards.
+
+        Text files are read once to count their rows.
 
         Files whose rows are of another kind than most rows of the source count as damaged. Remote files are downloaded
         if their format needs it.
@@ -208,33 +230,39 @@ class Source:
             AccessError: if a file is out of reach.
         """
         plan = Plan(left_out=dict(damaged))
-        found: dict[str, tuple[list[Span], Kind]] = {}
+        contents: dict[str, tuple[list[Span], Kind]] = {}
         for file in self.files:
             if self.name_of(file) in damaged:
                 continue
+
             try:
                 spans, kind = inspect_file(file, self.field)
             except SourceError as error:
                 self.record_or_raise(file, error, plan.left_out)
                 continue
+
             if spans:
-                found[file] = spans, kind
+                contents[file] = spans, kind
             else:
                 plan.empty.append(self.name_of(file))
-        if not found:
+
+        if not contents:
             raise self.build_no_rows_error(plan.left_out)
-        most = _find_majority_kind(found.values())
-        for file, (spans, kind) in found.items():
-            if kind == most:
+
+        # Only after all files are seen is it known which kind is the odd one out.
+        majority = _find_majority_kind(contents.values())
+        for file, (spans, kind) in contents.items():
+            if kind == majority:
                 key = file_key(file)
                 plan.shards.extend(Shard(file=file, key=key, width=kind, **asdict(span)) for span in spans)
             else:
-                words = f"{self.name_of(file)}: {kind_name(kind)} in a source of {kind_name(most)}"
-                self.record_or_raise(file, SourceError(words), plan.left_out)
+                problem = f"{self.name_of(file)}: {kind_name(kind)} in a source of {kind_name(majority)}"
+                self.record_or_raise(file, SourceError(problem), plan.left_out)
+
         return plan
 
     def record_or_raise(self, file: str, error: SourceError, left_out: dict[str, str]) -> None:
-        """Add a damaged file's name and the reason to `left_out` in place; raise `error` if such files are not skipped.
+        """Record a damaged file's name and the reason in `left_out`, or raise if such files are not skipped.
 
         An `AccessError` is always raised, because it does not mean that the file is damaged.
 
@@ -246,18 +274,27 @@ class Source:
         if self.bad_shards == "refuse" or isinstance(error, AccessError):
             raise error
         name = self.name_of(file)
-        said = str(error).replace(f"{Path(file).parent}/", "")
-        left_out[name] = said.removeprefix(f"{name}: ").removeprefix(f"{PurePosixPath(name).name}: ")
+        reason = str(error).replace(f"{Path(file).parent}/", "")
+        left_out[name] = reason.removeprefix(f"{name}: ").removeprefix(f"{PurePosixPath(name).name}: ")
 
     def build_no_rows_error(self, left_out: Mapping[str, str]) -> SourceError:
-        """Build the error for a source without usable rows: it names the first file left out, or says 'is empty'."""
+        """Build the error for a source without usable rows.
+
+        It names the first file left out, or says 'is empty'.
+        """
         for name, reason in left_out.items():
             return SourceError(f"no file of {self.name} can be used; the first is {name}: {reason}")
         return SourceError(f"the source {display_path(self.written)!r} is empty")
 
 
 def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
-    """Return the kind of most rows, given the spans and kind of each file; of equally frequent kinds, the first."""
+    """Return the kind of most rows of a source.
+
+    Of equally frequent kinds, it is the first.
+
+    Args:
+        contents: spans and kind of each file.
+    """
     rows: Counter[Kind] = Counter()
     for spans, kind in contents:
         rows[kind] += sum(span.rows or 0 for span in spans)
@@ -265,7 +302,9 @@ def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
 
 
 def split_field(written: str) -> tuple[str, str]:
-    """Split a source `PLACE#FIELD` into both; the field is empty if there is none.
+    """Split a source `PLACE#FIELD` into both.
+
+    The field is empty if there is none.
 
     A path that exists as it is written has no field: names of files and folders may hold `#`.
     """
@@ -277,6 +316,7 @@ def split_field(written: str) -> tuple[str, str]:
             longer, _, last = written.rpartition("#")
             if expand_home(longer).exists():
                 return longer, last
+
     return place, field
 
 
@@ -290,14 +330,17 @@ def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
     """
     if written in BUILT_IN:
         return Source(written, "", (written,), bad_shards)
+
     place, field = split_field(written)
     if is_hub(place):
         return Source(written, field or "text", tuple(list_hub(place)), bad_shards)
-    is_folder, found = list_remote(place) if is_remote(place) else list_local(place)
-    files = tuple(file for file in found if file_format(file))
+
+    is_folder, listed = list_remote(place) if is_remote(place) else list_local(place)
+    files = tuple(file for file in listed if file_format(file))
     if not files:
         what = f"the folder {display_path(place)} holds none of" if is_folder else f"{display_path(place)} is none of"
         raise SourceError(f"{what} {', '.join(FORMATS)}")
+
     return Source(written, field or "text", files, bad_shards)
 
 
@@ -327,9 +370,12 @@ def file_key(file: str) -> str:
         return digest(file)  # it names the commit
     if is_remote(file):
         return digest(*RemoteFile(file).key())
+
     path = Path(file)
+    # Size and content come from the opened file, so that they are of the same one.
     with parse_local_path(file).open("rb") as opened:
-        found = os.fstat(opened.fileno())
-        if found.st_size <= HASHED_BYTES:
+        status = os.fstat(opened.fileno())
+        if status.st_size <= HASHED_BYTES:
             return digest(path.name, hashlib.file_digest(opened, "sha256").hexdigest())
-    return digest(str(path.absolute()), found.st_size, found.st_mtime_ns)
+
+    return digest(str(path.absolute()), status.st_size, status.st_mtime_ns)

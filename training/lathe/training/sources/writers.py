@@ -28,7 +28,9 @@ class Writer(Protocol):
 
 @contextmanager
 def open_writer(path: Path) -> Iterator[Writer]:
-    """Open a writer for a .jsonl, .parquet or .npy file; the file appears under its name only if the block succeeds.
+    """Open a writer for a .jsonl, .parquet or .npy file.
+
+    The file appears under its name only if the block succeeds.
 
     The rows go to a hidden file beside it, which is renamed at the end, and deleted if the block raises.
 
@@ -37,6 +39,7 @@ def open_writer(path: Path) -> Iterator[Writer]:
     """
     if path.suffix not in WRITERS:
         raise SourceError(f"{path.name} must end in {', '.join(WRITERS)}")
+
     staging = path.with_name(f".{path.name}.partial")
     writer: Writer = WRITERS[path.suffix](staging)
     try:
@@ -56,7 +59,10 @@ class JsonLinesWriter:
         self.file = path.open("wb")
 
     def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
-        """Append a line for each row; values that JSON lacks are written as strings."""
+        """Append a line for each row.
+
+        Values that JSON lacks are written as strings.
+        """
         for record, vector in zip(records, np.ascontiguousarray(vectors), strict=True):
             line = orjson.dumps(record | {FIELD: vector}, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
             self.file.write(line + b"\n")
@@ -67,7 +73,10 @@ class JsonLinesWriter:
 
 
 class NpyWriter:
-    """Writer of a .npy file of the vectors alone, `(n, d)` in their own dtype; closing writes n into the header."""
+    """Writer of a .npy file of the vectors alone, `(n, d)` in their own dtype.
+
+    Closing writes n into the header.
+    """
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("wb")
@@ -76,7 +85,10 @@ class NpyWriter:
         self.dtype = np.dtype("<f4")
 
     def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
-        """Append the vectors, `(n, d)`, and ignore the records; the first call writes a header of their dtype."""
+        """Append the vectors, `(n, d)`, and ignore the records.
+
+        The first call writes a header of their dtype.
+        """
         if self.width == 0:
             self.width, self.dtype = vectors.shape[1], vectors.dtype.newbyteorder("<")
             self.write_header()
@@ -84,7 +96,10 @@ class NpyWriter:
         self.file.write(np.ascontiguousarray(vectors, dtype=self.dtype).tobytes())
 
     def write_header(self) -> None:
-        """Write the header for the rows so far at the current position; NumPy pads it, so its length stays the same."""
+        """Write the header for the rows so far at the current position.
+
+        NumPy pads it, so its length stays the same.
+        """
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.rows, self.width)}
         np.lib.format.write_array_header_1_0(self.file, header)
 
@@ -104,30 +119,38 @@ class ParquetWriter:
             import pyarrow.parquet
         except ImportError as error:
             raise SourceError("writing parquet needs pyarrow: pip install 'lathe-training[parquet]'") from error
+
         self.arrow = pyarrow
         self.path = path
         self.file: Any = None
         self.types: dict[str, Any] = {}
 
     def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
-        """Append rows as a table; do nothing if `records` is empty. Missing values become null.
+        """Append rows as a table.
+
+        Missing values become null. Nothing is done if `records` is empty.
 
         Raises:
             SourceError: for a column that is new, or of another type than in the first batch.
         """
         if not records:
             return
+
         names = list(dict.fromkeys(name for record in records for name in record if name != FIELD))
         if self.file is not None and (new := set(names) - set(self.types)):
             raise SourceError(
                 f"the columns {', '.join(sorted(new))} are missing in the first rows; write .jsonl instead"
             )
+
         columns = {name: self.column(name, records) for name in self.types or names}
+        # The first batch decides the types: a parquet file has one schema.
         self.types = {name: column.type for name, column in columns.items()}
         self.append(columns, vectors)
 
     def append(self, columns: dict[str, Any], vectors: NDArray[Any]) -> None:
-        """Write columns and vectors as one table; the first call opens the file with their schema.
+        """Write columns and vectors as one table.
+
+        The first call opens the file with their schema.
 
         Raises:
             SourceError: if parquet has no type for a column.
@@ -135,38 +158,48 @@ class ParquetWriter:
         flat = self.arrow.array(np.ascontiguousarray(vectors).reshape(-1))
         embeddings = self.arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
         table = self.arrow.table(columns | {FIELD: embeddings})
+
         if self.file is None:
             try:
                 self.file = self.arrow.parquet.ParquetWriter(self.path, table.schema)
             except self.arrow.ArrowException as error:
                 raise SourceError(f"parquet cannot hold these columns: {error}; write .jsonl instead") from error
+
         self.file.write_table(table)
 
     def column(self, name: str, records: list[Record]) -> Any:
-        """Return one column of the records as an Arrow array in the type of the first batch; null where a row lacks it.
+        """Return one column of the records as an Arrow array in the type of the first batch.
+
+        It is null where a row lacks the column.
 
         Raises:
             SourceError: if the values mix types, their type differs from that of the first batch, or the type of the
                 first batch cannot hold one of them.
         """
         values = [record.get(name) for record in records]
-        wanted = self.types.get(name)
+        column_type = self.types.get(name)
         try:
             column = self.arrow.array(values)
         except (self.arrow.ArrowException, TypeError, OverflowError) as error:
             raise SourceError(f"the column {name} mixes types: {error}; write .jsonl instead") from error
-        if wanted is None or column.type == wanted:
+
+        if column_type is None or column.type == column_type:
             return column
+
         kinds = self.arrow.types
-        if not (kinds.is_null(column.type) or (kinds.is_integer(column.type) and kinds.is_floating(wanted))):
-            raise SourceError(f"the column {name} was {wanted} and becomes {column.type}; write .jsonl instead")
+        if not (kinds.is_null(column.type) or (kinds.is_integer(column.type) and kinds.is_floating(column_type))):
+            raise SourceError(f"the column {name} was {column_type} and becomes {column.type}; write .jsonl instead")
+
         try:
-            return column.cast(wanted)
+            return column.cast(column_type)
         except self.arrow.ArrowException as error:
             raise SourceError(f"the column {name}: {error}; write .jsonl instead") from error
 
     def close(self) -> None:
-        """Close the file; without any rows, write a table that has only an empty `embedding` column."""
+        """Close the file.
+
+        Without any rows, a table that has only an empty `embedding` column is written.
+        """
         if self.file is None:
             self.append({}, np.empty((0, 1), np.float32))
         self.file.close()

@@ -89,12 +89,18 @@ class AnswerLog:
         return (record for records in self.records.values() for record in records)
 
     def add(self, record: LoggedAnswer) -> None:
-        """Append a record to the file of its stage; when this returns, the record is on disk."""
+        """Append a record to the file of its stage.
+
+        When this returns, the record is on disk.
+        """
         self.journals[record.stage].append([record])
         self.records.setdefault(record.key, []).append(record)
 
     def attempts(self, key: str) -> list[LoggedAnswer]:
-        """Return all records of a call, in order; an empty list if it was never answered."""
+        """Return all records of a call, in order.
+
+        The list is empty if it was never answered.
+        """
         return self.records.get(key, [])
 
     def find_usable(self, key: str) -> LoggedAnswer | None:

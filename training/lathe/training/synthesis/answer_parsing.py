@@ -38,24 +38,27 @@ TRIES = 50
 
 def remove_thoughts(text: str) -> str:
     """Return an answer without a reasoning model's thoughts, also if only their closing tag is there."""
-    said = THOUGHT.sub("", text)
-    return said.rpartition("</think>")[2].strip()
+    answer = THOUGHT.sub("", text)
+    return answer.rpartition("</think>")[2].strip()
 
 
 def _find_json_values(text: str) -> Iterator[Any]:
-    """Yield each JSON list or object in a text, outermost only, in order; other text between them is skipped.
+    """Yield each JSON list or object in a text, in order.
 
-    At most `TRIES` brackets are tried.
+    Only the outermost count, and other text between them is skipped. At most `TRIES` brackets are tried.
     """
-    decoder, place = json.JSONDecoder(), 0
+    decoder, position = json.JSONDecoder(), 0
     for _ in range(TRIES):
-        begin = min((found for found in (text.find("[", place), text.find("{", place)) if found >= 0), default=-1)
+        begin = min(
+            (bracket for bracket in (text.find("[", position), text.find("{", position)) if bracket >= 0), default=-1
+        )
         if begin < 0:
             return
+
         try:
-            value, place = decoder.raw_decode(text, begin)
+            value, position = decoder.raw_decode(text, begin)
         except (ValueError, RecursionError):  # prose, or brackets without end
-            place = begin + 1
+            position = begin + 1
         else:
             yield value
 
@@ -67,30 +70,36 @@ def _unwrap_items(value: Any) -> list[Any]:
 
 
 def parse_personas(text: str) -> list[str]:
-    """Return "persona. task" for each JSON object that has both; of an answer without JSON, what `_split_prose` finds.
+    """Parse an answer into texts "persona. task".
 
-    An empty list if there is neither.
+    They come from the JSON objects that have both, or from `_split_prose` if there is no JSON.
+
+    The list is empty if there is neither.
     """
     for value in _find_json_values(text):
-        found = [item for item in _unwrap_items(value) if isinstance(item, dict)]
-        parts = [[_clean_text(item.get(name)) for name in ("persona", "task")] for item in found]
-        if whole := [f"{persona.rstrip('.')}. {task}" for persona, task in parts if persona and task]:
-            return whole
+        objects = [item for item in _unwrap_items(value) if isinstance(item, dict)]
+        parts = [[_clean_text(item.get(name)) for name in ("persona", "task")] for item in objects]
+        if personas := [f"{persona.rstrip('.')}. {task}" for persona, task in parts if persona and task]:
+            return personas
     return _split_prose(text)
 
 
 def parse_queries(text: str) -> list[str]:
-    """Return the texts of a JSON list of strings or one-text objects, else what `_split_prose` finds.
+    """Parse an answer into queries: the texts of a JSON list, or what `_split_prose` finds.
+
+    An item of the list is a string, or an object with one text.
 
     Of an answer without JSON and list, only the questions are returned if it asks some.
     """
     for value in _find_json_values(text):
         items = [_extract_only_text(item) for item in _unwrap_items(value)]
-        if found := [item for item in items if item]:
-            return found
+        if queries := [item for item in items if item]:
+            return queries
+
     prose = _split_prose(text)
     if LISTED.search(text):
         return prose
+
     return [sentence for item in prose for sentence in _split_sentences(item) if _is_question(sentence)] or prose
 
 
@@ -114,7 +123,9 @@ def _split_sentences(text: str) -> list[str]:
 
 
 def _cut_at_sentence_ends(text: str) -> list[str]:
-    """Split a text after each end of a sentence; the pieces joined give the text.
+    """Split a text after each end of a sentence.
+
+    The pieces joined give the text.
 
     The last piece is what follows the last end: empty, or an unfinished sentence.
     """
@@ -137,31 +148,40 @@ def remove_unfinished_item(items: list[str]) -> list[str]:
 
 
 def remove_unfinished_sentence(items: list[str]) -> list[str]:
-    """Return passages that were cut off, each up to its last finished sentence, and those without one left out."""
+    """Cut passages that were cut off after their last finished sentence.
+
+    Those without one are left out.
+    """
     return [text for item in items if (text := "".join(_cut_at_sentence_ends(item)[:-1]))]
 
 
 def parse_verdict(text: str) -> list[str]:
-    """Return ["yes"] or ["no"], from JSON or from the beginning of the text; an empty list if neither is found."""
+    """Parse an answer into ["yes"] or ["no"], from JSON or from the beginning of the text.
+
+    The list is empty if neither is found.
+    """
     for value in _find_json_values(text):
         items = [
             _find_verdict(item)
-            for one in _unwrap_items(value)
-            for item in (one.values() if isinstance(one, dict) else [one])
+            for wrapped in _unwrap_items(value)
+            for item in (wrapped.values() if isinstance(wrapped, dict) else [wrapped])
         ]
-        if found := [item for item in items if item]:
-            return found[:1]
-    said = _find_verdict(text)
-    return [said] if said else []
+        if verdicts := [item for item in items if item]:
+            return verdicts[:1]
+
+    verdict = _find_verdict(text)
+    return [verdict] if verdict else []
 
 
 def parse_document(text: str) -> list[str]:
-    """Return the passage as a list of one, without a code fence, an announcing sentence, or JSON around it.
+    """Parse an answer into a passage, without a code fence, an announcing sentence, or JSON around it.
+
+    The passage is returned as a list of one.
 
     The list is empty if the JSON does not hold exactly one text.
     """
-    if whole := WHOLE_FENCE.fullmatch(text):
-        text = whole[1].strip()
+    if fenced := WHOLE_FENCE.fullmatch(text):
+        text = fenced[1].strip()
     if text.startswith("{"):
         for value in _find_json_values(text):
             return [item for item in [_extract_only_text(value)] if item]
@@ -169,15 +189,23 @@ def parse_document(text: str) -> list[str]:
 
 
 def _find_verdict(value: Any) -> str | None:
-    """Return "yes" or "no" for a bool or a string that begins with yes, no, true or false; None for other values."""
+    """Return "yes" or "no" for a bool, or for a string that begins with yes, no, true or false.
+
+    Other values give None.
+    """
     if isinstance(value, bool):
         return "yes" if value else "no"
-    found = VERDICT.match(value) if isinstance(value, str) else None
-    return None if found is None else "yes" if found[1].lower() in ("yes", "true") else "no"
+    match = VERDICT.match(value) if isinstance(value, str) else None
+    if match is None:
+        return None
+    return "yes" if match[1].lower() in ("yes", "true") else "no"
 
 
 def _extract_only_text(item: Any) -> str:
-    """Return a string, or the only string in an object's values, stripped; "" for other values."""
+    """Return a string, or the only string in an object's values, stripped.
+
+    Other values give "".
+    """
     if isinstance(item, dict):
         texts = [value for value in item.values() if isinstance(value, str)]
         item = texts[0] if len(texts) == 1 else None
@@ -185,5 +213,8 @@ def _extract_only_text(item: Any) -> str:
 
 
 def _clean_text(value: Any) -> str:
-    """Return a string stripped, with unpaired surrogates replaced by "?"; "" for other values."""
+    """Return a string stripped, with unpaired surrogates replaced by "?".
+
+    Other values give "".
+    """
     return value.encode("utf-8", "replace").decode().strip() if isinstance(value, str) else ""

@@ -62,7 +62,10 @@ class Call:
 
     @property
     def key(self) -> str:
-        """Digest of everything the answer depends on: stage, model, parameters and prompt; 32 hexadecimal digits."""
+        """Digest of everything the answer depends on, as 32 hexadecimal digits.
+
+        That is stage, model, parameters and prompt.
+        """
         return digest(self.stage, self.model, self.parameters, self.prompt)[:32]
 
 
@@ -91,19 +94,24 @@ def parse_answer(answer: Answer, call: Call, settings: StageSettings) -> ParsedA
         call: the call that it answers.
         settings: settings of the stage, with limits of length.
     """
-    said = remove_thoughts(answer.text)
-    found = list(dict.fromkeys(PARSERS[call.stage](said)))
-    if answer.finish_reason == CONTENT_FILTER and not (call.stage == "filter" and found):
-        return ParsedAnswer([], [("refused", said)])
+    text = remove_thoughts(answer.text)
+    parsed = list(dict.fromkeys(PARSERS[call.stage](text)))
+    # A filter's yes or no counts however the answer ended.
+    if answer.finish_reason == CONTENT_FILTER and not (call.stage == "filter" and parsed):
+        return ParsedAnswer([], [("refused", text)])
+
     if answer.finish_reason == CUT_OFF:
-        found = FINISHED_PARTS[call.stage](found)
-        if not found:
-            return ParsedAnswer([], [("cut off", said)])
-    if not said:
-        return ParsedAnswer([], [("empty", said)])
-    if is_refusal(said):
-        return ParsedAnswer([], [("refused", said)])
-    faults = [find_fault(item, settings, "" if call.stage == "filter" else call.sample) for item in found]
-    items = [item for item, fault in zip(found, faults, strict=True) if fault is None][: call.count]
-    dropped = [(fault, item) for item, fault in zip(found, faults, strict=True) if fault is not None]
-    return ParsedAnswer(items, dropped or ([] if items else [("not as asked", said)]))
+        parsed = FINISHED_PARTS[call.stage](parsed)
+        if not parsed:
+            return ParsedAnswer([], [("cut off", text)])
+
+    if not text:
+        return ParsedAnswer([], [("empty", text)])
+    if is_refusal(text):
+        return ParsedAnswer([], [("refused", text)])
+
+    faults = [find_fault(item, settings, "" if call.stage == "filter" else call.sample) for item in parsed]
+    items = [item for item, fault in zip(parsed, faults, strict=True) if fault is None][: call.count]
+    dropped = [(fault, item) for item, fault in zip(parsed, faults, strict=True) if fault is not None]
+
+    return ParsedAnswer(items, dropped or ([] if items else [("not as asked", text)]))

@@ -28,7 +28,9 @@ from lathe.training.synthesis.job import EndpointSettings
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Address and key of an endpoint; the key is left out of the repr.
+    """Address and key of an endpoint.
+
+    The key is left out of the repr.
 
     Attributes:
         url: address that `/chat/completions` is appended to.
@@ -42,7 +44,9 @@ class Endpoint:
 
 
 def open_endpoint(settings: EndpointSettings) -> Endpoint:
-    """Check the endpoint's settings, read its key from the environment, and return the endpoint; nothing is connected.
+    """Check the endpoint's settings and read its key from the environment.
+
+    Nothing is connected.
 
     Raises:
         JobError: if the address is not valid, or there is no key.
@@ -53,8 +57,10 @@ def open_endpoint(settings: EndpointSettings) -> Endpoint:
         key = None if settings.key_variable is None else read_key(settings.key_variable, "endpoint.key_variable")
     except ValueError as error:
         raise JobError(str(error)) from error
+
     if parts.path.endswith("/completions"):
         raise JobError(f"endpoint.base_url is what /chat/completions is added to; leave that off {url!r}")
+
     return Endpoint(url, f"{parts.hostname}{f':{parts.port}' if parts.port else ''}", key)
 
 
@@ -121,7 +127,7 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         await self.client.close()
 
     async def ask(self, model: str, prompt: str, parameters: Mapping[str, Any]) -> Answer:
-        """Send one request and return its answer; there is no retry.
+        """Send one request and return its answer, without a retry.
 
         Raises:
             ChatError: if no answer comes.
@@ -134,8 +140,10 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         except NoResponseError as error:
             kind = "not JSON" if error.kind in ("too large", "encoded") else error.kind
             raise ChatError(kind, str(error), retryable=True) from error
+
         if received.status >= REDIRECTS:
             raise self._build_status_error(received)
+
         return _read_answer(self._decode_response(received), prompt)
 
     def _decode_response(self, received: Received) -> dict[str, Any]:
@@ -145,19 +153,21 @@ class Chat(AbstractAsyncContextManager["Chat"]):
             ChatError: if it is not such an object, or holds an error message.
         """
         try:
-            found = orjson.loads(received.payload)
+            response = orjson.loads(received.payload)
         except orjson.JSONDecodeError as error:
             kind = self.client.redact(received.headers.get("content-type", "nothing it names"))
-            said = self.client.redact(received.payload.decode("utf-8", "replace"))
-            raise ChatError("not JSON", f"not JSON but {kind} came back: {said!r}", retryable=True) from error
-        if isinstance(found, dict) and found.get("error"):
+            quoted = self.client.redact(received.payload.decode("utf-8", "replace"))
+            raise ChatError("not JSON", f"not JSON but {kind} came back: {quoted!r}", retryable=True) from error
+
+        if isinstance(response, dict) and response.get("error"):
             raise ChatError(
-                "other JSON", f"an error came back: {self.client.redact(extract_message(found))}", retryable=True
+                "other JSON", f"an error came back: {self.client.redact(extract_message(response))}", retryable=True
             )
-        if not isinstance(found, dict) or not isinstance(found.get("choices"), list):
-            said = self.client.redact(received.payload.decode("utf-8", "replace"))
-            raise ChatError("other JSON", f"JSON without choices came back: {said}", retryable=True)
-        return found
+        if not isinstance(response, dict) or not isinstance(response.get("choices"), list):
+            quoted = self.client.redact(received.payload.decode("utf-8", "replace"))
+            raise ChatError("other JSON", f"JSON without choices came back: {quoted}", retryable=True)
+
+        return response
 
     def _build_status_error(self, received: Received) -> ChatError:
         """Build, without raising, the error for an HTTP status from 300 on, with the endpoint's message.
@@ -166,22 +176,27 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         """
         status = received.status
         try:
-            said = self.client.redact(extract_message(orjson.loads(received.payload)))
+            quoted = self.client.redact(extract_message(orjson.loads(received.payload)))
         except orjson.JSONDecodeError:
-            said = self.client.redact(received.payload.decode("utf-8", "replace"))
-        message = f"{status}: {said or received.reason}"
+            quoted = self.client.redact(received.payload.decode("utf-8", "replace"))
+
+        message = f"{status}: {quoted or received.reason}"
         if received.retryable:
             kind = "rate limit" if status == RATE_LIMIT else f"server error {status}"
             retry_after = parse_retry_after(received.headers.get("retry-after"))
             return ChatError(kind, message, True, status, retry_after)
+
         if status < REFUSALS:
             where = self.client.redact(received.headers.get("location", "nowhere"))
             message = f"{status}: it points to {where}, which is not followed"
+
         return ChatError(f"refused with {status}", message, retryable=False, status=status)
 
 
-def _read_answer(found: Mapping[str, Any], prompt: str) -> Answer:
-    """Build the answer from the first choice of a response; estimate the tokens if the endpoint did not count them.
+def _read_answer(response: Mapping[str, Any], prompt: str) -> Answer:
+    """Build the answer from the first choice of a response.
+
+    The tokens are estimated if the endpoint did not count them.
 
     A refusal without text becomes an answer with the finish reason `content_filter`.
 
@@ -189,17 +204,20 @@ def _read_answer(found: Mapping[str, Any], prompt: str) -> Answer:
         ChatError: if the first choice has no message.
     """
     try:
-        choice = found["choices"][0]
+        choice = response["choices"][0]
         message = choice["message"]
         content, refusal = message.get("content"), message.get("refusal")
     except (IndexError, KeyError, TypeError, AttributeError) as error:
         raise ChatError("other JSON", "JSON without a message came back", retryable=True) from error
-    said, refused, reason = _extract_text(content), _extract_text(refusal), choice.get("finish_reason")
-    counts = _read_token_counts(found.get("usage"))
-    prompt_tokens, completion_tokens = counts or (estimate_tokens(prompt), estimate_tokens(said or refused))
+
+    text, refused, reason = _extract_text(content), _extract_text(refusal), choice.get("finish_reason")
+    counts = _read_token_counts(response.get("usage"))
+    prompt_tokens, completion_tokens = counts or (estimate_tokens(prompt), estimate_tokens(text or refused))
+    finish_reason = reason if isinstance(reason, str) else ""
+
     return Answer(
-        text=said or refused,
-        finish_reason="content_filter" if refused and not said else reason if isinstance(reason, str) else "",
+        text=text or refused,
+        finish_reason="content_filter" if refused and not text else finish_reason,
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         counted=counts is not None,
@@ -207,7 +225,10 @@ def _read_answer(found: Mapping[str, Any], prompt: str) -> Answer:
 
 
 def _read_token_counts(usage: Any) -> tuple[int, int] | None:
-    """Return the tokens of prompt and answer that the endpoint counted; None if the counts are missing or malformed."""
+    """Return the tokens of prompt and answer that the endpoint counted.
+
+    The result is None if the counts are missing or malformed.
+    """
     if not isinstance(usage, dict):
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
@@ -217,7 +238,10 @@ def _read_token_counts(usage: Any) -> tuple[int, int] | None:
 
 
 def _extract_text(content: Any) -> str:
-    """Return a message's text, joining the parts if it is a list of them; "" for anything else."""
+    """Return a message's text, joining the parts if it is a list of them.
+
+    Anything else gives "".
+    """
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))
@@ -225,5 +249,5 @@ def _extract_text(content: Any) -> str:
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate the number of tokens of a text, from its length in bytes; at least 1."""
+    """Estimate the number of tokens of a text, at least 1, from its length in bytes."""
     return 1 + len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN

@@ -50,7 +50,7 @@ class Estimate:
         return sum(stage.calls for stage in self.stages)
 
     def cost(self, most: bool = False) -> float:
-        """Return the cost in the prices' currency: expected, or with `most` the maximum.
+        """Compute the expected cost in the prices' currency, or the maximum with `most`.
 
         Raises:
             AssertionError: if there are no prices.
@@ -69,35 +69,46 @@ class Estimate:
 
     def sentences(self) -> list[str]:
         """Return a note on the estimate's accuracy and, with prices, a sentence on the cost."""
-        said = ["Each stage leaves out some, so that the next take fewer calls; answers that cannot be used add some."]
+        lines = ["Each stage leaves out some, so that the next take fewer calls; answers that cannot be used add some."]
         if self.prices is not None:
-            expected, most, name = format_amount(self.cost()), format_amount(self.cost(most=True)), self.prices.currency
-            said.append(f"Cost: about {expected} {name}, {most} {name} if every answer is as long as allowed.")
-        return said
+            expected, maximum, name = (
+                format_amount(self.cost()),
+                format_amount(self.cost(most=True)),
+                self.prices.currency,
+            )
+            lines.append(f"Cost: about {expected} {name}, {maximum} {name} if every answer is as long as allowed.")
+
+        return lines
 
 
 def estimate(pipeline: Pipeline, job: SynthesisJob, log: AnswerLog) -> Estimate:
-    """Estimate the calls and tokens that are left to do for a job: open calls, and those that their answers lead to.
+    """Estimate the calls and tokens that are left to do for a job.
+
+    These are open calls, and those that their answers lead to.
 
     Each open call is assumed to give as many items as it asks for, and each item to lead to a call of the next stage.
     Advances the pipeline through all stages without asking anything.
     """
-    stages, made = [], 0  # drafts that answers of the stages before will add
-    wanted: Mapping[StageName, int] = {"personas": job.personas, "queries": job.queries}
+    stages, expected_drafts = [], 0  # drafts that answers of the stages before will add
+    items_per_call: Mapping[StageName, int] = {"personas": job.personas, "queries": job.queries}
     texts = 0
+
     for stage, calls in pipeline.stages():
         if not job.asks(stage):
             stages.append(StageEstimate(stage, 0, 0, 0, 0))
             continue
+
         open_calls = [call for call in calls if not log.is_settled(call.key, job.limits.attempts)]
+        # Calls that do not exist yet: their prompts are the template and a text of the stage before.
         template = estimate_tokens(pipeline.prompts[stage].text)
-        prompts = sum(estimate_tokens(call.prompt) for call in open_calls) + made * (template + texts)
-        count = len(open_calls) + made
+        prompts = sum(estimate_tokens(call.prompt) for call in open_calls) + expected_drafts * (template + texts)
+        count = len(open_calls) + expected_drafts
         limit = job.stages[stage].max_tokens
-        answer = min(limit, _mean_answer_tokens(stage, log) or ITEM_TOKENS[stage] * wanted.get(stage, 1))
+        answer = min(limit, _mean_answer_tokens(stage, log) or ITEM_TOKENS[stage] * items_per_call.get(stage, 1))
         stages.append(StageEstimate(stage, count, prompts, round(count * answer), count * limit))
-        made = count * wanted.get(stage, 1)
+        expected_drafts = count * items_per_call.get(stage, 1)
         texts = ITEM_TOKENS["queries" if stage == "filter" else stage]
+
     return Estimate(stages, job.prices)
 
 
@@ -107,6 +118,6 @@ def format_amount(amount: float) -> str:
 
 
 def _mean_answer_tokens(stage: StageName, log: AnswerLog) -> float | None:
-    """Return the mean tokens of a stage's logged answers; None if there are none."""
-    found = [record.completion_tokens for record in log if record.stage == stage]
-    return sum(found) / len(found) if found else None
+    """Return the mean tokens of a stage's logged answers, or None if there are none."""
+    tokens = [record.completion_tokens for record in log if record.stage == stage]
+    return sum(tokens) / len(tokens) if tokens else None

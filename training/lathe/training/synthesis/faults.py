@@ -31,7 +31,9 @@ def is_refusal(text: str) -> bool:
 
 
 def find_fault(text: str, settings: StageSettings, sample: str) -> str | None:
-    """Return the first fault of a text as a short reason that can be counted, such as "too long"; None if it has none.
+    """Return the first fault of a text as a short reason that can be counted, such as "too long".
+
+    A text without a fault gives None.
 
     Args:
         text: the text.
@@ -52,6 +54,7 @@ def find_fault(text: str, settings: StageSettings, sample: str) -> str | None:
         return "blanks left open"
     if _is_repetitive(text):
         return "repeats itself"
+
     return None
 
 
@@ -62,15 +65,17 @@ def _is_repetitive(text: str) -> bool:
 
 
 def is_another_script(text: str, sample: str) -> bool:
-    """Return whether too many letters of a text are of scripts that the sample lacks; False if either has no letters.
+    """Return whether too many letters of a text are of scripts that the sample lacks.
+
+    The result is False if either has no letters.
 
     A sample with Japanese kana allows both kana and CJK.
     """
     allowed = set(_list_scripts(sample))
     if allowed & JAPANESE:
         allowed |= JAPANESE | {"CJK"}
-    found = _list_scripts(text)
-    return bool(allowed and found) and sum(one in allowed for one in found) < MIN_SCRIPT_SHARE * len(found)
+    scripts = _list_scripts(text)
+    return bool(allowed and scripts) and sum(script in allowed for script in scripts) < MIN_SCRIPT_SHARE * len(scripts)
 
 
 def _list_scripts(text: str) -> list[str]:
@@ -79,5 +84,8 @@ def _list_scripts(text: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _name_script(letter: str) -> str:
-    """Return the script of a letter as the first word of its Unicode name, such as LATIN, CYRILLIC or CJK; cached."""
+    """Return the script of a letter, such as LATIN, CYRILLIC or CJK.
+
+    It is the first word of the letter's Unicode name. The result is cached.
+    """
     return unicodedata.name(letter, "").partition(" ")[0]

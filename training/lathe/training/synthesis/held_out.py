@@ -56,40 +56,51 @@ class HeldOut:
     @cached_property
     def near(self) -> NearDuplicates:
         """Index of the texts for near-duplicate search, built at first use."""
-        found = NearDuplicates(self.similarity)
+        index = NearDuplicates(self.similarity)
         for _, text in self.known.values():
-            found.add(text)
-        return found
+            index.add(text)
+        return index
 
     def find_matches(self, texts: Sequence[str]) -> dict[int, Match]:
-        """Find texts that equal, nearly duplicate or overlap a test text, and return the match of each by its index."""
+        """Find texts that equal, nearly duplicate or overlap a test text.
+
+        Returns the match of each by its index.
+        """
         if not self.known:
             return {}
+
+        # runs: positions of the texts that hold a run of words; only texts without a match have theirs looked up.
         runs: dict[str, list[int]] = {}
-        found = {place: match for place, text in enumerate(texts) if (match := self._find_match(text))}
-        for place, text in enumerate(texts):
-            if place not in found and len(words(text)) >= self.shared_words:
+        matches = {position: match for position, text in enumerate(texts) if (match := self._find_match(text))}
+        for position, text in enumerate(texts):
+            if position not in matches and len(words(text)) >= self.shared_words:
                 for run in shingles(text, self.shared_words):
-                    runs.setdefault(run, []).append(place)
+                    runs.setdefault(run, []).append(position)
+
         for name, theirs in self.known.values() if runs else ():
             for run in shingles(theirs, self.shared_words) & runs.keys():
-                for place in runs[run]:
-                    found.setdefault(place, Match(name, theirs, f"{self.shared_words} words in a row: {run}"))
-        return found
+                for position in runs[run]:
+                    matches.setdefault(position, Match(name, theirs, f"{self.shared_words} words in a row: {run}"))
+
+        return matches
 
     def _find_match(self, text: str) -> Match | None:
         same = self.known.get(normalize_text(text))
         if same is not None:
             return Match(*same, "the same text")
+
         near = self.near.find_closest(text)
         if near is None:
             return None
+
         theirs, similarity = near
         return Match(self.known[normalize_text(theirs)][0], theirs, f"nearly the same text, {similarity:.2f} alike")
 
 
 def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared_words: int) -> HeldOut:
-    """Read the texts of the test sets that a job names, and index them; sets of the same name become one.
+    """Read the texts of the test sets that a job names, and index them.
+
+    Sets of the same name become one.
 
     Args:
         settings: the test sets.
@@ -100,17 +111,22 @@ def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared
         JobError: if a test set is missing, cannot be read or holds no text, since nothing could be checked against it.
     """
     sets: dict[str, list[str]] = {}
-    for one in settings:
+    for test_set in settings:
         try:
-            for name, texts in _read_folder_of_sets(one.path) if one.folder else [_read_file_set(one.path, one.fields)]:
+            for name, texts in (
+                _read_folder_of_sets(test_set.path)
+                if test_set.folder
+                else [_read_file_set(test_set.path, test_set.fields)]
+            ):
                 sets.setdefault(name, []).extend(texts)
         except EvaluationError as error:
-            raise JobError(f"the test set {one.path.name} cannot be read: {error}") from error
+            raise JobError(f"the test set {test_set.path.name} cannot be read: {error}") from error
+
     return HeldOut(sets, similarity, shared_words)
 
 
 def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Read a folder of data sets, one in each subfolder; yield the name and the test texts of each.
+    """Read a folder of data sets, one in each subfolder, and yield the name and the test texts of each.
 
     Raises:
         DataSetError: if the folder is missing, or a data set cannot be read.
@@ -118,9 +134,11 @@ def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """
     if not folder.is_dir():
         raise DataSetError(f"there is no folder {folder}")
+
     suite = open_folder_suite(str(folder), folder)
     for name, problem in suite.problems.items():
         raise DataSetError(f"{name}: {problem}")
+
     for entry in suite.entries:
         try:
             yield entry.name, list(read_test_texts(entry.data_set()))
@@ -129,7 +147,7 @@ def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
-    """Read a file of JSON lines; return its name up to the first dot, and its texts.
+    """Read a file of JSON lines, and return its name up to the first dot, and its texts.
 
     Each non-blank string in one of the fields is a text of its own, also each in a list. Without `fields`, all fields
     of a row are read.
@@ -139,14 +157,16 @@ def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
     """
     if not path.is_file():
         raise DataSetError(f"there is no file {path}")
-    found = [text for record in read_file_records(path) for text in _extract_texts(record, fields)]
-    if not found:
+    texts = [text for record in read_file_records(path) for text in _extract_texts(record, fields)]
+    if not texts:
         raise DataSetError("it holds no text")
-    return path.name.partition(".")[0], found
+    return path.name.partition(".")[0], texts
 
 
 def _extract_texts(record: Record, fields: Sequence[str]) -> Iterator[str]:
-    """Yield the non-blank strings in the given fields of a row, also in lists; in all fields if none are given.
+    """Yield the non-blank strings in the given fields of a row, also in lists.
+
+    Without fields, all fields of the row are read.
 
     Raises:
         DataSetError: if the row lacks a field.

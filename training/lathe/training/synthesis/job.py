@@ -28,10 +28,14 @@ answer."""
 
 
 def _require_free_fields(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the parameters; raise `ValueError` if they contain a field of `RESERVED_FIELDS`."""
-    taken = [name for name in RESERVED_FIELDS if name in parameters]
-    if taken:
-        raise ValueError(f"{taken[0]} is not set here: see docs/synthesis.md for the setting that makes it")
+    """Check that parameters contain no field of `RESERVED_FIELDS`.
+
+    Raises:
+        ValueError: if they do.
+    """
+    reserved = [name for name in RESERVED_FIELDS if name in parameters]
+    if reserved:
+        raise ValueError(f"{reserved[0]} is not set here: see docs/synthesis.md for the setting that makes it")
     return parameters
 
 
@@ -88,7 +92,11 @@ class StageSettings(Settings):
 
     @model_validator(mode="after")
     def _require_ordered_lengths(self) -> Self:
-        """Return the settings; raise `ValueError` if the minimum length exceeds the maximum."""
+        """Check that the minimum length does not exceed the maximum.
+
+        Raises:
+            ValueError: if it does.
+        """
         if self.min_characters > self.max_characters:
             raise ValueError(f"min_characters {self.min_characters} is more than max_characters {self.max_characters}")
         return self
@@ -140,8 +148,8 @@ class StagesSettings(Settings):
 
     def __getitem__(self, name: StageName) -> StageSettings:
         """Return the settings of a stage by its name."""
-        found: StageSettings = getattr(self, name)
-        return found
+        stage: StageSettings = getattr(self, name)
+        return stage
 
 
 class TemplateSettings(Settings):
@@ -206,7 +214,11 @@ class HeldOutSettings(Settings):
 
     @model_validator(mode="after")
     def _require_one_location(self) -> Self:
-        """Return the settings; raise `ValueError` for no location, for two, or for `fields` of a folder."""
+        """Check that one location is named, and `fields` for a file only.
+
+        Raises:
+            ValueError: for no location, for two, or for `fields` of a folder.
+        """
         if (self.folder is None) == (self.jsonl is None):
             raise ValueError("name a folder or a jsonl file, one of them")
         if self.fields and self.jsonl is None:

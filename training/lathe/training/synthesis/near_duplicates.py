@@ -33,19 +33,29 @@ def words(text: str) -> list[str]:
 
 
 def shingles(text: str, run: int = RUN) -> set[str]:
-    """Return the set of a text's runs of `run` consecutive words; of a shorter text, the set of the whole."""
+    """Return the set of a text's runs of `run` consecutive words.
+
+    The set of a shorter text is its whole.
+    """
     spoken = words(text)
     return {" ".join(spoken[start : start + run]) for start in range(max(1, len(spoken) - run + 1))}
 
 
 def jaccard(one: set[str], other: set[str]) -> float:
-    """Return the Jaccard similarity of two sets, in [0, 1]; raise `ZeroDivisionError` if both are empty."""
+    """Return the Jaccard similarity of two sets, in [0, 1].
+
+    Raises:
+        ZeroDivisionError: if both are empty.
+    """
     return len(one & other) / len(one | other)
 
 
 @lru_cache
 def _lsh_bands(similarity: float) -> tuple[int, int]:
-    """Return the numbers of bands and of rows per band that suit a similarity in LSH; cached, as this takes 0.1 s."""
+    """Return the numbers of bands and of rows per band that suit a similarity in LSH.
+
+    They are cached, as computing them takes 0.1 s.
+    """
     from datasketch import MinHashLSH
 
     buckets = MinHashLSH(min(similarity, 0.99), PERMUTATIONS, weights=(FALSE_ALARM_WEIGHT, MISS_WEIGHT))
@@ -69,6 +79,7 @@ class NearDuplicates:
             raise JobError(
                 "finding near duplicates takes datasketch: pip install 'lathe-training[finetuning]'"
             ) from error
+
         self.similarity = similarity
         self.texts: list[str] = []
         self.empty = MinHash(PERMUTATIONS, hashfunc=zlib.crc32)
@@ -80,14 +91,19 @@ class NearDuplicates:
         self.texts.append(text)
 
     def find_closest(self, text: str) -> tuple[str, float] | None:
-        """Return the most similar text of the index and its similarity; None if none reaches the minimum similarity."""
-        found = shingles(text)
-        places = self.buckets.query(self._sketch(found))
-        alike = [(jaccard(found, shingles(self.texts[place])), -place) for place in places]  # the earliest of equals
-        similarity, place = max(alike, default=(0.0, 0))
-        return (self.texts[-place], similarity) if similarity >= self.similarity else None
+        """Return the most similar text of the index and its similarity.
 
-    def _sketch(self, found: set[str]) -> "MinHash":
+        The result is None if none reaches the minimum similarity.
+        """
+        runs = shingles(text)
+        positions = self.buckets.query(self._sketch(runs))
+        # Of equally similar texts the earliest counts: max takes the largest −position.
+        similar = [(jaccard(runs, shingles(self.texts[position])), -position) for position in positions]
+        similarity, position = max(similar, default=(0.0, 0))
+        return (self.texts[-position], similarity) if similarity >= self.similarity else None
+
+    def _sketch(self, runs: set[str]) -> "MinHash":
+        # Copied, so that the permutations are not drawn again for each text.
         sketch = self.empty.copy()
-        sketch.update_batch(shingle.encode("utf-8", "surrogatepass") for shingle in found)
+        sketch.update_batch(shingle.encode("utf-8", "surrogatepass") for shingle in runs)
         return sketch

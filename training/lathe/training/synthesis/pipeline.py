@@ -49,7 +49,10 @@ class PairDraft:
     keys: tuple[str, ...] = ()
 
     def with_item(self, stage: StageName, item: str, key: str) -> "PairDraft":
-        """Return a copy with an item of a stage's answer and the call's key added; the filter's item is not stored."""
+        """Return a copy with an item of a stage's answer and the call's key added.
+
+        The filter's item is not stored.
+        """
         keys = (*self.keys, key)
         if stage == "personas":
             return replace(self, persona=item, keys=keys)
@@ -58,7 +61,10 @@ class PairDraft:
         return replace(self, document=item if stage == "documents" else "", keys=keys)
 
     def new_texts(self, stage: str) -> tuple[str, ...]:
-        """Return the texts that a stage added and that must match no test set; for `seeds`, question and answer."""
+        """Return the texts that a stage added and that must match no test set.
+
+        For `seeds` they are question and answer.
+        """
         texts = {"seeds": (self.seed.question, self.seed.answer), "queries": (self.query,)}
         return texts.get(stage, (self.document,))
 
@@ -119,7 +125,9 @@ class Pipeline:
         self.pairs: list[PairDraft] = []
 
     def stages(self) -> Iterator[tuple[StageName, list[Call]]]:
-        """Yield each stage with its distinct calls, whose answers must be logged before the next stage is taken.
+        """Yield each stage with its distinct calls.
+
+        Their answers must be logged before the next stage is taken.
 
         Seeds, queries and documents that match a test set are rejected, as are queries and documents that nearly
         duplicate an earlier one. Advancing fills `calls`, `kept` and `rejected`, and after the last stage sets `pairs`.
@@ -128,15 +136,20 @@ class Pipeline:
         self.kept["seeds"] = len(drafts)
         for stage in STAGES:
             calls = [self._build_call(stage, draft) for draft in drafts] if self.job.asks(stage) else []
+            # Drafts with equal prompts share one call.
             self.calls[stage] = list({call.key: call for call in calls}.values())
             yield stage, self.calls[stage]
+
             if self.job.asks(stage):
                 drafts = list(self._advance(stage, drafts, calls))
             else:
                 drafts = [draft.with_item(stage, "", "") for draft in drafts]
+
             if stage in DISTINCT:
                 drafts = self._reject_known(stage, self._reject_duplicates(stage, drafts))
+
             self.kept[stage] = len(drafts)
+
         self.pairs = drafts
 
     def _build_call(self, stage: StageName, draft: PairDraft) -> Call:
@@ -154,7 +167,9 @@ class Pipeline:
         )
 
     def _advance(self, stage: StageName, drafts: Sequence[PairDraft], calls: Sequence[Call]) -> Iterator[PairDraft]:
-        """Yield a new draft for each item of the drafts' logged answers; record unusable items and rejected queries.
+        """Yield a new draft for each item of the drafts' logged answers.
+
+        Unusable items and rejected queries are recorded.
 
         A draft whose call is not answered yet yields none. Unusable answers are recorded once no attempts are left.
         """
@@ -164,10 +179,13 @@ class Pipeline:
             if record is None and len(attempts) >= self.job.limits.attempts:
                 reason, text = attempts[-1].dropped[0]
                 self._reject(stage, reason, text, draft, attempts=len(attempts))
+
             if record is None:
                 continue
+
             for reason, text in record.dropped:
                 self._reject(stage, reason, text, draft)
+
             for item in record.items:
                 if stage == "filter" and item == "no":
                     self._reject(stage, NO_DOCUMENT, draft.query, draft)
@@ -175,31 +193,42 @@ class Pipeline:
                     yield draft.with_item(stage, item, call.key)
 
     def _reject_duplicates(self, stage: StageName, drafts: Sequence[PairDraft]) -> list[PairDraft]:
-        """Return the drafts whose new text nearly duplicates none of a draft before; record the others as rejected."""
-        known, kept = NearDuplicates(self.job.similarity), []
+        """Return the drafts whose new text nearly duplicates none of a draft before.
+
+        The others are recorded as rejected.
+        """
+        known, distinct = NearDuplicates(self.job.similarity), []
         for draft in drafts:
             (text,) = draft.new_texts(stage)
             near = known.find_closest(text)
             if near is None:
                 known.add(text)
-                kept.append(draft)
+                distinct.append(draft)
             else:
                 reason = "duplicate" if normalize_text(near[0]) == normalize_text(text) else "near duplicate"
                 self._reject(stage, reason, text, draft, of=near[0], similarity=round(near[1], 3))
-        return kept
+
+        return distinct
 
     def _reject_known(self, stage: str, drafts: Sequence[PairDraft]) -> list[PairDraft]:
-        """Return the drafts of which no new text matches a test set; record the others as rejected."""
-        texts = [(place, text) for place, draft in enumerate(drafts) for text in draft.new_texts(stage)]
+        """Return the drafts of which no new text matches a test set.
+
+        The others are recorded as rejected.
+        """
+        texts = [(position, text) for position, draft in enumerate(drafts) for text in draft.new_texts(stage)]
         matches = self.held_out.find_matches([text for _, text in texts])
-        known: dict[int, int] = {}
+        first_matches: dict[int, int] = {}
+
+        # In reverse, so that a draft with several matching texts is rejected for the first of them.
         for index in sorted(matches, reverse=True):
-            known[texts[index][0]] = index
-        for place, index in sorted(known.items()):
+            first_matches[texts[index][0]] = index
+
+        for position, index in sorted(first_matches.items()):
             match = matches[index]
             details = {"test_set": match.test_set, "how": match.how, "theirs": match.theirs}
-            self._reject(stage, "known to a test set", texts[index][1], drafts[place], **details)
-        return [draft for place, draft in enumerate(drafts) if place not in known]
+            self._reject(stage, "known to a test set", texts[index][1], drafts[position], **details)
+
+        return [draft for position, draft in enumerate(drafts) if position not in first_matches]
 
     def _reject(self, stage: str, reason: str, text: str, draft: PairDraft, **details: Any) -> None:
         self.rejected.append(Rejected(stage, reason, text, draft.seed, details))

@@ -61,7 +61,10 @@ def write_outcome(outcome: Outcome, out: Path) -> None:
 
 
 def build_pair_row(pair: PairDraft, outcome: Outcome) -> dict[str, Any]:
-    """Build the JSON object of a pair, which a training reads as a source, with seed and provenance of each stage."""
+    """Build the JSON object of a pair, which a training reads as a source.
+
+    It has the seed, and the provenance of each stage.
+    """
     good = {stage: outcome.log.find_usable(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
     return {
         "anchor": pair.query,
@@ -76,9 +79,9 @@ def build_pair_row(pair: PairDraft, outcome: Outcome) -> dict[str, Any]:
 
 def list_rejected_rows(outcome: Outcome) -> Iterable[dict[str, Any]]:
     """Yield a JSON object for each rejected text, with stage, reason and seed, then for each call without an answer."""
-    for one in outcome.pipeline.rejected:
-        row = {"stage": one.stage, "reason": one.reason, "text": one.text, "seed": one.seed.key}
-        yield row | {"seed_place": one.seed.place} | one.details
+    for rejected in outcome.pipeline.rejected:
+        row = {"stage": rejected.stage, "reason": rejected.reason, "text": rejected.text, "seed": rejected.seed.key}
+        yield row | {"seed_place": rejected.seed.place} | rejected.details
     for call, message in outcome.sender.unanswered.values():
         yield {"stage": call.stage, "reason": "not answered", "text": call.prompt, "seed": call.seed, "error": message}
 
@@ -92,7 +95,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     job, sender = outcome.job, outcome.sender
     prompt_tokens = sum(record.prompt_tokens for record in outcome.log)
     completion_tokens = sum(record.completion_tokens for record in outcome.log)
-    found: dict[str, Any] = {
+    contents: dict[str, Any] = {
         "complete": outcome.is_complete,
         "stopped": sender.spent,
         "pairs": len(outcome.pipeline.pairs),
@@ -120,10 +123,12 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "lathe": version("lathe-training"),
         "date": datetime.now(UTC).date().isoformat(),
     }
+
     if job.prices is not None:
         cost = (prompt_tokens * job.prices.input + completion_tokens * job.prices.output) / MILLION
-        found["cost"] = {"amount": round(cost, 6), "currency": job.prices.currency}
-    return found
+        contents["cost"] = {"amount": round(cost, 6), "currency": job.prices.currency}
+
+    return contents
 
 
 def compute_stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
@@ -134,6 +139,7 @@ def compute_stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
     records = [record for record in outcome.log if record.stage == stage]
     calls = outcome.pipeline.calls[stage]
     attempts = outcome.job.limits.attempts
+
     return {
         "model": outcome.job.model_of(stage),
         "template": outcome.pipeline.prompts[stage].hash,
@@ -150,7 +156,9 @@ def compute_stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
 
 def count_reasons(outcome: Outcome, stage: str) -> dict[str, int]:
     """Count the texts that a stage rejected, by reason, the most frequent first."""
-    return dict(Counter(one.reason for one in outcome.pipeline.rejected if one.stage == stage).most_common())
+    return dict(
+        Counter(rejected.reason for rejected in outcome.pipeline.rejected if rejected.stage == stage).most_common()
+    )
 
 
 def build_stage_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -171,10 +179,17 @@ def build_stage_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def format_counts(found: dict[str, int]) -> str:
-    """Format counts by reason as text: "too long 3, refused 1", or "none"."""
+    """Format counts by reason as text, such as "too long 3, refused 1".
+
+    Without counts, the text is "none".
+    """
     return ", ".join(f"{reason} {count:,}" for reason, count in found.items()) or "none"
 
 
 def summarize_run(found: dict[str, Any]) -> list[str]:
-    """Summarize a run, given the contents of report.json: requests, failures, tokens, cost, stop reason."""
+    """Summarize a run: requests, failures, tokens, cost, stop reason.
+
+    Args:
+        found: contents of report.json.
+    """
     return render_sentences(TEMPLATE, found | {"format_counts": format_counts, "format_amount": format_amount})

@@ -57,7 +57,9 @@ class Prepared:
     held_out: HeldOut
 
     def identity(self) -> dict[str, Any]:
-        """Return what the answers in a folder depend on: seeds, templates, numbers of personas and queries, stages.
+        """Return what the answers in a folder depend on.
+
+        These are seeds, templates, numbers of personas and queries, and the settings of the stages.
 
         Limits, prices, the endpoint's address and test sets are left out, so they may change between runs.
         """
@@ -126,13 +128,17 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
         write_outcome(outcome, out)  # what was answered makes pairs, however it ended
         if sender.error is not None:
             raise sender.error
+
         return outcome
 
 
 async def _ask_all(
     pipeline: Pipeline, endpoint: Endpoint, job: SynthesisJob, log: AnswerLog, on_progress: Progress
 ) -> Sender:
-    """Ask the calls of each stage, in order, and return the sender; if they stopped, `error` or `spent` says why."""
+    """Ask the calls of each stage, in order, and return the sender.
+
+    If they stopped, its `error` or `spent` says why.
+    """
     async with Chat(endpoint, job.endpoint) as chat:
         sender = Sender(chat, log, job, on_progress)
         for stage, calls in pipeline.stages():
@@ -145,7 +151,13 @@ def _build_busy_error(out: Path) -> JobError:
 
 
 def _require_same_job(prepared: Prepared, out: Path) -> None:
-    """Raise `JobError` if the folder holds answers that depend on other settings; accept a folder without answers."""
+    """Check that the answers in a folder depend on the same settings.
+
+    A folder without answers is accepted.
+
+    Raises:
+        JobError: if they depend on others.
+    """
     if any((out / "answers").glob("*.jsonl")) and (changed := find_changed_setting(out / JOB, prepared.identity())):
         name = changed.partition(".")[0]
         raise JobError(f"{out} holds answers of other {name}; name another folder with --out")

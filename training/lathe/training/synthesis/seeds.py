@@ -47,7 +47,8 @@ def read_seeds(settings: SeedSettings) -> list[Seed]:
     name = settings.jsonl.name
     if not settings.jsonl.is_file():
         raise JobError(f"there is no file {settings.jsonl}")
-    found: dict[str, Seed] = {}
+
+    distinct: dict[str, Seed] = {}
     lacking: dict[str, list[str]] = {"question": [], "answer": []}
     for record in read_file_records(settings.jsonl):
         texts = {part: _read_text_field(record, getattr(settings, part)) for part in ("question", "answer", "context")}
@@ -56,7 +57,8 @@ def read_seeds(settings: SeedSettings) -> list[Seed]:
             lacking[missing].append(record.place)
         else:
             seed = Seed(record.place, **texts)
-            found.setdefault(seed.key, seed)
+            distinct.setdefault(seed.key, seed)
+
     for part, places in lacking.items():
         if places:
             field = getattr(settings, part)
@@ -64,13 +66,17 @@ def read_seeds(settings: SeedSettings) -> list[Seed]:
                 f"no {field!r} at {name_places(places)}: every seed needs a question and an answer; "
                 f"seeds.{part} names the field"
             )
-    if not found:
+
+    if not distinct:
         raise JobError(f"{name} has no rows: there is nothing to start from")
-    return list(found.values())
+
+    return list(distinct.values())
 
 
 def _read_text_field(record: Record, field: str) -> str:
-    """Return a field of a row, stripped; "" if the field is missing or null.
+    """Return a field of a row, stripped.
+
+    It is "" if the field is missing or null.
 
     Raises:
         JobError: if the field is not a string.

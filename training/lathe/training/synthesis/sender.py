@@ -41,7 +41,10 @@ class Budget:
         self.requests, self.tokens = requests, tokens
 
     def refusal_reason(self, tokens: int) -> str | None:
-        """Return why a request of at most `tokens` tokens may not be sent, or None if it may; nothing is reserved."""
+        """Return why a request of at most `tokens` tokens may not be sent, or None if it may.
+
+        Nothing is reserved.
+        """
         if self.max_requests is not None and self.requests >= self.max_requests:
             return f"the budget of {self.max_requests:,} requests is spent"
         if self.max_tokens is not None and self.tokens + tokens > self.max_tokens:
@@ -103,13 +106,16 @@ class Sender:
         self.failures: Counter[str] = Counter()
         self.unanswered: dict[str, tuple[Call, str]] = {}
         self.in_a_row = 0
+        # An event and no flag, so that workers that wait are woken.
         self.halted = asyncio.Event()
         self.spent: str | None = None
         self.error: JobError | None = None
         self.probed = False
 
     async def ask(self, stage: StageName, calls: Sequence[Call]) -> None:
-        """Send every call that is not settled in the answer log, concurrently, and add the answers to the log.
+        """Send every call that is not settled in the answer log, concurrently.
+
+        The answers are added to the log.
 
         Equal calls are sent once. The first time, a short request to each model checks the endpoint. A call with an
         unusable answer is sent again, up to the job's number of attempts, at a temperature of at least
@@ -119,8 +125,10 @@ class Sender:
         attempts = self.job.limits.attempts
         distinct = {call.key: call for call in calls}.values()
         waiting = [call for call in distinct if not self.log.is_settled(call.key, attempts)]
+
         if waiting and not self.probed:
             await self._probe()
+
         queue, begun, done = iter(waiting), time.monotonic(), 0
 
         async def work() -> None:
@@ -142,7 +150,9 @@ class Sender:
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _probe(self) -> None:
-        """Send a short request to each model; halt the run and set `error` if one fails.
+        """Send a short request to each model, and halt the run if one fails.
+
+        `error` then says why.
 
         A rate limit, a server error or a time-out is ignored, since a retry may help. The requests count towards the
         budget; if it is spent, no more are sent.
@@ -161,7 +171,9 @@ class Sender:
                 return
 
     async def _ask_until_settled(self, call: Call) -> None:
-        """Send a call until the log has a usable answer, or as many unusable ones as allowed; log every answer.
+        """Send a call until the log has a usable answer, or as many unusable ones as allowed.
+
+        Every answer is logged.
 
         After the first attempt the call's temperature is raised to at least `MIN_RETRY_TEMPERATURE`. Returns early if
         the run is halted or the call gets no answer.
@@ -169,11 +181,13 @@ class Sender:
         attempts = self.job.limits.attempts
         while not self.halted.is_set() and not self.log.is_settled(call.key, attempts):
             attempt = len(self.log.attempts(call.key)) + 1
+            # At temperature 0 the model would give the same unusable answer again.
             parameters = _raise_temperature(call.parameters) if attempt > 1 else call.parameters
             begun = time.monotonic()
             answer = await self._send_with_retries(call, parameters)
             if answer is None:
                 return
+
             parsed = parse_answer(answer, call, self.job.stages[call.stage])
             self.log.add(
                 LoggedAnswer(
@@ -197,76 +211,93 @@ class Sender:
             )
 
     async def _send_with_retries(self, call: Call, parameters: dict[str, Any]) -> Answer | None:
-        """Send a call, with pauses and retries; return the answer, usable or not, or None if there is none.
+        """Send a call, with pauses and retries, and return its answer, usable or not.
+
+        Returns None if there is none.
 
         A call that is given up is recorded in `unanswered`, an answer resets `in_a_row`, and a rejected key stops the
         run. None is also returned if the run is halted or over budget.
         """
-        for tried in range(self.job.limits.retries + 1):
+        for retry in range(self.job.limits.retries + 1):
             try:
                 answer = await self._send(call.model, call.prompt, parameters)
             except ChatError as error:
                 if error.status == UNAUTHORIZED:
                     self._fail(f"the endpoint does not take the key: {error}")
                     return None
-                if not error.retryable or tried == self.job.limits.retries:
+                if not error.retryable or retry == self.job.limits.retries:
                     self._give_up(call, error)
                     return None
-                await self._pause(error, tried)
+                await self._pause(error, retry)
             else:
                 if answer is not None:
                     self.in_a_row = 0
                 return answer
+
         return None
 
     async def _send(self, model: str, prompt: str, parameters: dict[str, Any]) -> Answer | None:
-        """Wait for a slot and send one request; return its answer, or None if the run is halted or over budget.
+        """Wait for a slot, send one request, and return its answer.
+
+        Returns None if the run is halted or over budget.
 
         Charges the tokens to budget and rate limits, and counts a failure by its kind.
 
         Raises:
             ChatError: if no answer comes.
         """
-        most = estimate_tokens(prompt) + int(parameters[self.job.endpoint.limit_field])
-        await self._wait_until(self.limiter.reserve_slot(most))
-        if self.halted.is_set() or self._halt_if_over_budget(most):
+        max_tokens = estimate_tokens(prompt) + int(parameters[self.job.endpoint.limit_field])
+        await self._wait_until(self.limiter.reserve_slot(max_tokens))
+        if self.halted.is_set() or self._halt_if_over_budget(max_tokens):
             return None
+
         self.sent += 1
-        self.budget.reserve(most)
+        self.budget.reserve(max_tokens)
         try:
             answer = await self.chat.ask(model, prompt, parameters)
         except ChatError as error:
-            self.budget.settle(most, 0)
+            self.budget.settle(max_tokens, 0)
             self.failures[error.kind] += 1
             raise
+
         used = answer.prompt_tokens + answer.completion_tokens
-        self.budget.settle(most, used)
-        self.limiter.correct_tokens(used - most)
+        self.budget.settle(max_tokens, used)
+        # The slot was reserved for the longest answer allowed: the difference is given back to the rate limit.
+        self.limiter.correct_tokens(used - max_tokens)
+
         return answer
 
-    async def _pause(self, error: ChatError, tried: int) -> None:
-        """Wait before a retry: with exponential backoff and jitter, or as long as the endpoint asks.
+    async def _pause(self, error: ChatError, retry: int) -> None:
+        """Wait before a retry, with exponential backoff and jitter, or as long as the endpoint asks.
 
         If the endpoint asks for a pause, all other requests are held as well; if it asks for more than `MAX_WAIT`, the
         run is stopped instead.
         """
-        seconds = min(MAX_PAUSE, self.job.limits.backoff * 2**tried) * random.uniform(0.5, 1)
+        seconds = min(MAX_PAUSE, self.job.limits.backoff * 2**retry) * random.uniform(0.5, 1)
         if error.retry_after is not None:
             if error.retry_after > MAX_WAIT:
                 self._fail(f"the endpoint asks to wait {error.retry_after / MINUTE:,.0f} minutes ({error})")
                 return
+            # A little more than asked for, and not all at once.
             seconds = error.retry_after + random.uniform(0, 0.1) * self.job.limits.backoff
             self.limiter.hold(seconds)
+
         await self._wait_until(self.limiter.clock() + seconds)
 
     async def _wait_until(self, start: float) -> None:
-        """Wait until `start` on the limiter's clock, and while requests are on hold; return early if halted."""
-        while (left := self.limiter.seconds_until(start)) > 0 and not self.halted.is_set():
+        """Wait until `start` on the limiter's clock, and while requests are on hold.
+
+        Returns early if the run is halted.
+        """
+        while (seconds := self.limiter.seconds_until(start)) > 0 and not self.halted.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.halted.wait(), left)
+                await asyncio.wait_for(self.halted.wait(), seconds)
 
     def _halt_if_over_budget(self, tokens: int) -> bool:
-        """Return whether the budget lacks so many tokens, or a request; if so, halt the run and say why in `spent`."""
+        """Halt the run if the budget lacks so many tokens, or a request.
+
+        Returns whether it does. `spent` then says which.
+        """
         lacking = self.budget.refusal_reason(tokens)
         if lacking is not None:
             self.spent = self.spent or lacking
@@ -274,34 +305,46 @@ class Sender:
         return lacking is not None
 
     def _give_up(self, call: Call, error: ChatError) -> None:
-        """Leave a call for the next run, in `unanswered`; stop the run after `MAX_FAILED_CALLS` such calls in a row.
+        """Leave a call for the next run, in `unanswered`.
+
+        The run stops after `MAX_FAILED_CALLS` such calls in a row.
 
         Calls that failed with one of `PROMPT_STATUSES` do not count, since the prompt may be to blame.
         """
         self.unanswered[call.key] = (call, str(error))
+        # A refused prompt says nothing of the endpoint.
         self.in_a_row += error.status not in PROMPT_STATUSES
         if self.in_a_row >= MAX_FAILED_CALLS:
             self._fail(f"{MAX_FAILED_CALLS} calls in a row were not answered, the last: {error}")
 
     def _fail(self, reason: str) -> None:
-        """Stop the run with a reason; the error says that answers are kept and the run can be resumed."""
+        """Stop the run with a reason.
+
+        The error says that answers are kept and the run can be resumed.
+        """
         self._halt(f"{reason}. What was answered is kept; the same command goes on from there")
 
     def _halt(self, reason: str) -> None:
-        """Halt the run and set `error`, unless it is set; requests under way are still waited for."""
+        """Halt the run and set `error`, unless it is set.
+
+        Requests under way are still waited for.
+        """
         self.error = self.error or JobError(reason)
         self.halted.set()
 
     def _report_progress(self, stage: StageName, done: int, count: int, seconds: float) -> None:
         rate = done / max(seconds, 1e-9)
-        left = (count - done) / rate
-        wait = f"{left / MINUTE:.0f} min" if left >= 2 * MINUTE else f"{left:.0f} s"
+        seconds_left = (count - done) / rate
+        wait = f"{seconds_left / MINUTE:.0f} min" if seconds_left >= 2 * MINUTE else f"{seconds_left:.0f} s"
         fraction = (STAGES.index(stage) + done / count) / len(STAGES)
         self.on_progress(fraction, f"{stage}: {done:,} of {count:,}, {MINUTE * rate:,.0f} a minute, {wait} left")
 
 
 def _raise_temperature(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return request parameters with a temperature of at least `MIN_RETRY_TEMPERATURE`; add none if they have none."""
+    """Return request parameters with a temperature of at least `MIN_RETRY_TEMPERATURE`.
+
+    Parameters without a temperature are returned unchanged.
+    """
     if "temperature" not in parameters:
         return parameters
     return parameters | {"temperature": max(MIN_RETRY_TEMPERATURE, parameters["temperature"])}

@@ -1,4 +1,7 @@
-"""Prompt templates: text files with placeholders such as $name; $$ is a dollar sign."""
+"""Prompt templates: text files with placeholders such as $name.
+
+$$ is a dollar sign.
+"""
 
 import string
 from collections.abc import Mapping
@@ -43,7 +46,10 @@ class Prompt:
         return digest(self.text)[:16]
 
     def fill(self, **values: object) -> str:
-        """Return the prompt with its placeholders replaced by the values; values without a placeholder are ignored."""
+        """Return the prompt with its placeholders replaced by the values.
+
+        Values without a placeholder are ignored.
+        """
         return string.Template(self.text).substitute(values).strip()
 
 
@@ -58,14 +64,19 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
     folder = job.templates.folder or shipped
     if not folder.is_dir():
         raise JobError(f"there is no folder {folder}")
+
     known = [template_file_name(name) for name in STAGES]
-    odd = sorted(path.name for path in folder.glob("*.txt") if path.name not in known)
-    if odd:
-        raise JobError(f"{folder.name} has a template {odd[0]} that nothing asks with; there are {', '.join(known)}")
-    wanted = {"personas": job.personas, "queries": job.queries}
+    unknown = sorted(path.name for path in folder.glob("*.txt") if path.name not in known)
+    if unknown:
+        raise JobError(
+            f"{folder.name} has a template {unknown[0]} that nothing asks with; there are {', '.join(known)}"
+        )
+
+    items = {"personas": job.personas, "queries": job.queries}
     paths = {name: folder / template_file_name(name) for name in STAGES}
-    found = {name: path if path.is_file() else shipped / path.name for name, path in paths.items()}
-    return {name: _read_template(path, name, wanted.get(name, 1)) for name, path in found.items()}
+    existing = {name: path if path.is_file() else shipped / path.name for name, path in paths.items()}
+
+    return {name: _read_template(path, name, items.get(name, 1)) for name, path in existing.items()}
 
 
 def _read_template(path: Path, name: StageName, count: int) -> Prompt:
@@ -83,21 +94,26 @@ def _read_template(path: Path, name: StageName, count: int) -> Prompt:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise JobError(f"the template {path.name} is not UTF-8: {error}") from error
+
     template = string.Template(text)
     if not template.is_valid():
         raise JobError(f"the template {path.name} has a $ that names nothing; write $$ for a dollar sign")
+
+    # A template for several items must say how many.
     needed = (*REQUIRED[name], *(("count",) if count > 1 else ()))
-    found, fillable = template.get_identifiers(), ALLOWED[name]
+    placeholders, fillable = template.get_identifiers(), ALLOWED[name]
     for placeholder in needed:
-        if placeholder not in found:
+        if placeholder not in placeholders:
             raise JobError(f"the template {path.name} lacks its placeholder ${placeholder}")
-    for placeholder in found:
+
+    for placeholder in placeholders:
         if placeholder not in fillable:
-            there = ", ".join(f"${one}" for one in fillable)
+            allowed = ", ".join(f"${known}" for known in fillable)
             raise JobError(
-                f"the template {path.name} has an unknown placeholder ${placeholder}; there are {there}, and $$ is a "
+                f"the template {path.name} has an unknown placeholder ${placeholder}; there are {allowed}, and $$ is a "
                 "dollar sign"
             )
+
     return Prompt(text)
 
 
@@ -112,11 +128,13 @@ def write_templates(folder: Path) -> list[Path]:
     Raises:
         JobError: if one of the files exists already; then nothing is copied.
     """
-    places = [folder / template_file_name(name) for name in STAGES]
-    taken = next((place for place in places if place.exists()), None)
-    if taken is not None:
-        raise JobError(f"{taken} exists already; templates are never overwritten")
+    paths = [folder / template_file_name(name) for name in STAGES]
+    existing = next((path for path in paths if path.exists()), None)
+    if existing is not None:
+        raise JobError(f"{existing} exists already; templates are never overwritten")
+
     folder.mkdir(parents=True, exist_ok=True)
-    for place in places:
-        place.write_bytes((FULL / place.name).read_bytes())
-    return places
+    for path in paths:
+        path.write_bytes((FULL / path.name).read_bytes())
+
+    return paths

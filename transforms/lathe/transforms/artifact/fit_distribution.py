@@ -86,14 +86,18 @@ class FitDistribution:
         moments = _sampled_moments(rows)
         if earlier is not None:
             moments.merge(earlier.gaussian.to_moments(earlier.count))
+
         gaussian = Gaussian.fit(moments)
         standardized = gaussian.standardize(heldout)
         scores = gaussian.score(standardized)
         low, high = np.quantile(vector_norms(heldout), NORM_LEVELS).tolist()
+        # Squared distances from the mean in units of σ: the share outside the subspace is the same in any unit.
         energy = float(np.vecdot(standardized, standardized).sum(dtype=np.float64))
         outside = None
+
         if retained is not None:
             outside = float(retained.energy_outside(standardized).sum()) / energy if energy else 0.0
+
         weights = np.full(len(scores), 1 / len(scores))
         if earlier is not None:
             # The count after the merge is that of all rows. Of the earlier scores only the percentiles are known,
@@ -104,19 +108,22 @@ class FitDistribution:
             low, high = min(low, earlier.norms[0]), max(high, earlier.norms[1])
             if outside is not None and earlier.outside is not None:
                 outside = (1 - old) * outside + old * earlier.outside
-        found = _weighted_percentiles(scores, weights).astype(np.float32)
-        return cls(moments.count, len(heldout), gaussian, found, (low, high), outside)
+
+        score_percentiles = _weighted_percentiles(scores, weights).astype(np.float32)
+        return cls(moments.count, len(heldout), gaussian, score_percentiles, (low, high), outside)
 
     def quantile_ranks(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Estimate the fraction of held-out rows with a lower score, `(n,)` in [0, 1], for each score; ties count half.
+        """Estimate for each score the fraction of held-out rows with a lower one, `(n,)` in [0, 1].
+
+        Ties count half.
 
         Interpolated linearly between the stored percentiles.
         """
         # Among equal percentiles `np.interp` takes the upper level; mirrored, it takes the lower one.
         below = np.interp(scores, self.scores, LEVELS)
         above = np.interp(-scores, -self.scores[::-1], LEVELS)
-        found: NDArray[np.float64] = (below + 1 - above) / 2
-        return found
+        ranks: NDArray[np.float64] = (below + 1 - above) / 2
+        return ranks
 
     def outlier_norms(self, norms: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
         """Return a mask `(n,)`, True for norms that are NaN or outside the 0.001–0.999 quantiles of held-out norms.
@@ -125,8 +132,8 @@ class FitDistribution:
         """
         low, high = self.norms
         # Negated, because comparisons with NaN are False and NaN must count as outside.
-        found: NDArray[np.bool_] = ~((norms >= low * (1 - NORM_MARGIN)) & (norms <= high * (1 + NORM_MARGIN)))
-        return found
+        is_outlier: NDArray[np.bool_] = ~((norms >= low * (1 - NORM_MARGIN)) & (norms <= high * (1 + NORM_MARGIN)))
+        return is_outlier
 
     @cached_property
     def payload(self) -> bytes:
@@ -162,6 +169,7 @@ class FitDistribution:
         described = read_manifest(path).get("reference")
         if described is None:
             raise ArtifactError("it was saved without the distribution of its rows: fit it again to store one")
+
         try:
             return cls.from_bytes(read_plain_file(path / DISTRIBUTION), described)
         # ArtifactError is a ValueError, which the last clause would wrap in a second message.
@@ -181,18 +189,23 @@ class FitDistribution:
         """
         if hashlib.sha256(payload).hexdigest() != described["sha256"]:
             raise ArtifactError("the distribution of its rows was truncated or altered: the SHA-256 does not match")
+
         arrays = {name: tensor.numpy() for name, tensor in load(payload).items()}
         gaussian = Gaussian(arrays["mean"], arrays["directions"], arrays["variances"])
         low, high = described["norms"]
         count, heldout, outside = (described[name] for name in ("count", "heldout", "outside"))
-        found = cls(count, heldout, gaussian, arrays["scores"], (low, high), outside)
-        found._require_plausible()
-        return found
+        restored = cls(count, heldout, gaussian, arrays["scores"], (low, high), outside)
+        restored._require_plausible()
+
+        return restored
 
     def _require_plausible(self) -> None:
-        """Raise `ArtifactError` unless shapes and entries are such as `measure` gives.
+        """Check that shapes and entries are such as `measure` gives.
 
         A file from somebody else has the right digest, and may hold anything.
+
+        Raises:
+            ArtifactError: if they are not.
         """
         mean, directions, variances = self.gaussian.mean, self.gaussian.directions, self.gaussian.variances
         r, d = directions.shape if directions.ndim == 2 else (0, 0)
@@ -203,6 +216,7 @@ class FitDistribution:
             raise ArtifactError("the distribution of its rows is not finite, or has a variance of 0 or less")
         if (np.diff(self.scores) < 0).any():
             raise ArtifactError("the distribution of its rows has percentiles that are not in order")
+
         numbers = [*self.norms, *([] if self.outside is None else [self.outside])]
         counts = [self.count, self.heldout]
         if not all(type(number) in (int, float) and number >= 0 for number in numbers) or not all(
@@ -212,7 +226,9 @@ class FitDistribution:
 
 
 def _sampled_moments(rows: Vectors) -> Moments:
-    """Estimate the moments of rows `(n, d)` from up to `MAX_ROWS` evenly spaced ones; scale count and scatter to n.
+    """Estimate the moments of rows `(n, d)` from up to `MAX_ROWS` evenly spaced ones.
+
+    Count and scatter are scaled to n rows.
 
     Third and fourth moments are not scaled.
     """
@@ -220,8 +236,10 @@ def _sampled_moments(rows: Vectors) -> Moments:
     # Evenly spaced, because the first rows of an ordered corpus would describe only its beginning.
     chosen = np.linspace(0, total - 1, min(total, MAX_ROWS)).astype(int)
     moments = Moments()
+
     for start in range(0, len(chosen), BLOCK_ROWS):
         moments.update(rows[chosen[start : start + BLOCK_ROWS]])
+
     # As if all n rows had been read, so that a later merge weights these rows by their true number.
     moments.scatter *= total / moments.count
     moments.count = total
@@ -233,12 +251,15 @@ def _weighted_percentiles(values: NDArray[np.float64], weights: NDArray[np.float
     order = np.argsort(values, kind="stable")
     # Each value stands at the middle of its own weight, so that the percentiles of −x mirror those of x.
     passed = np.cumsum(weights[order]) - weights[order] / 2
-    found: NDArray[np.float64] = np.interp(LEVELS * weights.sum(), passed, values[order])
-    return found
+    interpolated: NDArray[np.float64] = np.interp(LEVELS * weights.sum(), passed, values[order])
+    return interpolated
 
 
 def vector_norms(rows: FloatArray) -> NDArray[np.floating[Any]]:
-    """Return the L2 norms `(n,)` of rows `(n, d)` in their own dtype; overflow becomes inf."""
+    """Return the L2 norms `(n,)` of rows `(n, d)` in their own dtype.
+
+    Overflow becomes inf.
+    """
     with np.errstate(over="ignore"):
-        found: NDArray[np.floating[Any]] = np.sqrt(np.vecdot(rows, rows))
-    return found
+        norms: NDArray[np.floating[Any]] = np.sqrt(np.vecdot(rows, rows))
+    return norms

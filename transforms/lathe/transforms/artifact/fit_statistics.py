@@ -13,7 +13,9 @@ from lathe.transforms.statistics import Moments
 
 @dataclass(frozen=True)
 class FitStatistics:
-    """Moments and distribution of the rows that a chain was fitted on, to store with the chain; empty by default.
+    """Moments and distribution of the rows that a chain was fitted on, to store with the chain.
+
+    Both are empty by default.
 
     Attributes:
         moments: moments by refit stage, which allow adding rows later (`lathe.transforms.incremental`).

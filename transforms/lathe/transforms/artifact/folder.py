@@ -1,4 +1,4 @@
-"""Write and read the artifact folder of a saved chain; reading verifies digests.
+"""Writing and reading of the artifact folder of a saved chain, whose digests are verified.
 
 name/
 ├── manifest.json       schema, steps, dimensions, SHA-256 of the tensors and of the manifest itself,
@@ -70,7 +70,9 @@ fields belong to the caller.
 def write_artifact(
     path: Path, manifest: Manifest, tensors: "Mapping[str, Tensor]", distribution: bytes | None = None
 ) -> Manifest:
-    """Write a new artifact folder atomically, and return the manifest with schema version and digests added.
+    """Write a new artifact folder atomically.
+
+    Returns the manifest with schema version and digests added.
 
     Missing parent folders are created; an existing artifact is never overwritten.
 
@@ -93,11 +95,13 @@ def write_artifact(
     # Beside the final name, because a rename is atomic only within a file system; random, as writers may compete.
     staging = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     make_root(path.parent)
+
     try:
         make_folder(staging)
         write_synced(staging / TENSORS, payload)
         if distribution is not None:
             write_synced(staging / DISTRIBUTION, distribution)
+
         write_synced(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
         # A check before the rename would race with other writers; the rename itself fails on a folder that holds files.
         try:
@@ -108,13 +112,16 @@ def write_artifact(
             raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
     # The rename is an entry of the parent folder, and survives a power cut only once that is synced.
     sync_folder(path.parent)
     return manifest
 
 
 def read_file(path: Path, name: str, root: Path | None = None, max_bytes: int | None = None) -> bytes:
-    """Return the bytes of the file `path/name`; links must stay below `root` if it is given, else lead anywhere.
+    """Return the bytes of the file `path/name`.
+
+    Links must stay below `root` if it is given, else they may lead anywhere.
 
     Args:
         path: path of the artifact folder.
@@ -136,7 +143,9 @@ def display_name(path: Path) -> str:
 
 
 def read_manifest(path: Path, root: Path | None = None) -> Manifest:
-    """Read the manifest of the artifact folder `path`; verify its schema version, digest and field types.
+    """Read the manifest of an artifact folder, and verify it.
+
+    Checked are schema version, digest and field types.
 
     `root` is as in `read_file`.
 
@@ -155,6 +164,7 @@ def read_manifest(path: Path, root: Path | None = None) -> Manifest:
         raise ArtifactError(f"the manifest of {name} cannot be read: {error} is missing") from error
     except ValueError as error:
         raise ArtifactError(f"the manifest of {name} cannot be read: {error!r}") from error
+
     # The version comes before the digest: a newer manifest should ask for an upgrade, not look altered.
     if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
         raise ArtifactError(
@@ -162,22 +172,27 @@ def read_manifest(path: Path, root: Path | None = None) -> Manifest:
         )
     if digest != manifest_digest(manifest):
         raise ArtifactError(f"the manifest of {name} was altered: its SHA-256 does not match")
+
     require_field_types(path, manifest, FIELD_TYPES)
     for step in manifest.get("steps") or ():
         if not isinstance(step, dict) or not isinstance(step.get("kind"), str):
             raise ArtifactError(
                 f"the manifest of {name} cannot be read: a step is an object with a kind, not {step!r:.80}"
             )
+
     return manifest
 
 
 def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type]) -> None:
-    """Raise `ArtifactError` if a manifest field has another type than in `types`; it may be missing or null.
+    """Check the types of manifest fields, which may be missing or null.
 
     Args:
         path: path of the artifact folder, for the message.
         manifest: content of the manifest.
         types: required type by field.
+
+    Raises:
+        ArtifactError: if a field has another type.
     """
     for field, expected in types.items():
         if not isinstance(manifest.get(field), expected | None):
@@ -187,7 +202,7 @@ def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type
 
 
 def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict[str, Tensor]]":
-    """Read the manifest and the tensors by name from the artifact folder `path`, and verify their digests.
+    """Read the manifest and the tensors by name from an artifact folder, and verify their digests.
 
     `root` is as in `read_file`.
 
@@ -205,7 +220,9 @@ def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict
 
 
 def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Manifest, bytes]:
-    """Read the manifest and the bytes of chain.safetensors from the artifact folder `path`; verify their digests.
+    """Read the manifest and the bytes of chain.safetensors from an artifact folder.
+
+    The digests are verified.
 
     `root` is as in `read_file`.
 
@@ -217,21 +234,24 @@ def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Mani
         payload = read_file(path, TENSORS, root)
     except OSError as error:
         raise ArtifactError(f"{TENSORS} of {display_name(path)} cannot be read: {error.strerror}") from error
+
     # The bytes that are hashed are the ones returned: the file is not read again, so it cannot change in between.
     if hashlib.sha256(payload).hexdigest() != manifest.get("tensors_sha256"):
         raise ArtifactError(
             f"the tensors of {display_name(path)} were truncated or altered: their SHA-256 does not match"
         )
+
     header = int.from_bytes(payload[:HEADER_LENGTH_BYTES], "little")
     if header > MAX_HEADER_BYTES:
         raise ArtifactError(
             f"the tensors of {display_name(path)} have a header of {header} bytes; at most {MAX_HEADER_BYTES} are read"
         )
+
     return manifest, payload
 
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
     """Return the SHA-256 hex digest of a manifest as canonical JSON, leaving out its field `manifest_sha256`."""
     # Of the parsed fields, sorted and without spaces, so that reformatting the file does not count as altering it.
-    rest = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    digested = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
+    return hashlib.sha256(json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

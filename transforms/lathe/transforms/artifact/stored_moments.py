@@ -26,49 +26,59 @@ def moments_to_tensors(moments: Mapping[int, Moments]) -> dict[str, Tensor]:
     """Return the moments of all refit stages as one dict of tensors named `moments.<stage>.<array>`."""
     return {
         f"{MOMENTS_PREFIX}{stage}.{name}": torch.from_numpy(np.ascontiguousarray(array))
-        for stage, of_stage in moments.items()
-        for name, array in of_stage.arrays().items()
+        for stage, stage_moments in moments.items()
+        for name, array in stage_moments.arrays().items()
     }
 
 
 def describe_moments(moments: Mapping[int, Moments]) -> dict[str, Any]:
-    """Return the manifest field `moments`: row count, and dimensions and row kind by stage; {} without moments."""
+    """Return the manifest field `moments` with the row count, and dimensions and row kind by stage.
+
+    The result is empty without moments.
+    """
     if not moments:
         return {}
+
     stages = {
-        str(stage): {"dimensions": of_stage.dimensions, "rows": "unit" if stage else "as they come"}
-        for stage, of_stage in moments.items()
+        str(stage): {"dimensions": stage_moments.dimensions, "rows": "unit" if stage else "as they come"}
+        for stage, stage_moments in moments.items()
     }
     # The moments of every stage are of the same rows, so one count holds for all.
     return {"moments": {"count": next(iter(moments.values())).count, "stages": stages}}
 
 
 def load_moments(path: Path) -> dict[int, Moments]:
-    """Load the moments by refit stage from the artifact folder `path`; an empty dict if none were stored.
+    """Load the moments by refit stage from the artifact folder `path`.
+
+    The dict is empty if none were stored.
 
     Raises:
         ArtifactError: if the artifact is damaged, or the moments are not what its manifest says.
     """
     manifest, tensors = read_artifact(path)
-    found = {}
+    by_stage = {}
     try:
         declared = manifest.get("moments", {"stages": {}})
-        for stage, of_stage in declared["stages"].items():
+        for stage, stage_fields in declared["stages"].items():
             # The dot at the end keeps stage 1 apart from stages 10 to 19.
             prefix = f"{MOMENTS_PREFIX}{stage}."
             arrays = {n.removeprefix(prefix): t.numpy() for n, t in tensors.items() if n.startswith(prefix)}
             moments = Moments.from_arrays(arrays)
-            _require_plausible(moments, declared["count"], of_stage["dimensions"])
-            found[int(stage)] = moments
+            _require_plausible(moments, declared["count"], stage_fields["dimensions"])
+            by_stage[int(stage)] = moments
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError(f"the moments of {display_name(path)} cannot be used: {error}") from error
-    return found
+
+    return by_stage
 
 
 def _require_plausible(moments: Moments, count: int, dimensions: int) -> None:
-    """Raise `ArtifactError` unless moments have this row count and these dimensions, and are finite and consistent.
+    """Check that moments have this row count and these dimensions, and are finite and consistent.
 
     The scatter must be symmetric with a nonnegative diagonal.
+
+    Raises:
+        ArtifactError: if they are not.
     """
     shapes = (moments.mean.shape, moments.third.shape, moments.scatter.shape)
     if moments.count != count or shapes != ((dimensions,), (dimensions,), (dimensions, dimensions)):

@@ -40,11 +40,16 @@ class Checkpoint:
         return place if isinstance(place, Checkpoint) else cls(Path(place))
 
     def in_folder(self, name: str) -> "Checkpoint":
-        """Return a copy whose path is `path / name`: `path` is taken as a folder; the other settings stay the same."""
+        """Return a copy whose path is `path / name`, with `path` taken as a folder.
+
+        The other settings stay the same.
+        """
         return replace(self, path=self.path / name)
 
     def pause_after(self, took: float) -> float:
-        """Return how many seconds to wait before the next write: `took / share`, but at least `seconds`.
+        """Return how many seconds to wait before the next write.
+
+        They are `took / share`, but at least `seconds`.
 
         Args:
             took: how many seconds the last write took.
@@ -52,7 +57,10 @@ class Checkpoint:
         return max(self.seconds, took / self.share)
 
     def load(self) -> dict[str, Tensor] | None:
-        """Read the saved tensors by name; return None if the file is missing, unreadable, or has another key."""
+        """Read the saved tensors by name.
+
+        The result is None if the file is missing, unreadable, or has another key.
+        """
         try:
             with safe_open(self.path, "pt") as file:
                 if (file.metadata() or {}).get("key") != self.key:

@@ -1,4 +1,7 @@
-"""`Map`: a row-wise function of vectors that can be applied and perhaps inverted; `Transform` adds fitting."""
+"""Base class of row-wise functions of vectors that can be applied and perhaps inverted.
+
+`Transform` adds fitting.
+"""
 
 import inspect
 from collections.abc import Iterator
@@ -41,7 +44,10 @@ class Map(nn.Module):
     # Every buffer passes one of the next two methods: those of a fit, of an artifact, of folding, of an inverse. `.to`
     # and copies keep the layout. So what is saved, or sent to another process, computes the same bits there.
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; a tensor assigned to a buffer is first copied to the standard memory layout if needed."""
+        """Set an attribute.
+
+        A tensor assigned to a buffer is first copied to the standard memory layout if needed.
+        """
         if isinstance(value, Tensor) and name in self.__dict__.get("_buffers", ()):
             value = standardize_layout(value)
         super().__setattr__(name, value)
@@ -51,7 +57,10 @@ class Map(nn.Module):
         super().register_buffer(name, None if tensor is None else standardize_layout(tensor), persistent)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows `(n, d)` to outputs `(n, k)`, each row by itself and without side effects; subclasses define it."""
+        """Map rows `(n, d)` to outputs `(n, k)`, each row by itself and without side effects.
+
+        Subclasses define it.
+        """
         raise TypeError(f"{type(self).__name__} must define forward")
 
     @overload
@@ -59,7 +68,9 @@ class Map(nn.Module):
     @overload
     def transform(self, rows: Any) -> NDArray[Any]: ...
     def transform(self, rows: Any) -> Any:
-        """Apply the map to rows `(n, d)`: return a tensor on the same device for a tensor, a NumPy array otherwise.
+        """Apply the map to rows `(n, d)`.
+
+        The result is a tensor on the same device for a tensor, a NumPy array otherwise.
 
         Raises:
             NotFittedError: before `fit`.
@@ -68,14 +79,19 @@ class Map(nn.Module):
         return apply(self, rows)
 
     def primitives(self) -> "list[Map]":
-        """Return this map as a list of simpler maps to apply in order, used to fold chains; by default itself alone.
+        """Return this map as a list of simpler maps to apply in order, used to fold chains.
+
+        By default it is this map alone.
 
         The simpler maps are affine maps, column selections and normalizations.
         """
         return [self]
 
     def query_map(self) -> "Map":
-        """Return the map of queries, whose outputs search those of this map; by default this map itself."""
+        """Return the map of queries, whose outputs search those of this map.
+
+        By default it is this map itself.
+        """
         return self
 
     def on_side(self, side: Side) -> "Map":
@@ -88,11 +104,17 @@ class Map(nn.Module):
         return "none"
 
     def inverse(self) -> "Map":
-        """Return the map from outputs back to inputs; raise `StepError` unless a subclass defines one."""
+        """Return the map from outputs back to inputs.
+
+        Raises:
+            StepError: unless a subclass defines one.
+        """
         raise StepError(f"{self.kind} cannot be inverted")
 
     def inverse_transform(self, rows: Any) -> Any:
-        """Map outputs `(n, k)` back to inputs `(n, d)` by `inverse`; a tensor for a tensor, else a NumPy array.
+        """Map outputs `(n, k)` back to inputs `(n, d)` by `inverse`.
+
+        The result is a tensor for a tensor, else a NumPy array.
 
         How well inputs are recovered is told by `inverse_kind`.
 
@@ -108,7 +130,10 @@ class Map(nn.Module):
         return apply(self.inverse(), rows)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Yield the buffers; torch's search for modules inside, which few maps have, takes longer than many a map."""
+        """Yield the buffers.
+
+        torch's search for modules inside, which few maps have, takes longer than many a map.
+        """
         if self._modules:
             return super().buffers(recurse)
         return (buffer for buffer in self._buffers.values() if buffer is not None)
@@ -120,12 +145,17 @@ class Map(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Device of the first buffer, on which the map is fitted and applied; the CPU for a map without buffers."""
+        """Device of the first buffer, on which the map is fitted and applied.
+
+        It is the CPU for a map without buffers.
+        """
         return next((buffer.device for buffer in self.buffers()), torch.device("cpu"))
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of input dimensions, d; None if the map takes any number or is not fitted.
+        """Number of input dimensions, d.
+
+        None if the map takes any number or is not fitted.
 
         By default the last axis of the first buffer that is neither empty nor a scalar.
         """
@@ -133,10 +163,18 @@ class Map(nn.Module):
         return next((b.shape[-1] for b in self.buffers() if b.ndim and b.numel()), None)
 
     def check_parameters(self) -> None:
-        """Raise `StepError` if a parameter has the wrong type or is out of range; by default do nothing."""
+        """Check that parameters have the right types and ranges.
+
+        By default nothing is checked.
+
+        Raises:
+            StepError: if one has not.
+        """
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions, rank) of the outputs, given that of the inputs; subclasses define it.
+        """Return the signature (dimensions, rank) of the outputs, given that of the inputs.
+
+        Subclasses define it.
 
         Raises:
             StepError: if this map cannot follow such inputs.
@@ -144,7 +182,9 @@ class Map(nn.Module):
         raise TypeError(f"{type(self).__name__} must define output_signature")
 
     def infer_signature(self, inputs: Signature, refit: bool = False) -> Signature:
-        """Check the parameters and that this map accepts such inputs, then return the signature of the outputs.
+        """Check that this map accepts such inputs, and return the signature of the outputs.
+
+        The parameters are checked too.
 
         Args:
             inputs: signature of the inputs.
@@ -156,24 +196,26 @@ class Map(nn.Module):
         self.check_parameters()
         if inputs.codes is not None:
             raise StepError(f"{inputs.codes} outputs codes, which {self.kind} cannot follow: quantize once, at the end")
+
         fitted_on = None if refit else self.input_dimensions
         if fitted_on is not None and inputs.dimensions not in (None, fitted_on):
             raise StepError(
                 f"{self.kind} was fitted on vectors of {fitted_on} dimensions and cannot follow vectors "
                 f"of {inputs.dimensions}"
             )
+
         return self.output_signature(inputs if fitted_on is None else replace(inputs, dimensions=fitted_on))
 
     def spec(self) -> Spec:
         """Return the kind and the `__init__` parameters as a JSON-serializable dict, without the fitted buffers."""
         # Parameters that are buffers, such as the weight of `Affine`, are tensors and have no JSON.
-        given = {name: getattr(self, name) for name in parameter_names(type(self)) if name not in self._buffers}
-        return {"kind": self.kind} | given
+        parameters = {name: getattr(self, name) for name in parameter_names(type(self)) if name not in self._buffers}
+        return {"kind": self.kind} | parameters
 
     def extra_repr(self) -> str:
         """Return `name=value` of each parameter, and "not fitted" unless the map is fitted, for `repr`."""
-        given = ", ".join(f"{name}={value!r}" for name, value in self.spec().items() if name != "kind")
-        return given if self.fitted else f"{given}, not fitted".removeprefix(", ")
+        parameters = ", ".join(f"{name}={value!r}" for name, value in self.spec().items() if name != "kind")
+        return parameters if self.fitted else f"{parameters}, not fitted".removeprefix(", ")
 
 
 class FittedMap(Protocol):
@@ -185,17 +227,22 @@ class FittedMap(Protocol):
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of input dimensions; None for any."""
+        """Number of input dimensions, or None for any."""
 
     def buffers(self) -> Iterator[Tensor]:
         """Yield the buffers, which hold the fitted state."""
 
     def __call__(self, x: Tensor, **keywords: Any) -> Any:
-        """Map rows `(n, d)`; keywords as the map takes them."""
+        """Map rows `(n, d)`.
+
+        Keywords are those that the map takes.
+        """
 
 
 def apply(module: FittedMap, rows: Any, **keywords: Any) -> Any:
-    """Apply a fitted map to rows without recording gradients; return a tensor for a tensor, else a NumPy array.
+    """Apply a fitted map to rows without recording gradients.
+
+    Returns a tensor for a tensor, else a NumPy array.
 
     The computation uses the dtype and device of the map; a resulting tensor is moved back to the device of `rows`.
 
@@ -210,20 +257,27 @@ def apply(module: FittedMap, rows: Any, **keywords: Any) -> Any:
     """
     if not module.fitted:
         raise NotFittedError(f"{type(module).__name__} must be fitted before it is applied")
+
     tensor = as_tensor(rows, like=_like_tensor(module, rows))
-    wanted = module.input_dimensions
-    if tensor.ndim == 0 or (wanted is not None and tensor.shape[-1] != wanted):
-        raise InputError(f"vectors must have {wanted} dimensions, got the shape {tuple(tensor.shape)}")
+    expected = module.input_dimensions
+    if tensor.ndim == 0 or (expected is not None and tensor.shape[-1] != expected):
+        raise InputError(f"vectors must have {expected} dimensions, got the shape {tuple(tensor.shape)}")
+
     with torch.no_grad():
         result: Tensor = module(tensor, **keywords)
+
     # Codes cannot represent NaN and inf. A finite sum has only finite terms; it costs a fifth of the full check.
     if not result.is_floating_point() and not tensor.sum().isfinite() and not torch.isfinite(tensor).all():
         raise InputError("vectors that hold NaN or inf have no codes")
+
     return result.to(rows.device) if isinstance(rows, Tensor) else result.cpu().numpy()
 
 
 def parameter_names(cls: type[nn.Module]) -> list[str]:
-    """List the parameter names of a class's `__init__`, without `self`; empty if it only inherits `nn.Module`'s."""
+    """List the parameter names of a class's `__init__`, without `self`.
+
+    The list is empty if the class only inherits `nn.Module`'s.
+    """
     if cls.__init__ is nn.Module.__init__:
         return []
     return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]

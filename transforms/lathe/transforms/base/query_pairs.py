@@ -1,4 +1,4 @@
-"""Queries and the documents that are relevant to them: what a map of queries is learned from and measured on."""
+"""Queries and the documents that are relevant to them, which maps of queries are learned from and measured on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -42,23 +42,27 @@ class QueryPairs:
                 raise InputError(f"the {name} of pairs must be a matrix, got the shape {vectors.shape}")
             if not np.isfinite(vectors).all():
                 raise InputError(f"the {name} of pairs hold NaN or inf")
+
         relevant = np.asarray(self.relevant)
         if relevant.ndim != 2 or relevant.shape[1] != 2 or not np.issubdtype(relevant.dtype, np.integer):
             raise InputError(
                 f"pairs are two columns of row numbers, query and document, got {relevant.dtype} {relevant.shape}"
             )
+
         for column, (name, count) in enumerate((("query", len(self.queries)), ("document", len(self.documents)))):
             wrong = relevant[(relevant[:, column] < 0) | (relevant[:, column] >= count), column]
             if len(wrong):
                 raise InputError(f"a pair names {name} {wrong[0]}; there are {count}, counted from 0")
+
+        # A repeated pair would count twice in nDCG.
         distinct, counts = np.unique(relevant, axis=0, return_counts=True)
         if len(distinct) < len(relevant):
             query, document = distinct[counts > 1][0]
             raise InputError(
                 f"{len(relevant) - len(distinct)} pairs repeat, such as query {query}, document {document}"
             )
-        if lonely := len(self.queries) - len(np.unique(relevant[:, 0])):
-            raise InputError(f"{lonely} queries of the pairs have no relevant document")
+        if unanswered := len(self.queries) - len(np.unique(relevant[:, 0])):
+            raise InputError(f"{unanswered} queries of the pairs have no relevant document")
 
     def __len__(self) -> int:
         """Return the number of queries."""
@@ -70,10 +74,13 @@ class QueryPairs:
         Args:
             rows: distinct rows of queries, `(k,)`.
         """
-        places = np.full(len(self.queries), -1)
-        places[rows] = np.arange(len(rows))
-        kept = self.relevant[places[self.relevant[:, 0]] >= 0]
-        return replace(self, queries=self.queries[rows], relevant=np.stack([places[kept[:, 0]], kept[:, 1]], axis=1))
+        # new_rows[old row] is the row among the selected queries, −1 for the others.
+        new_rows = np.full(len(self.queries), -1)
+        new_rows[rows] = np.arange(len(rows))
+        retained = self.relevant[new_rows[self.relevant[:, 0]] >= 0]
+        return replace(
+            self, queries=self.queries[rows], relevant=np.stack([new_rows[retained[:, 0]], retained[:, 1]], axis=1)
+        )
 
     def map(
         self, queries: Callable[[FloatArray], FloatArray], documents: Callable[[FloatArray], FloatArray]
@@ -83,7 +90,9 @@ class QueryPairs:
 
 
 def measure_relevance(pairs: QueryPairs, k: int = 10) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return nDCG@k and recall@k of each query, `(n,)` each, when it searches all documents by inner product.
+    """Return nDCG@k and recall@k of each query, `(n,)` each.
+
+    Every query searches all documents by inner product.
 
     Relevance is binary. nDCG@k is the sum of 1/log₂(rank + 1) over relevant documents up to rank k, divided by the
     largest that is possible; recall@k is their share of all that are relevant, or of k if more are.
@@ -91,18 +100,22 @@ def measure_relevance(pairs: QueryPairs, k: int = 10) -> tuple[NDArray[np.float6
     n, m = len(pairs.queries), len(pairs.documents)
     documents = torch.from_numpy(np.ascontiguousarray(pairs.documents, np.float32))
     counts = np.bincount(pairs.relevant[:, 0], minlength=n)
+    # A pair of query and document as one integer, so that one sorted search finds all hits of a block.
     keys = np.sort(pairs.relevant[:, 0] * m + pairs.relevant[:, 1])
     discounts = 1 / np.log2(np.arange(2, k + 2))
     ideal = np.concatenate([[0.0], np.cumsum(discounts)])
     ndcg, recall = np.empty(n), np.empty(n)
     step = max(1, BLOCK_SCORES // m)
+
     for start in range(0, n, step):
         rows = slice(start, start + step)
-        asked = torch.from_numpy(np.ascontiguousarray(pairs.queries[rows], np.float32))
-        found = (asked @ documents.T).topk(min(k, m), dim=1).indices.numpy()
-        wanted = np.arange(start, start + len(asked))[:, None] * m + found
-        hits = keys[np.searchsorted(keys, wanted).clip(max=len(keys) - 1)] == wanted
+        queries = torch.from_numpy(np.ascontiguousarray(pairs.queries[rows], np.float32))
+        ranked = (queries @ documents.T).topk(min(k, m), dim=1).indices.numpy()
+        found_keys = np.arange(start, start + len(queries))[:, None] * m + ranked
+        hits = keys[np.searchsorted(keys, found_keys).clip(max=len(keys) - 1)] == found_keys
+        # A query with more than k relevant documents can find k of them at most.
         best = np.minimum(counts[rows], k)
         ndcg[rows] = (hits * discounts[: hits.shape[1]]).sum(axis=1) / ideal[best]
         recall[rows] = hits.sum(axis=1) / best
+
     return ndcg, recall

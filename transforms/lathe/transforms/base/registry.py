@@ -19,7 +19,11 @@ class Registry(Mapping[str, type[Transform]]):
     """
 
     def __getitem__(self, kind: str) -> type[Transform]:
-        """Return the class of a kind, importing its module if needed; raise `KeyError` for an unknown kind."""
+        """Return the class of a kind, importing its module if needed.
+
+        Raises:
+            KeyError: for an unknown kind.
+        """
         if kind not in Transform.defined and kind in KINDS:
             # The import alone fills `Transform.defined`: a subclass registers itself when it is defined.
             importlib.import_module(KINDS[kind])
@@ -39,16 +43,20 @@ TRANSFORMS = Registry()
 
 
 def build_transform(spec: Mapping[str, Any]) -> Transform:
-    """Build an unfitted transform from a spec such as `{"kind": "pca", "dimensions": 128}`, and check its parameters.
+    """Build an unfitted transform from a spec, and check its parameters.
+
+    A spec is such as `{"kind": "pca", "dimensions": 128}`.
 
     Raises:
         StepError: for an unknown kind or parameter, or a value out of range.
     """
     if not isinstance(spec, Mapping):
         raise StepError(f"a step is an object such as {{'kind': 'r2'}}, got {spec!r}")
+
     kind = spec.get("kind")
     if not isinstance(kind, str) or kind not in TRANSFORMS:
         raise StepError(f"unknown kind of step {kind!r}; {suggest(str(kind), TRANSFORMS)}")
+
     cls = TRANSFORMS[kind]
     known = parameter_names(cls)
     parameters = {name: value for name, value in spec.items() if name != "kind"}
@@ -60,11 +68,12 @@ def build_transform(spec: Mapping[str, Any]) -> Transform:
         raise StepError(f"{kind} has no parameter {', '.join(map(repr, unknown))}; {advice}")
     if missing := [name for name in _required_parameters(cls) if name not in parameters]:
         raise StepError(f"{kind} needs {', '.join(missing)}, as in {kind}:128")
+
     transform = cls(**parameters)
     transform.check_parameters()
     return transform
 
 
 def _required_parameters(cls: type[Transform]) -> list[str]:
-    given = inspect.signature(cls.__init__).parameters
-    return [name for name in parameter_names(cls) if given[name].default is inspect.Parameter.empty]
+    parameters = inspect.signature(cls.__init__).parameters
+    return [name for name in parameter_names(cls) if parameters[name].default is inspect.Parameter.empty]

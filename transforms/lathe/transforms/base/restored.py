@@ -15,15 +15,19 @@ Shape = tuple[str | int, ...]
 
 
 def require_restorable(kind: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Raise `ArtifactError` unless tensors have the names and dtypes of a transform's buffers, and are finite.
+    """Check that tensors have the names and dtypes of a transform's buffers, and are finite.
 
     Args:
         kind: kind of the transform, for the message.
         expected: the transform's buffers before its fit, by name.
         tensors: the tensors from the artifact, by name.
+
+    Raises:
+        ArtifactError: if they have not.
     """
     if set(tensors) != set(expected):
         raise ArtifactError(f"{kind} needs the tensors {sorted(expected)}, the artifact has {sorted(tensors)}")
+
     for name, tensor in tensors.items():
         dtype = expected[name].dtype
         if tensor.dtype != dtype:
@@ -33,25 +37,30 @@ def require_restorable(kind: str, expected: Mapping[str, Tensor], tensors: Mappi
 
 
 def require_shapes(kind: str, shapes: Mapping[str, Shape], tensors: Mapping[str, Tensor]) -> None:
-    """Raise `ArtifactError` unless tensors have the shapes that a transform declares for its buffers.
+    """Check that tensors have the shapes that a transform declares for its buffers.
 
     Args:
         kind: kind of the transform, for the message.
         shapes: shape of each buffer by name; buffers without one are not checked.
         tensors: the tensors by name.
+
+    Raises:
+        ArtifactError: if they have not.
     """
     lengths: dict[str, int] = {}
     for name, shape in shapes.items():
         if name not in tensors:
             continue
-        found = tuple(tensors[name].shape)
-        fits = len(found) == len(shape) and all(
+
+        shape_found = tuple(tensors[name].shape)
+        # An axis that several buffers name has one length, which the first of them sets.
+        fits = len(shape_found) == len(shape) and all(
             0 < length == (axis if isinstance(axis, int) else lengths.setdefault(axis, length))
-            for axis, length in zip(shape, found, strict=True)
+            for axis, length in zip(shape, shape_found, strict=True)
         )
         if not fits:
-            wanted = ", ".join(str(lengths.get(axis, axis) if isinstance(axis, str) else axis) for axis in shape)
-            raise ArtifactError(f"the tensor {name!r} of {kind} has the shape {found}; it must be ({wanted})")
+            expected = ", ".join(str(lengths.get(axis, axis) if isinstance(axis, str) else axis) for axis in shape)
+            raise ArtifactError(f"the tensor {name!r} of {kind} has the shape {shape_found}; it must be ({expected})")
 
 
 def require_entries(kind: str, name: str, tensor: Tensor, low: float, high: float) -> None:

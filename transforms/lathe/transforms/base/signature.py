@@ -44,6 +44,7 @@ class Signature:
         if dimensions > self.dimensions or (dimensions == self.dimensions and not allow_same):
             needed = f"at least {dimensions}" if allow_same else f"more than {dimensions}"
             raise StepError(f"{kind} to {dimensions} needs vectors of {needed} dimensions, not {self.dimensions}")
+
         # A reduction keeps at most `rank` directions that vary, so only dimensions beyond the rank are surely empty.
         rank = self.dimensions - self.zero_variance_directions
         return replace(self, dimensions=dimensions, zero_variance_directions=max(0, dimensions - rank))

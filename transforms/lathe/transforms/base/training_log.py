@@ -45,8 +45,8 @@ class TrainingConfig:
 
     def override(self, steps: int | None, batch: int | None, learning_rate: float | None) -> "TrainingConfig":
         """Return a copy with each argument that is not None replacing the value of that name."""
-        given: dict[str, Any] = {"steps": steps, "batch": batch, "learning_rate": learning_rate}
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+        overrides: dict[str, Any] = {"steps": steps, "batch": batch, "learning_rate": learning_rate}
+        return replace(self, **{name: value for name, value in overrides.items() if value is not None})
 
 
 @dataclass

@@ -41,7 +41,7 @@ class FitContext:
     pairs: QueryPairs | None = None
 
     def query_moments(self, dimensions: int) -> Moments | None:
-        """Return the moments of `queries`; None without any.
+        """Return the moments of `queries`, or None without any.
 
         Raises:
             InputError: if they have other dimensions.
@@ -123,15 +123,18 @@ class Transform(Map):
         else:
             require_matrix(data)
             rows, dimensions = data.shape
+
         if rows == 0:
             raise InputError(f"{self.kind} cannot be fitted on no rows")
         if self.takes_pairs and pairs is None:
             raise InputError(f"{self.kind} is fitted on queries and their relevant documents: give pairs")
+
         # Called for its errors: impossible dimensions fail here, before any row is read.
         self.output_signature(Signature(dimensions))
         # Read before the fit, because `learn` may store tensors made from NumPy arrays, which are on the CPU.
         device = self.device
         context = FitContext(on_progress, None if checkpoint is None else Checkpoint.at(checkpoint), queries, pairs)
+
         # Overflow needs no NumPy warning: the check of the buffers reports it, inside the block, so that it restores.
         with restore_on_error([self]), np.errstate(over="ignore", invalid="ignore"):
             try:
@@ -142,6 +145,7 @@ class Transform(Map):
                 raise InputError(
                     f"{self.kind} cannot be fitted: the vectors hold numbers too large or too small for float32"
                 )
+
         return self.to(device)
 
     def _join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
@@ -162,15 +166,19 @@ class Transform(Map):
             return data
         if targets is None or isinstance(data, Moments):
             raise InputError(f"{self.kind} is fitted on pairs: give vectors and the targets they should become")
+
         return PairedMoments.from_pairs(data, targets)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the buffers from the data and store them on self; `fit` calls this method after its checks."""
+        """Compute the buffers from the data and store them on self.
+
+        `fit` calls this method after its checks.
+        """
         raise TypeError(f"{type(self).__name__} must define learn")
 
     @property
     def learned_directions(self) -> int:
-        """Number of output directions fitted from data; 0 by default.
+        """Number of output directions fitted from data, 0 by default.
 
         Certificates warn if there are fewer than ten rows for each.
         """
@@ -188,18 +196,26 @@ class Transform(Map):
 
     @property
     def needs_higher_moments(self) -> bool:
-        """Whether the fit uses third or fourth moments, which affine maps cannot propagate; False by default."""
+        """Whether the fit uses third or fourth moments, which affine maps cannot propagate.
+
+        False by default.
+        """
         return False
 
     def chosen_parameters(self) -> dict[str, float]:
-        """Return the parameters that the fit derived from data instead of being given them, by name; empty by default.
+        """Return by name the parameters that the fit derived from data instead of being given them.
+
+        The dict is empty by default.
 
         They are part of the certificate.
         """
         return {}
 
     def fit_warnings(self) -> list[str]:
-        """List sentences about what makes this fit less reliable; empty by default."""
+        """List sentences about what makes this fit less reliable.
+
+        The list is empty by default.
+        """
         return []
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Self:

@@ -1,4 +1,7 @@
-"""Checks of parameters; each raises `StepError` with the transform's kind, the parameter and its value."""
+"""Checks of parameters.
+
+Each raises `StepError` with the transform's kind, the parameter and its value.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +19,13 @@ MAX_SEED = 2**63 - 1
 
 
 def require_whole(kind: str, name: str, value: Any, at_least: int, at_most: int = MAX_WHOLE) -> None:
-    """Raise `StepError` unless a value is an integer from `at_least` to `at_most`; bools are rejected."""
+    """Check that a value is an integer from `at_least` to `at_most`.
+
+    bools are rejected.
+
+    Raises:
+        StepError: if it is not.
+    """
     # bool is a subclass of int: without the second test, `true` in JSON would count as 1.
     if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value <= at_most:
         raise StepError(f"{kind}: {name} must be a whole number from {at_least} to {at_most}, got {value!r}")
@@ -40,9 +49,9 @@ def _require_rate(kind: str, name: str, value: Any) -> None:
 
 
 def require_training(kind: str, steps: Any, batch: Any, learning_rate: Any, seed: Any, min_steps: int = 1) -> None:
-    """Raise `StepError` unless steps, batch, learning rate and seed are in range; all but the seed may be None.
+    """Check that steps, batch, learning rate and seed are in range.
 
-    None stands for the default of a preset.
+    All but the seed may be None, which stands for the default of a preset.
 
     Args:
         kind: kind of the transform, for the message.
@@ -68,7 +77,13 @@ def require_choice(kind: str, name: str, value: Any, choices: Sequence[str]) -> 
 
 
 def require_between(kind: str, name: str, value: Any, low: float, high: float) -> None:
-    """Raise `StepError` unless a value is an int or a float from `low` to `high`, both included; bools are rejected."""
+    """Check that a value is an int or a float from `low` to `high`, both included.
+
+    bools are rejected.
+
+    Raises:
+        StepError: if it is not.
+    """
     # `not low <= value` also rejects NaN, for which every comparison is False.
     if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
         raise StepError(f"{kind}: {name} must be a number from {low:g} to {high:g}, got {value!r}")

@@ -1,4 +1,7 @@
-"""Controls that the papers compare their methods with; each is a transform like any other."""
+"""Controls that the papers compare their methods with.
+
+Each is a transform like any other.
+"""
 
 from lathe.transforms.baselines.autoencoder import Autoencoder
 from lathe.transforms.baselines.debiasing import R1, MeanCentering, RandomDirection

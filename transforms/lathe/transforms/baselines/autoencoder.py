@@ -81,6 +81,7 @@ class Autoencoder(Transform):
         self.bias: Tensor
         self.decoder_weight: Tensor
         self.decoder_bias: Tensor
+
         for name in ("weight", "bias", "decoder_weight", "decoder_bias"):
             self.register_buffer(name, torch.empty(0))
 
@@ -91,7 +92,7 @@ class Autoencoder(Transform):
         require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature with `dimensions` dimensions; raise `StepError` unless the input has more.
+        """Return the signature with `dimensions` dimensions.
 
         Raises:
             StepError: if the input is known to have `dimensions` dimensions or fewer.
@@ -99,7 +100,9 @@ class Autoencoder(Transform):
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train encoder and decoder on the squared reconstruction error; set the buffers and `training_log`.
+        """Train encoder and decoder on the squared reconstruction error.
+
+        The buffers and `training_log` are set.
 
         Weights and biases start as those of `torch.nn.Linear`.
 
@@ -109,6 +112,7 @@ class Autoencoder(Transform):
         """
         if isinstance(data, Moments):
             raise InputError("autoencoder is trained on vectors and cannot be fitted on moments")
+
         mean = mean_of_varied(self.kind, data)
         config = paper_config(data.shape[0], self.steps, self.batch, self.learning_rate)
         parameters = self._initial_parameters(data.shape[1])
@@ -122,16 +126,21 @@ class Autoencoder(Transform):
         batches = Batches(data, config, self.seed, self.device)
         loss = autograd_loss(parameters, loss_of)
         self.training_log = train(self.kind, parameters, loss, batches, config, context, checkpoint)
+
         for name, parameter in parameters.items():
             setattr(self, name, parameter.detach())
 
     def _initial_parameters(self, d: int) -> dict[str, Tensor]:
-        """Draw weights and biases of both layers, by name, from U(−1/√fan_in, 1/√fan_in), requiring gradients."""
+        """Draw weights and biases of both layers, by name, from U(−1/√fan_in, 1/√fan_in).
+
+        They require gradients.
+        """
         # The generator is on the CPU, so that a seed draws the same weights for every device.
         generator = torch.Generator().manual_seed(self.seed)
         k = self.dimensions
         shapes = {"weight": (k, d), "bias": (k,), "decoder_weight": (d, k), "decoder_bias": (d,)}
         fan_in = {"weight": d, "bias": d, "decoder_weight": k, "decoder_bias": k}
+
         return {
             # `requires_grad_` comes last: a tensor that `.to` copied from it would be no leaf, which AdamW refuses.
             name: uniform_start(shape, fan_in[name], generator).to(self.device).requires_grad_()
@@ -144,7 +153,10 @@ class Autoencoder(Transform):
         return self.dimensions
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return relu(Ex + e), `(n, d)` to `(n, k)`; rows of x that are zero become zero, whatever the bias."""
+        """Return relu(Ex + e), `(n, d)` to `(n, k)`.
+
+        Rows of x that are zero become zero, whatever the bias.
+        """
         return zero_where_zero(functional.linear(x, self.weight, self.bias).relu(), x)
 
     @property

@@ -36,7 +36,10 @@ class RandomDirection(DirectionRemoval):
         require_seed(self.kind, self.seed)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Draw a uniformly random unit direction `(d,)` with `seed`; of the data, only d is used."""
+        """Draw a uniformly random unit direction `(d,)` with `seed`.
+
+        Of the data, only d is used.
+        """
         # Normal entries, because they have no preferred direction; uniform entries favour the diagonals of the cube.
         direction = np.random.default_rng(self.seed).standard_normal(dimensions_of(data))
         self.direction = torch.from_numpy(direction / np.linalg.norm(direction)).float()
@@ -63,12 +66,18 @@ class MeanCentering(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the mean of the rows, computed in float64, as float32; the rows are not normalized first."""
+        """Store the mean of the rows, computed in float64, as float32.
+
+        The rows are not normalized first.
+        """
         moments = moments_of(data)
         self.mean = torch.from_numpy(moments.mean).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x − μ, `(n, d)` to `(n, d)`; zero rows, and outputs that are only rounding error, become zero."""
+        """Return x − μ, `(n, d)` to `(n, d)`.
+
+        Zero rows, and outputs that are only rounding error, become zero.
+        """
         return drop_rounding_residue(x - self.mean, x)
 
     def primitives(self) -> list[Map]:
@@ -119,7 +128,9 @@ class R1(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the mean and its noise floor; rows are normalized first, moments taken as they are.
+        """Store the mean and its noise floor.
+
+        Rows are normalized first, moments are taken as they are.
 
         Computed in float64, stored in float32.
         """

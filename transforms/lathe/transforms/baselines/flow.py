@@ -125,6 +125,7 @@ class Flow(Transform):
         self.hidden_bias: Tensor
         self.coupling_weight: Tensor
         self.coupling_bias: Tensor
+
         for name in BUFFERS:
             self.register_buffer(name, torch.empty(0))
 
@@ -137,7 +138,7 @@ class Flow(Transform):
         require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged, since a flow keeps the dimensions; raise `StepError` for one dimension.
+        """Return the input signature unchanged, since a flow keeps the dimensions.
 
         Raises:
             StepError: for vectors of one dimension, which cannot be split in two halves.
@@ -147,7 +148,9 @@ class Flow(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Initialize from the first batch, train by maximum likelihood, and set the buffers and `training_log`.
+        """Train the flow by maximum likelihood, from an initialization by the first batch.
+
+        The buffers and `training_log` are set.
 
         Raises:
             InputError: if `data` are moments, all rows are equal, the training diverges before the first finite
@@ -155,12 +158,14 @@ class Flow(Transform):
         """
         if isinstance(data, Moments):
             raise InputError("flow is trained on vectors and cannot be fitted on moments")
+
         mean = mean_of_varied(self.kind, data)
         # Without noise, the likelihood of a direction that has no variance grows without bound.
         if self.noise == 0:
             moments = moments_of(data)
             spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
             spectrum.require_rank("flow with noise=0", data.shape[1], data.shape[0])
+
         config = CONFIG.override(self.steps, self.batch, self.learning_rate)
         batches = Batches(data, config, self.seed, self.device)
         # The spread is measured while the noise of the batches is still 0.
@@ -181,9 +186,12 @@ class Flow(Transform):
             setattr(self, name, tensor)
 
     def _initialize(self, batch: Tensor) -> None:
-        """Set the buffers: random orthogonal mixings, identity couplings, and actnorms that standardize the batch."""
+        """Set the buffers from a batch.
+
+        Mixings are random and orthogonal, couplings the identity, and actnorms standardize the batch.
+        """
         d, blocks = batch.shape[1], self.blocks
-        half, rest, hidden = d // 2, d - d // 2, self.hidden or max(1, d // 2)
+        half, second_half, hidden = d // 2, d - d // 2, self.hidden or max(1, d // 2)
         generator = torch.Generator().manual_seed(self.seed)
         rotations = torch.linalg.qr(torch.randn(blocks, d, d, generator=generator))[0].contiguous()
         tensors = {
@@ -193,11 +201,12 @@ class Flow(Transform):
             "hidden_weight": uniform_start((blocks, hidden, half), half, generator),
             "hidden_bias": torch.zeros(blocks, hidden),
             # Zeros in a coupling's last layer make it the identity at the start, as in Glow (section 3.3).
-            "coupling_weight": torch.zeros(blocks, 2 * rest, hidden),
-            "coupling_bias": torch.zeros(blocks, 2 * rest),
+            "coupling_weight": torch.zeros(blocks, 2 * second_half, hidden),
+            "coupling_bias": torch.zeros(blocks, 2 * second_half),
         }
         self._set_buffers({name: tensor.to(batch.device) for name, tensor in tensors.items()})
         x = batch
+
         # Glow's start of actnorm (section 3.1): each block in turn standardizes what the blocks before it output.
         for block in range(blocks):
             deviations = x.std(0, correction=0)
@@ -206,10 +215,14 @@ class Flow(Transform):
             x, _ = self._apply_block(block, x)
 
     def _apply_block(self, block: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply one block to rows; return its outputs `(n, d)` and the log-scales of its coupling `(n, ⌈d/2⌉)`."""
+        """Apply one block to rows.
+
+        Returns its outputs `(n, d)` and the log-scales of its coupling `(n, ⌈d/2⌉)`.
+        """
         y = (x + self.offset[block]) * self.log_scale[block].exp()
         y = functional.linear(y, self.mixing[block])
         first, second = _split_halves(y)
+        # Only the second half is changed, by a function of the first: its Jacobian is triangular, and easy to invert.
         log_scale, shift = self.coupling(block, first)
         return torch.cat([first, second * log_scale.exp() + shift], -1), log_scale
 
@@ -229,6 +242,7 @@ class Flow(Transform):
         for block in range(self.blocks):
             z, log_scale = self._apply_block(block, z)
             volume = volume + log_scale.sum(-1)
+
         densities: Tensor = volume - 0.5 * z.square().sum(-1) - 0.5 * x.shape[-1] * math.log(2 * math.pi)
         return densities
 
@@ -247,11 +261,14 @@ class Flow(Transform):
 
     @property
     def learned_directions(self) -> int:
-        """Number of output directions fitted from data: all d dimensions; 0 before the fit."""
+        """Number of output directions fitted from data: all d dimensions, or 0 before the fit."""
         return self.offset.shape[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply all blocks in order, x to z, both `(n, d)`; rows of x that are zero become zero."""
+        """Apply all blocks in order, x to z, both `(n, d)`.
+
+        Rows of x that are zero become zero.
+        """
         z = x
         for block in range(self.blocks):
             z, _ = self._apply_block(block, z)
@@ -273,7 +290,10 @@ def _split_halves(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class InverseFlow(Map):
-    """Inverse of a fitted `Flow`, z ↦ x: inverts the blocks in reverse order; mixings are inverted once, in float64."""
+    """Inverse of a fitted `Flow`, z ↦ x, which inverts the blocks in reverse order.
+
+    Mixings are inverted once, in float64.
+    """
 
     kind = "inverse_flow"
 
@@ -294,6 +314,7 @@ class InverseFlow(Map):
             y = torch.cat([first, (second - shift) * (-log_scale).exp()], -1)
             y = functional.linear(y, self.unmixing[block])
             x = y * (-self.flow.log_scale[block]).exp() - self.flow.offset[block]
+
         return x
 
 

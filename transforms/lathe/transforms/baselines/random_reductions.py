@@ -11,7 +11,9 @@ from lathe.transforms.vectors import Vectors
 
 
 class RandomProjection(Linear):
-    """Random projection xWᵀ, with W `(k, d)` drawn from N(0, 1/k) by `seed`; squared norms are kept on average.
+    """Random projection xWᵀ, with W `(k, d)` drawn from N(0, 1/k) by `seed`.
+
+    Squared norms are kept on average.
 
     Johnson and Lindenstrauss (1984). The GeoPres paper's baseline draws from N(0, 1) and does not scale, so its
     positional loss cannot be compared with the loss of this projection.
@@ -44,7 +46,10 @@ class RandomProjection(Linear):
         return 0
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Draw the weight `(k, d)` from N(0, 1/k) with `seed`; of the data, only d is used."""
+        """Draw the weight `(k, d)` from N(0, 1/k) with `seed`.
+
+        Of the data, only d is used.
+        """
         # Drawn by NumPy, because torch's generators give other numbers on each kind of device.
         entries = np.random.default_rng(self.seed).standard_normal((self.dimensions, dimensions_of(data)))
         self.set_map(torch.from_numpy(entries / np.sqrt(self.dimensions)))
@@ -67,10 +72,13 @@ class RandomSelection(Selection, Transform):
         require_seed(self.kind, self.seed)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Draw k distinct column positions with `seed` and store them sorted; of the data, only d is used."""
+        """Draw k distinct column positions with `seed` and store them sorted.
+
+        Of the data, only d is used.
+        """
         width = dimensions_of(data)
-        drawn = np.random.default_rng(self.seed).choice(width, self.dimensions, replace=False)
-        self.columns, self.width = torch.from_numpy(np.sort(drawn)), torch.tensor(width)
+        positions = np.random.default_rng(self.seed).choice(width, self.dimensions, replace=False)
+        self.columns, self.width = torch.from_numpy(np.sort(positions)), torch.tensor(width)
 
     def check_tensors(self) -> None:
         """Raise `ArtifactError` unless there are `dimensions` columns, each within the width."""

@@ -69,6 +69,7 @@ class Chain(nn.Module):
         for step in steps:
             if not isinstance(step, Map):
                 raise StepError(f"a chain is made of transforms such as R2(), not {step!r}; parse_steps reads text")
+
         self.steps = nn.ModuleList(steps)
         self.normalize = normalize
         self.metadata: Manifest = {}
@@ -136,7 +137,9 @@ class Chain(nn.Module):
         queries: Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the steps in order, each on the vectors as transformed by the preceding steps; return the chain itself.
+        """Fit the steps in order, each on the vectors as transformed by the preceding steps.
+
+        Returns the chain itself.
 
         The vectors are streamed in blocks from where they are stored. If the fit fails, every step is restored.
 
@@ -166,6 +169,7 @@ class Chain(nn.Module):
             raise InputError("no step is fitted on targets; procrustes and low_rank_affine are")
         if queries is not None and not any(step.takes_queries for step in to_fit.values()):
             raise InputError("no step is fitted on queries; codes are")
+
         self._require_pairs_or_none(to_fit.values(), pairs, vectors.shape[1])
         # All steps are checked before the first is fitted, so that a later one is not refused after that work.
         self.signature(vectors.shape[1], refit, None if targets is None else targets.shape[1])
@@ -174,12 +178,17 @@ class Chain(nn.Module):
                 name = f"{index}-{step.kind}.safetensors"
                 checkpoint = None if checkpoints is None else Checkpoint.at(checkpoints).in_folder(name)
                 self.fit_step(index, vectors, on_progress, targets, checkpoint, queries, pairs)
+
         on_progress(1.0, "fitted")
         return self
 
     @staticmethod
     def _require_pairs_or_none(steps: Iterable[Transform], pairs: QueryPairs | None, dimensions: int) -> None:
-        """Raise `InputError` unless pairs of these dimensions are given exactly if a step learns from them."""
+        """Check that pairs of these dimensions are given exactly if a step learns from them.
+
+        Raises:
+            InputError: if they are missing, not expected, or of other dimensions.
+        """
         learning = [step.kind for step in steps if step.takes_pairs]
         if pairs is None and learning:
             raise InputError(f"{learning[0]} is fitted on queries and their relevant documents: give pairs")
@@ -187,25 +196,29 @@ class Chain(nn.Module):
             return
         if not learning:
             raise InputError("no step is fitted on pairs of query and document; query_adapter is")
+
         for name, side in (("queries", pairs.queries), ("documents", pairs.documents)):
             if side.shape[1] != dimensions:
                 raise InputError(f"the {name} of the pairs have {side.shape[1]} dimensions, the rows {dimensions}")
 
     def _steps_to_fit(self, refit: bool) -> dict[int, Transform]:
-        """Return the steps to fit, by position: all of them if `refit`, else those not fitted yet.
+        """Return the steps to fit, by position.
+
+        They are all steps if `refit`, else those not fitted yet.
 
         Raises:
             StepError: if one of them can only be applied, as in a folded chain.
         """
-        found = {}
+        steps = {}
         for index, step in enumerate(self.transforms):
             if refit or not step.fitted:
                 if not isinstance(step, Transform):
                     raise StepError(
                         f"{step.kind} comes from folding and cannot be fitted; fit the chain it was folded from"
                     )
-                found[index] = step
-        return found
+                steps[index] = step
+
+        return steps
 
     def fit_step(
         self,
@@ -217,7 +230,7 @@ class Chain(nn.Module):
         queries: Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> None:
-        """Fit step `index` on the outputs of the preceding, fitted steps; for a quantizer, normalized as in `forward`.
+        """Fit step `index` on the outputs of the preceding, fitted steps.
 
         A quantizer is fitted on normalized rows if the chain normalizes. Arguments are those of `fit`, but `checkpoint`
         is a file and not a folder.
@@ -231,14 +244,18 @@ class Chain(nn.Module):
         report(0.0, f"fitting {step.kind}")
         # `forward` normalizes once, after the float steps, so only a quantizer learns from what it normalized.
         before = Chain(self.transforms[:index], self.normalize and isinstance(step, Quantizer))
+
         if len(before) or before.normalize:  # the first step learns from the vectors in their own precision
             vectors = view_through(vectors, before)
             queries = None if queries is None else view_through(queries, before.query_side())
             pairs = None if pairs is None else pairs.map(before.transform_queries, before.transform)
+
         step.fit(vectors, report, targets, checkpoint, queries, pairs)
 
     def forward(self, x: Tensor, dimensions: int | None = None, side: Side = "document") -> Tensor:
-        """Apply the steps to `(n, d)`; cut to `dimensions` leading columns, normalize if `normalize`, then quantize.
+        """Apply the steps to rows `(n, d)`, cut and normalize the outputs, and quantize them last.
+
+        With `dimensions`, so many leading columns are kept. Rows are normalized if the chain normalizes.
 
         Steps are applied as they map that side of a search. Queries are not quantized.
         """
@@ -248,6 +265,7 @@ class Chain(nn.Module):
                 quantizer = step
             else:
                 x = step.on_side(side)(x)
+
         # Cut first, because a prefix of a unit row is no unit row; quantize last, because codes cannot be normalized.
         x = x if dimensions is None else x[..., :dimensions]
         x = unit_rows(x) if self.normalize else x
@@ -258,7 +276,9 @@ class Chain(nn.Module):
     @overload
     def transform(self, rows: Any, dimensions: int | None = None) -> NDArray[Any]: ...
     def transform(self, rows: Any, dimensions: int | None = None) -> Any:
-        """Transform rows `(n, d)` to `(n, k)`; return a tensor on the input's device for a tensor, else a NumPy array.
+        """Transform rows `(n, d)` to `(n, k)`.
+
+        The result is a tensor on the input's device for a tensor, else a NumPy array.
 
         A chain that ends in a quantizer outputs codes; see `dequantize`.
 
@@ -287,7 +307,10 @@ class Chain(nn.Module):
         return apply(self, rows, dimensions=dimensions, side="query")
 
     def without_quantizer(self) -> "Chain":
-        """Return a chain of the steps before the quantizer, or of all without one; it shares them with this chain."""
+        """Return a chain of the steps before the quantizer, which it shares with this chain.
+
+        Without a quantizer, it has all steps.
+        """
         return Chain(self.float_steps, self.normalize)
 
     def query_side(self) -> "Chain":
@@ -299,21 +322,31 @@ class Chain(nn.Module):
 
     @property
     def two_sided(self) -> bool:
-        """Whether a step maps queries otherwise than documents; that queries are not quantized does not count."""
+        """Whether a step maps queries otherwise than documents.
+
+        That queries are not quantized does not count.
+        """
         return any(step.two_sided for step in self.transforms)
 
     def dequantize(self, codes: Any) -> Any:
-        """Decode a quantizer's codes to floats `(n, k)`; return the input unchanged if the chain has no quantizer."""
+        """Decode a quantizer's codes to floats `(n, k)`.
+
+        The input is returned unchanged if the chain has no quantizer.
+        """
         return codes if self.quantizer is None else self.quantizer.inverse_transform(codes)
 
     @property
     def inverse_kind(self) -> Inverse:
         """How well the chain can be inverted: `"none"` if it normalizes, else as well as its worst step."""
         kinds = {step.inverse_kind for step in self.transforms} | {"none" if self.normalize else "exact"}
-        return "none" if "none" in kinds else "approximate" if "approximate" in kinds else "exact"
+        if "none" in kinds:
+            return "none"
+        return "approximate" if "approximate" in kinds else "exact"
 
     def inverse_transform(self, rows: Any) -> Any:
-        """Invert the steps in reverse order, `(n, k)` to `(n, d)`; return a tensor for a tensor, else a NumPy array.
+        """Invert the steps in reverse order, `(n, k)` to `(n, d)`.
+
+        The result is a tensor for a tensor, else a NumPy array.
 
         The result is exact or approximate, as `inverse_kind` says.
 
@@ -335,12 +368,18 @@ class Chain(nn.Module):
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of input dimensions, fixed by the fit; None if no step fixes it."""
+        """Number of input dimensions, fixed by the fit.
+
+        None if no step fixes it.
+        """
         return next((step.input_dimensions for step in self.transforms if step.input_dimensions), None)
 
     @property
     def output_dimensions(self) -> int | None:
-        """Number of output dimensions; None if `input_dimensions` is None."""
+        """Number of output dimensions.
+
+        None if `input_dimensions` is None.
+        """
         return None if self.input_dimensions is None else self.dimensions_after(self.input_dimensions)
 
     @property
@@ -364,9 +403,10 @@ class Chain(nn.Module):
         return last is not None and bool(last.nested)
 
     def serves(self, dimensions: int) -> bool:
-        """Return whether outputs can have `dimensions` dimensions: all, or fewer if the chain is nested (Matryoshka).
+        """Return whether outputs can have `dimensions` dimensions.
 
-        False if the full number is unknown.
+        They can have all, or fewer if the chain is nested (Matryoshka). The result is False if the full number is
+        unknown.
         """
         return serves_dimensions(self.output_dimensions, self.nested, dimensions)
 
@@ -375,12 +415,20 @@ class Chain(nn.Module):
         return f"any number up to {self.output_dimensions}" if self.nested else f"only {self.output_dimensions}"
 
     def require_dimensions(self, dimensions: int | None) -> None:
-        """Raise `InputError` unless the chain can output `dimensions` dimensions; None is always allowed."""
+        """Check that the chain can output `dimensions` dimensions.
+
+        None is always allowed.
+
+        Raises:
+            InputError: if it cannot.
+        """
         if dimensions is not None and (not isinstance(dimensions, int) or not self.serves(dimensions)):
             raise InputError(f"this chain serves {self.describe_dimensions()} dimensions, not {dimensions}")
 
     def fold(self, dimensions: int | None = None, normalize: bool | None = None, side: Side = "document") -> "Chain":
-        """Return an equivalent chain with runs of affine steps multiplied into one, optionally with fewer dimensions.
+        """Return an equivalent chain with runs of affine steps multiplied into one.
+
+        Its outputs may have fewer dimensions.
 
         Products are computed in float64. A normalization before bias-free maps that end in a normalization changes
         nothing and is dropped. The folded chain agrees with this one to 1e-5 in float32 on embeddings; if a mean to
@@ -398,19 +446,24 @@ class Chain(nn.Module):
         """
         if not self.fitted:
             raise NotFittedError("a chain must be fitted before it is folded")
+
         self.require_dimensions(dimensions)
         normalize = self.normalize if normalize is None else normalize
         primitives = [primitive for step in self.float_steps for primitive in step.on_side(side).primitives()]
         like = next(self.buffers(), None)
+
         if dimensions is not None and like is not None:
             columns = torch.arange(dimensions, device=like.device)
             primitives.append(Selection(dimensions, columns, self.output_dimensions))
+
         if normalize:
             # As a primitive, the final normalization can become part of the last affine map.
             primitives.append(Normalize())
+
         quantizer = [self.quantizer] if self.quantizer is not None and side == "document" else []
         chain = Chain([*fold_primitives(primitives), *quantizer], normalize=False)
         dtype = next((buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), None)
+
         # `Module.to` casts float buffers only, so the columns of a selection stay integers.
         return chain if like is None else chain.to(dtype=dtype, device=like.device)
 
@@ -426,6 +479,7 @@ class Chain(nn.Module):
         last = self.transforms[-1] if self.transforms else None
         if not isinstance(last, Affine) or self.quantizer is not None or self.normalize:
             return None
+        # The first outputs of Wx + b are the first rows of W and b; slices share the tensors' memory.
         bias = None if last.bias is None else last.bias[:dimensions]
         return Chain([*self.transforms[:-1], Affine(last.weight[:dimensions], bias, last.normalize)], normalize=False)
 
@@ -492,7 +546,9 @@ class Chain(nn.Module):
         metadata: Mapping[str, Any] | None = None,
         statistics: FitStatistics | None = None,
     ) -> Manifest:
-        """Write the fitted chain as a new artifact folder and return its manifest: `lathe.transforms.artifact.folder`.
+        """Write the fitted chain as a new artifact folder and return its manifest.
+
+        See `lathe.transforms.artifact.folder`.
 
         Args:
             path: of the new folder.
@@ -507,6 +563,7 @@ class Chain(nn.Module):
             raise ArtifactError("a chain must be fitted before it is saved")
         if not all(step.kind in TRANSFORMS for step in self.transforms):
             raise ArtifactError("a folded chain cannot be saved; save the one it was folded from")
+
         manifest = {
             "steps": self.specs(),
             "normalize": self.normalize,
@@ -519,6 +576,7 @@ class Chain(nn.Module):
         manifest = inherited | dict(metadata or {}) | manifest | statistics.describe()
         distribution = statistics.distribution
         payload = None if distribution is None else distribution.payload
+
         return write_artifact(Path(path), manifest, self.tensors() | statistics.tensors(), payload)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -566,29 +624,39 @@ class Chain(nn.Module):
         except Exception as error:  # steps that get tensors of somebody else may fail in any way
             reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise ArtifactError(f"the chain at {display_name(Path(path))} cannot be rebuilt: {reason}") from error
+
         chain.metadata = manifest
         return chain
 
     def _require_described(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
-        """Raise `ArtifactError` unless a manifest says of this chain what is so, and no tensor belongs to nothing."""
-        for name, found in (
+        """Check that a manifest describes this chain, and that every tensor belongs to a step.
+
+        Raises:
+            ArtifactError: if it does not.
+        """
+        for name, actual in (
             ("input_dimensions", self.input_dimensions),
             ("output_dimensions", self.output_dimensions),
             ("nested", self.nested),
         ):
-            if manifest[name] != found:
-                raise ArtifactError(f"its {name} is {found}, its manifest says otherwise: {manifest[name]}")
+            if manifest[name] != actual:
+                raise ArtifactError(f"its {name} is {actual}, its manifest says otherwise: {manifest[name]}")
+
         if unknown := [name for name in tensors if name not in self.tensors() and not name.startswith(MOMENTS_PREFIX)]:
             raise ArtifactError(f"the tensor {unknown[0]!r} belongs to no step")
 
     def _require_applicable(self) -> None:
-        """Raise `ArtifactError` unless a row of zeros and a unit row have one finite output of the right shape each.
+        """Check that a row of zeros and a unit row have one finite output of the right shape each.
 
         Only applying the chain shows whether the tensors of different steps fit.
+
+        Raises:
+            ArtifactError: if they have not.
         """
         width = self.input_dimensions
         if width is None:
             return
+
         unit = unit_rows(torch.randn(1, width, generator=torch.Generator().manual_seed(0)))
         for row in (torch.zeros(1, width), unit):
             for outputs in (self.floats(row), self.transform_queries(row)):
@@ -599,8 +667,8 @@ class Chain(nn.Module):
 
 
 def serves_dimensions(full: int | None, nested: bool, dimensions: int) -> bool:
-    """Return whether outputs of `full` dimensions can be had in `dimensions`: in all, or in fewer if they are nested.
+    """Return whether outputs of `full` dimensions can be had in `dimensions`.
 
-    False if the full number is None.
+    They can in all, or in fewer if they are nested. The result is False if the full number is None.
     """
     return full is not None and (dimensions == full or (nested and 1 <= dimensions < full))

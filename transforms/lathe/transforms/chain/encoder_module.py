@@ -14,13 +14,16 @@ class FittedChain(Protocol):
 
     @property
     def output_dimensions(self) -> int | None:
-        """Number of output dimensions; None if the chain is not fitted."""
+        """Number of output dimensions, or None if the chain is not fitted."""
 
     def __call__(self, x: Tensor, *, side: Side = "document") -> Tensor:
         """Map rows `(n, d)` as one side of a search."""
 
     def dequantize(self, codes: Any) -> Any:
-        """Decode codes to floats; return floats unchanged."""
+        """Decode codes to floats.
+
+        Floats are returned unchanged.
+        """
 
 
 class EncoderModule(nn.Module):
@@ -42,7 +45,9 @@ class EncoderModule(nn.Module):
         self.chain = chain
 
     def forward(self, features: dict[str, Any], task: str | None = None) -> dict[str, Any]:
-        """Replace `sentence_embedding` `(n, d)` by the chain's floats `(n, k)`; return the features.
+        """Replace `sentence_embedding` `(n, d)` by the chain's floats `(n, k)`, in place.
+
+        Returns the features.
 
         Args:
             features: what the modules before this one computed; changed in place.
@@ -55,6 +60,7 @@ class EncoderModule(nn.Module):
             features["sentence_embedding"] = self.chain(embeddings, side="query")
         else:
             features["sentence_embedding"] = self.chain.dequantize(self.chain(embeddings))
+
         return features
 
     def get_embedding_dimension(self) -> int:

@@ -5,7 +5,7 @@ from lathe.transforms.linear import Affine, Normalize, Selection
 
 
 def fold_primitives(primitives: list[Map]) -> list[Map]:
-    """Merge neighbouring primitives, in float64, into as few maps as possible with the same outputs; return the list.
+    """Merge neighbouring primitives, in float64, into as few maps as possible with the same outputs.
 
     A normalization before bias-free maps that end in a normalization changes nothing and is dropped; a normalization
     right after an affine map becomes part of that map.
@@ -22,6 +22,7 @@ def fold_primitives(primitives: list[Map]) -> list[Map]:
             folded.append(primitive)
         else:
             folded[-1] = merged
+
     return folded
 
 
@@ -40,7 +41,10 @@ def _is_normalize_redundant(following: list[Map]) -> bool:
 
 
 def _merge(before: Map, step: Map) -> Map | None:
-    """Merge two consecutive primitives into one with the same outputs, in float64; return None if impossible."""
+    """Merge two consecutive primitives into one with the same outputs, in float64.
+
+    The result is None if that is impossible.
+    """
     if isinstance(before, Affine) and not before.normalize:
         if isinstance(step, Affine):
             return before.then(step)
@@ -48,16 +52,20 @@ def _merge(before: Map, step: Map) -> Map | None:
             return step.select_from(before)
         if isinstance(step, Normalize):
             return Affine(before.weight, before.bias, normalize=True)
+
     if isinstance(before, Selection):
         if isinstance(step, Affine):
             return before.as_affine().then(step)
         if isinstance(step, Selection):
             return Selection(step.dimensions, before.columns[step.columns], before.input_dimensions)
+
     return None
 
 
 def affine_parts(step: Map) -> list[Affine] | None:
-    """List a fitted step's maps as `Affine`s, without normalizations; return None if any other map is among them.
+    """List a fitted step's maps as `Affine`s, without normalizations.
+
+    The result is None if any other map is among them.
 
     Selections are converted to affine maps; the list is empty if the step only normalizes.
     """
@@ -70,4 +78,5 @@ def affine_parts(step: Map) -> list[Affine] | None:
         # A normalization is left to the caller: moments cannot pass one, and a subspace is not changed by one.
         elif not isinstance(primitive, Normalize):
             return None
+
     return parts

@@ -11,7 +11,7 @@ from lathe.transforms.vectors import as_float64
 
 
 def retained_subspace(chain: Chain) -> Subspace | None:
-    """Return the row space of the product of a fitted chain's affine maps; None if a step is not affine.
+    """Return the row space of the product of a fitted chain's affine maps.
 
     Normalizations change norms only and a quantizer keeps every direction, so both are ignored. The result is the
     subspace of the chain's full outputs, not of a prefix. A subspace of more than d/2 dimensions is stored as its
@@ -23,6 +23,7 @@ def retained_subspace(chain: Chain) -> Subspace | None:
     d = chain.input_dimensions
     if d is None:
         return None
+
     product = np.eye(d)
     for step in chain.float_steps:
         parts = affine_parts(step)
@@ -31,18 +32,22 @@ def retained_subspace(chain: Chain) -> Subspace | None:
         for part in parts:
             # A bias shifts all outputs alike, so it says nothing of the directions that are retained.
             product = as_float64(part.weight) @ product
+
     # NumPy's default `full_matrices=True` gives d directions: those after the rank span the complement.
     _, values, directions = np.linalg.svd(product)
     rank = int((values > d * np.finfo(np.float32).eps * values.max(initial=0)).sum())  # the maps are float32
     complement = d - rank < rank
+
     return Subspace((directions[rank:] if complement else directions[:rank]).astype(np.float32), complement)
 
 
 def leading_query_maps(chain: Chain) -> Chain | None:
-    """Return the maps of queries of the steps before the first that changes documents, as a chain; None if none.
+    """Return the maps of queries of the steps before the first that changes documents, as a chain.
+
+    The result is None if there are none.
 
     Such maps change what is looked for. What follows approximates the scores of their outputs with the documents, so
     a search that rescores candidates by the documents' original vectors compares these outputs with them.
     """
-    found = [step.query_map() for step in takewhile(lambda step: step.queries_only, chain.float_steps)]
-    return Chain(found, normalize=False) if found else None
+    maps = [step.query_map() for step in takewhile(lambda step: step.queries_only, chain.float_steps)]
+    return Chain(maps, normalize=False) if maps else None

@@ -18,7 +18,9 @@ from lathe.transforms.vectors import Vectors
 
 
 class Sides(Transform):
-    """Other steps for queries than for documents, `(n, d)` to `(n, k)` each; what follows is the same for both.
+    """Step that applies other steps to queries than to documents, `(n, d)` to `(n, k)` each.
+
+    What follows is the same for both.
 
     The steps of documents are fitted on the rows, those of queries on queries if some are given, else on the rows too.
     Example: each side loses its own mean, `Sides(query=[{"kind": "mc"}], document=[{"kind": "mc"}])`. In lists of
@@ -43,7 +45,11 @@ class Sides(Transform):
         self.queries_only = not self.document
 
     def check_parameters(self) -> None:
-        """Raise `StepError` unless at least one side has a step."""
+        """Check that at least one side has a step.
+
+        Raises:
+            StepError: if none has.
+        """
         if not self.query and not self.document:
             raise StepError(f"{self.kind}: neither queries nor documents have a step; leave {self.kind} out")
 
@@ -54,6 +60,7 @@ class Sides(Transform):
             StepError: if a step cannot follow those before it, or the sides end in different dimensions.
         """
         queries, documents = (side.output_signature(inputs) for side in (self.query_side, self.document_side))
+        # Queries may lack directions that documents have: a later step must expect the larger number.
         empty = max(queries.zero_variance_directions, documents.zero_variance_directions)
         if queries.dimensions is None or documents.dimensions is None:
             return replace(documents, dimensions=None, zero_variance_directions=empty)
@@ -62,6 +69,7 @@ class Sides(Transform):
                 f"{self.kind}: queries would have {queries.dimensions} dimensions and documents "
                 f"{documents.dimensions}: they could not be compared"
             )
+
         return replace(documents, zero_variance_directions=empty)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
@@ -76,6 +84,7 @@ class Sides(Transform):
             raise InputError(f"{self.kind} is fitted on rows and not on moments")
         if queries.shape[1] != data.shape[1]:
             raise InputError(f"queries of {queries.shape[1]} dimensions cannot be compared with {data.shape[1]}")
+
         for side, rows in ((self.document_side, data), (self.query_side, queries)):
             if len(side.chain):
                 side.chain.fit(rows, context.report)
@@ -88,7 +97,7 @@ class Sides(Transform):
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of input dimensions; None if no step of either side fixes it."""
+        """Number of input dimensions, or None if no step of either side fixes it."""
         return self.document_side.chain.input_dimensions or self.query_side.chain.input_dimensions
 
     def forward(self, x: Tensor) -> Tensor:
@@ -131,12 +140,18 @@ class Side(Map):
         return inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the steps to `(n, d)`; without any, return a copy."""
+        """Apply the steps to rows `(n, d)`.
+
+        Without steps, a copy is returned.
+        """
         mapped: Tensor = self.chain(x) if len(self.chain) else x.clone()
         return mapped
 
     def primitives(self) -> list[Map]:
-        """Return the simpler maps of all steps, in order; an empty list without steps."""
+        """Return the simpler maps of all steps, in order.
+
+        The list is empty without steps.
+        """
         return [part for step in self.chain.transforms for part in step.primitives()]
 
 
@@ -149,10 +164,12 @@ def _build_side(name: str, steps: Sequence[Mapping[str, Any]]) -> Chain:
     """
     if not isinstance(steps, list | tuple):
         raise StepError(f"{Sides.kind}: the steps of {name} are a list, [] for none, got {steps!r}")
+
     built = build_steps(steps) if steps else []
     for step in built:
         if isinstance(step, Quantizer):
             raise StepError(f"{Sides.kind}: {step.kind} ends a chain, for documents alone: put it after the sides")
         if step.two_sided or step.paired or step.takes_pairs:
             raise StepError(f"{Sides.kind}: {step.kind} cannot stand on one side; put it before or after the sides")
+
     return Chain(built, normalize=False)

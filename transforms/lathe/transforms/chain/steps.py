@@ -31,22 +31,27 @@ def parse_steps(text: str) -> list[Transform]:
         StepError: if the text cannot be parsed, names an unknown kind or parameter, or is empty.
     """
     specs: list[Spec] = []
+    # A JSON list is the steps themselves, as in an artifact's manifest.
     if text.lstrip().startswith("["):
         return build_steps(_parse_json(text))
-    whole = _parse_or_none(text) if text.lstrip().startswith("{") else None
-    if isinstance(whole, dict) and whole and "kind" not in whole:
-        return build_steps(whole)
+
+    # An object without `kind` is no step: its keys are the sides of a search.
+    parsed = _parse_or_none(text) if text.lstrip().startswith("{") else None
+    if isinstance(parsed, dict) and parsed and "kind" not in parsed:
+        return build_steps(parsed)
+
     for part in _split_top_level(text):
         # Commas separate parameters as well as steps: a part such as `nested=true` belongs to the step before it.
         if PARAMETER.match(part):
             if not specs:
                 raise StepError(f"the parameter {part!r} stands before any step")
             parameter = _parse_parameter(part)
-            if twice := parameter.keys() & specs[-1].keys():
-                raise StepError(f"{specs[-1]['kind']} is given {', '.join(twice)} twice")
+            if repeated := parameter.keys() & specs[-1].keys():
+                raise StepError(f"{specs[-1]['kind']} is given {', '.join(repeated)} twice")
             specs[-1] |= parameter
         else:
             specs.append(_parse_step(part))
+
     return build_steps(specs)
 
 
@@ -62,19 +67,24 @@ def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[
     """
     if isinstance(specs, Mapping) and "kind" not in specs:
         specs = [_join_sides(specs)]
+
     if isinstance(specs, str | Mapping) or not isinstance(specs, Sequence):
         raise StepError(f"steps are a list of objects such as {{'kind': 'r2'}}, got {specs!r}")
     if len(specs) > MAX_STEPS:
         raise StepError(f"a chain has at most {MAX_STEPS} steps, these are {len(specs)}")
     if not specs:
         raise StepError("a chain needs at least one step, such as r2 or geopres:128")
+
     return [build_transform(spec) for spec in specs]
 
 
 def _join_sides(sides: Mapping[str, Any]) -> Spec:
-    """Return the spec of one step with the steps of queries and those of documents; raise `StepError` for other sides.
+    """Build the spec of one step with the steps of queries and those of documents.
 
     A side without steps has an empty list, so that one that was forgotten is not taken for one.
+
+    Raises:
+        StepError: for other sides.
     """
     if set(sides) != {"query", "document"}:
         raise StepError(
@@ -92,7 +102,9 @@ def _parse_or_none(text: str) -> Any:
 
 
 def _split_top_level(text: str) -> list[str]:
-    """Split text at the commas outside brackets and quotes; return the stripped parts, without empty ones.
+    """Split text at the commas outside brackets and quotes.
+
+    Parts are stripped, and empty ones are left out.
 
     Raises:
         StepError: if a bracket or quote is not closed.
@@ -109,25 +121,31 @@ def _split_top_level(text: str) -> list[str]:
         elif character == "," and depth == 0 and not quoted:
             parts.append(text[start:position].strip())
             start = position + 1
+
     parts.append(text[start:].strip())
     if depth != 0 or quoted:
         raise StepError(f"a bracket or quote is not closed in the steps {text!r}")
+
     return [part for part in parts if part]
 
 
 def _parse_step(part: str) -> Spec:
     if part.startswith("{"):
         return dict(_parse_json(part))  # a part that begins with a brace is an object or no JSON
-    kind, _, rest = (piece.strip() for piece in part.partition(":"))
-    if not rest:
+
+    kind, _, argument = (piece.strip() for piece in part.partition(":"))
+    if not argument:
         return {"kind": kind}
-    if PARAMETER.match(rest):
-        return {"kind": kind} | _parse_parameter(rest)
-    return {"kind": kind, _main_parameter(kind): _parse_value(rest)}
+    if PARAMETER.match(argument):
+        return {"kind": kind} | _parse_parameter(argument)
+
+    return {"kind": kind, _main_parameter(kind): _parse_value(argument)}
 
 
 def _main_parameter(kind: str) -> str:
-    """Return the name of the parameter that `kind:value` sets: the first parameter of that kind.
+    """Return the name of the parameter that `kind:value` sets.
+
+    It is the first parameter of that kind.
 
     For an unknown kind it is `dimensions`; `build_steps` reports the kind later.
 
@@ -143,7 +161,11 @@ def _main_parameter(kind: str) -> str:
 
 
 def _parse_json(text: str) -> Any:
-    """Parse JSON text; raise `StepError` if it is invalid."""
+    """Parse JSON text.
+
+    Raises:
+        StepError: if it is invalid.
+    """
     try:
         return parse_json(text)
     except ValueError as error:
@@ -151,7 +173,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _parse_parameter(part: str) -> Spec:
-    """Parse `key=value` into `{key: value}`, the value as JSON if possible; raise `StepError` for the key `kind`.
+    """Parse `key=value` into `{key: value}`, the value as JSON if possible.
 
     Raises:
         StepError: if the key is `kind`, which names a step.

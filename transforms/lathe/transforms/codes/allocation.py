@@ -43,7 +43,9 @@ class CodeLayout:
 
 
 def allocate_bits(variances: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Return the number of bits of each coordinate `(d,)`, 0 to 8, that minimizes the error of `total` bits.
+    """Return the number of bits of each coordinate `(d,)` that minimizes the error of a code.
+
+    A coordinate gets 0 to 8 bits.
 
     Each bit goes to the coordinate whose error it reduces most, where b bits leave the variance times the Lloyd–Max
     distortion of b bits (Gersho and Gray, 1992, section 8.3). The distortion is convex in b, so the greedy choice is
@@ -58,6 +60,7 @@ def allocate_bits(variances: NDArray[np.float64], total: int) -> NDArray[np.int6
     # The index breaks ties, so that equal variances get their bits in order on every machine.
     queue = [(-float(variance) * float(gains[0]), i) for i, variance in enumerate(variances) if variance > 0]
     heapq.heapify(queue)
+
     for _ in range(total):
         if not queue:
             break
@@ -65,6 +68,7 @@ def allocate_bits(variances: NDArray[np.float64], total: int) -> NDArray[np.int6
         bits[i] += 1
         if bits[i] < MAX_BITS:
             heapq.heappush(queue, (-float(variances[i]) * float(gains[bits[i]]), i))
+
     return bits
 
 
@@ -73,10 +77,11 @@ def equal_bits(variances: NDArray[np.float64], total: int, bits: int) -> NDArray
 
     Coordinates without variance get no bits.
     """
-    found = np.zeros(len(variances), np.int64)
+    bits_of_each = np.zeros(len(variances), np.int64)
+    # A stable order, so that equal variances give the same bits on every machine.
     best = np.argsort(-variances, kind="stable")[: total // bits]
-    found[best] = bits
-    return np.where(variances > 0, found, 0)
+    bits_of_each[best] = bits
+    return np.where(variances > 0, bits_of_each, 0)
 
 
 def lay_out(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int) -> CodeLayout:
@@ -87,15 +92,17 @@ def lay_out(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int
         variances: variance of each coordinate `(d,)`.
         octets: number of bytes of the code.
     """
-    whole = lay_out_in_whole_bytes(bits, variances, octets)
-    given = np.zeros_like(bits)
-    given[whole.coordinates] = whole.bits
-    wanted_error, error = ((variances * distortions()[each]).sum() for each in (bits, given))
-    return whole if error <= MAX_EXCESS * wanted_error else lay_out_in_sequence(bits, variances)
+    whole_bytes = lay_out_in_whole_bytes(bits, variances, octets)
+    allocated = np.zeros_like(bits)
+    allocated[whole_bytes.coordinates] = whole_bytes.bits
+    ideal_error, error = ((variances * distortions()[bit_counts]).sum() for bit_counts in (bits, allocated))
+    return whole_bytes if error <= MAX_EXCESS * ideal_error else lay_out_in_sequence(bits, variances)
 
 
 def lay_out_in_sequence(bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
-    """Place coordinates one after the other, so that each gets its bits exactly; they may cross bytes.
+    """Place coordinates one after the other, so that each gets its bits exactly.
+
+    They may cross bytes.
 
     Args:
         bits: number of bits of each coordinate `(d,)`, 0 to 8.
@@ -103,12 +110,15 @@ def lay_out_in_sequence(bits: NDArray[np.int64], variances: NDArray[np.float64])
     """
     order = np.lexsort((-variances, -bits))
     order = order[bits[order] > 0]
+    # The first bit of each coordinate in a code without gaps.
     starts = np.cumsum(bits[order]) - bits[order]
     return CodeLayout(order, bits[order], starts // BYTE, starts % BYTE)
 
 
 def lay_out_in_whole_bytes(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int) -> CodeLayout:
-    """Place coordinates in bytes so that none crosses a byte, and give what does not fit to other coordinates.
+    """Place coordinates in bytes so that none crosses a byte.
+
+    What does not fit is given to other coordinates.
 
     The largest coordinates are placed first, each in the first byte with room (first fit, decreasing). One that fits
     nowhere is cut to the largest gap. Gaps that remain are filled with coordinates that had no bits. Bytes that begin
@@ -119,26 +129,29 @@ def lay_out_in_whole_bytes(bits: NDArray[np.int64], variances: NDArray[np.float6
         variances: variance of each coordinate `(d,)`.
         octets: number of bytes of the code.
     """
-    room = [BYTE] * octets
+    free_bits = [BYTE] * octets
     placed: list[tuple[int, int, int, int]] = []
 
     def place(coordinate: int, wanted: int) -> None:
         """Put a coordinate into the first byte that has room for all of its bits, else into the widest gap."""
-        octet = next((i for i, free in enumerate(room) if free >= wanted), None)
+        # First fit, decreasing: a byte of 6 bits is filled by one of 2 that comes later.
+        octet = next((i for i, free in enumerate(free_bits) if free >= wanted), None)
         if octet is None:
-            octet = max(range(octets), key=room.__getitem__)
-        taken = min(wanted, room[octet])
-        if taken:
-            room[octet] -= taken
-            placed.append((coordinate, taken, octet, room[octet]))
+            octet = max(range(octets), key=free_bits.__getitem__)
+        given_bits = min(wanted, free_bits[octet])
+        if given_bits:
+            free_bits[octet] -= given_bits
+            placed.append((coordinate, given_bits, octet, free_bits[octet]))
 
     order = np.lexsort((-variances, -bits))
     for coordinate in order[bits[order] > 0].tolist():
         place(coordinate, int(bits[coordinate]))
+
     for coordinate in order[(bits[order] == 0) & (variances[order] > 0)].tolist():
-        if not any(room):
+        if not any(free_bits):
             break
         place(coordinate, 1)
+
     # A coordinate that was cut has fewer bits than its neighbours; groups of equal bits must be contiguous.
     placed.sort(key=lambda entry: -entry[1])
     columns = np.array(placed, np.int64).reshape(-1, 4).T

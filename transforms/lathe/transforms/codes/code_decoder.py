@@ -13,7 +13,10 @@ from lathe.transforms.codes.lloyd_max import MAX_BITS, normal_quantizer
 
 
 class CodeDecoder(Map):
-    """Decoder of the codes of `TransformCoding`: μ + f·Σᵢ ŷᵢ·decoderᵢ; a code of zeros becomes the zero vector."""
+    """Decoder of the codes of `TransformCoding`, μ + f·Σᵢ ŷᵢ·decoderᵢ.
+
+    A code of zeros becomes the zero vector.
+    """
 
     kind = "code_decoder"
 
@@ -45,6 +48,8 @@ class CodeDecoder(Map):
         cells = codes.T[octets].int()
         if not self.whole_bytes:
             cells |= functional.pad(codes, (0, 1)).T[octets + 1].int() << BYTE
+
+        # (m, n): the bits of each coordinate now begin at bit 0, with those of others above them.
         cells >>= shifts.unsqueeze(1)
         entries = (cells & ((1 << bits) - 1).unsqueeze(1)) + (1 << bits).unsqueeze(1)
         return self.levels.index_select(0, entries.flatten()).reshape(entries.shape)  # 5 times as fast as levels[…]
@@ -65,8 +70,8 @@ class CodeDecoder(Map):
     def _solve(self, squares: Tensor, along: Tensor) -> Tensor:
         """Return the positive f with ‖μ + f·r‖ = norm, `(n,)`, given ‖r‖² and ⟨μ, r⟩ `(n,)` each."""
         # f²‖r‖² + 2f⟨μ, r⟩ − (norm² − ‖μ‖²) = 0. A mean of vectors of one norm is shorter than they are.
-        room = (self.norm.square() - self.mean.square().sum()).clamp(min=0)
-        root = (along.square() + squares * room).sqrt()
+        squared_rest = (self.norm.square() - self.mean.square().sum()).clamp(min=0)
+        root = (along.square() + squares * squared_rest).sqrt()
         return torch.where(squares > 0, (root - along) / squares.clamp(min=torch.finfo(squares.dtype).tiny), 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -97,11 +102,13 @@ class CodeDecoder(Map):
             values = self.values(codes)
             scores = encoded[:, :-1] @ values
             factors = self.factors(values) if factors is None else factors
+
         scores = scores if factors is None else scores * factors
         return (scores + encoded[:, -1:]).masked_fill((codes == 0).all(dim=1), 0)
 
     def byte_tables(self, encoded: Tensor) -> Tensor:
         """Return the contribution of every value of every byte to the score, `(a, bytes, 256)`, without ⟨q, μ⟩."""
+        # (a, m, 256): what each value of a byte adds through each of its coordinates.
         contributions = encoded[:, :-1].unsqueeze(2) * self.byte_levels()
         return encoded.new_zeros(len(encoded), self.octets, 256).index_add_(1, self.layout[1], contributions)
 

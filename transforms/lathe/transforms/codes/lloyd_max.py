@@ -45,10 +45,12 @@ def normal_quantizer(bits: int) -> NormalQuantizer:
     """
     if bits == 0:
         return NormalQuantizer(0, np.zeros(1), np.zeros(0), 1.0)
+
     half = 2 ** (bits - 1)
     # Panter and Dite (1951): the best levels have a density near φ^(1/3), which is that of a normal of variance 3.
     ranks = (torch.arange(half, dtype=torch.float64) + 0.5) / (2 * half) + 0.5
     positive = (math.sqrt(3) * torch.special.ndtri(ranks)).numpy()
+
     for _ in range(MAX_ITERATIONS):
         edges = _cell_edges(positive)
         mass, density = _masses(edges), _density(edges)
@@ -64,6 +66,7 @@ def normal_quantizer(bits: int) -> NormalQuantizer:
         positive = positive + change
         if np.abs(change).max() < TOLERANCE:
             break
+
     levels = np.concatenate([-positive[::-1], positive])
     # E[(x − q)²] = E[x²] − E[q²], because every level is the mean of its cell.
     distortion = 1 - 2 * float((_masses(_cell_edges(positive)) * positive**2).sum())
@@ -76,7 +79,10 @@ def distortions() -> NDArray[np.float64]:
 
 
 def threshold_table() -> NDArray[np.float64]:
-    """Return the thresholds of 0 to 8 bits in one table `(512,)`: those of b bits begin at entry 2^b, then one inf."""
+    """Return the thresholds of 0 to 8 bits in one table `(512,)`.
+
+    Those of b bits begin at entry 2^b, followed by one inf.
+    """
     return np.concatenate([np.zeros(1), *([*normal_quantizer(b).thresholds, np.inf] for b in range(MAX_BITS + 1))])
 
 
@@ -86,14 +92,14 @@ def _cell_edges(positive: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _density(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the unit normal's density φ(x); 0 at ∞."""
-    found: NDArray[np.float64] = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-    return found
+    """Return the unit normal's density φ(x), which is 0 at ∞."""
+    density: NDArray[np.float64] = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    return density
 
 
 def _masses(edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the unit normal's probability between neighbouring edges `(k + 1,)`, as `(k,)`."""
     # Upper tails keep their digits where Φ is near 1 and its differences cancel.
     tails = torch.special.erfc(torch.from_numpy(edges / math.sqrt(2))).numpy() / 2
-    found: NDArray[np.float64] = tails[:-1] - tails[1:]
-    return found
+    masses: NDArray[np.float64] = tails[:-1] - tails[1:]
+    return masses

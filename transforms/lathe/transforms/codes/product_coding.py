@@ -70,7 +70,7 @@ class ProductCoding(TransformCoding):
 
     @property
     def learns_from(self) -> LearnsFrom:  # type: ignore[override]  # its base class learns from less
-        """`"rows"`: moments do not say where the rows lie within a byte."""
+        """Always `"rows"`, since moments do not say where the rows lie within a byte."""
         return "rows"
 
     def check_parameters(self) -> None:
@@ -80,7 +80,7 @@ class ProductCoding(TransformCoding):
         require_seed(self.kind, self.seed)
 
     def _lay_out(self, bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
-        """Return where the bits of the coordinates lie in a code; no coordinate crosses a byte."""
+        """Place the bits of the coordinates so that none crosses a byte."""
         return lay_out_in_whole_bytes(bits, variances, self.bytes)
 
     def _learn_levels(self, data: Moments | Vectors, deviations: Tensor) -> None:
@@ -91,35 +91,45 @@ class ProductCoding(TransformCoding):
         """
         if isinstance(data, Moments):
             raise InputError(f"{self.kind} are fitted on rows, not on moments alone: use `codes` for these")
+
         count = data.shape[0]
         if count < CENTROIDS:
             raise InputError(f"{self.kind} need at least {CENTROIDS} rows, one for each centroid: got {count}")
         if int(torch.bincount(self.layout[1]).max()) < 2:
             raise InputError(f"{self.kind} of {self.bytes} bytes give every coordinate a byte of its own: use `codes`")
+
         chosen: Any = slice(None)
         if count > MAX_ROWS:
             chosen = np.sort(np.random.default_rng(self.seed).permutation(count)[:MAX_ROWS])
+
+        # Coordinates (m, n) in standard deviations; centroids of a byte are learned from its rows of y.
         y = self.coordinates(as_tensor(data[chosen], like=self.mean))
         self.deviations = deviations
         self.centroids = super()._build_decoder().byte_levels()
+
         for octet in range(self.bytes):
-            own = self.layout[1] == octet
-            if own.any():
-                scale = deviations[own].unsqueeze(1)
-                moved = _move_centroids((y[own] * scale).T, (self.centroids[own] * scale).T, self.iterations)
-                self.centroids[own] = moved.T / scale
+            in_byte = self.layout[1] == octet
+            if in_byte.any():
+                scale = deviations[in_byte].unsqueeze(1)
+                moved = _move_centroids((y[in_byte] * scale).T, (self.centroids[in_byte] * scale).T, self.iterations)
+                self.centroids[in_byte] = moved.T / scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, d)` as the nearest centroids, uint8 `(n, bytes)`; near-zero rows become zeros."""
+        """Encode rows `(n, d)` as the nearest centroids, uint8 `(n, bytes)`.
+
+        Near-zero rows become zeros.
+        """
         rows = x.reshape(-1, x.shape[-1])
-        books, offsets, place = self.prepare_books()
+        books, offsets, positions = self.prepare_books()
         width, blocks = books.shape[1], []
+
         for block in torch.split(rows, BLOCK_ROWS):
             y = block.new_zeros(self.bytes * width, len(block))
-            y[place] = self.coordinates(block)
+            y[positions] = self.coordinates(block)
             points = y.reshape(self.bytes, width, len(block)).transpose(1, 2)
             # ‖y − c‖²/2 without ‖y‖², which is the same for all centroids.
             blocks.append(torch.baddbmm(offsets, points, books, alpha=-1).argmin(2).T.to(torch.uint8))
+
         code = torch.cat(blocks) if blocks else x.new_empty(0, self.bytes, dtype=torch.uint8)
         code = code.masked_fill(without_direction(row_norms(rows), rows.dtype), 0)
         return code.reshape(*x.shape[:-1], self.bytes)
@@ -136,14 +146,15 @@ class ProductCoding(TransformCoding):
         # Coordinate i is the r-th of its byte: it counts the earlier ones with the same byte.
         rank = (octets.unsqueeze(0) == octets.unsqueeze(1)).tril(-1).sum(1)
         width = int(rank.max()) + 1
-        place = octets * width + rank
+        positions = octets * width + rank
         weighted = self.centroids * self.deviations.square().unsqueeze(1)
         books = weighted.new_zeros(self.bytes * width, CENTROIDS)
-        books[place] = weighted
+        books[positions] = weighted
         offsets = weighted.new_zeros(self.bytes, CENTROIDS).index_add_(0, octets, weighted * self.centroids / 2)
         # The code of zeros is the zero vector's: no other row gets 0 in its last byte.
         offsets[int(octets.max()), 0] = torch.inf
-        return books.reshape(self.bytes, width, CENTROIDS), offsets.unsqueeze(1), place
+
+        return books.reshape(self.bytes, width, CENTROIDS), offsets.unsqueeze(1), positions
 
     def _build_decoder(self) -> "ProductDecoder":
         return ProductDecoder(self.mean, self.decoder, self.layout, self.norm, self.centroids, self.bytes)
@@ -151,9 +162,9 @@ class ProductCoding(TransformCoding):
     def _find_factors(self, y: Tensor) -> Tensor:
         """Return the norm factor f `(n,)` of the coordinates f·ŷ of decoded vectors, `(m, n)`."""
         # In the byte with the most coordinates, f·ŷ is parallel to one centroid.
-        own = self.layout[1] == self.layout[1].mode().values
-        scale = self.deviations[own].unsqueeze(1)
-        centroids, points = self.centroids[own] * scale, y[own] * scale
+        in_byte = self.layout[1] == self.layout[1].mode().values
+        scale = self.deviations[in_byte].unsqueeze(1)
+        centroids, points = self.centroids[in_byte] * scale, y[in_byte] * scale
         squares = centroids.square().sum(0).unsqueeze(1).clamp(min=torch.finfo(y.dtype).tiny)
         factors = (centroids.T @ points) / squares
         nearest = (factors.clamp(min=0).square() * squares).argmax(0)
@@ -166,10 +177,10 @@ class ProductCoding(TransformCoding):
             NotFittedError: before `fit`.
             InputError: if a code has fewer bytes.
         """
-        found = super().shorten(octets)
+        shortened = super().shorten(octets)
         retained = self.layout[1] < octets
-        found.centroids, found.deviations = self.centroids[retained], self.deviations[retained]
-        return found
+        shortened.centroids, shortened.deviations = self.centroids[retained], self.deviations[retained]
+        return shortened
 
 
 class ProductDecoder(CodeDecoder):
@@ -199,14 +210,18 @@ def _move_centroids(points: Tensor, centroids: Tensor, iterations: int) -> Tenso
     A centroid without points moves to the point that is farthest from its own centroid.
     """
     for _ in range(iterations):
+        # Half the squared distances (n, 256), less ‖p‖² / 2, which is the same for all centroids of a point.
         distances = centroids.square().sum(1) / 2 - points @ centroids.T
         nearest = distances.argmin(1)
         counts = torch.bincount(nearest, minlength=len(centroids))
         sums = torch.zeros_like(centroids).index_add_(0, nearest, points)
         moved = sums / counts.clamp(min=1).unsqueeze(1)
         empty = torch.nonzero(counts == 0).squeeze(1)
+
         if len(empty):
             errors = points.square().sum(1) / 2 + distances.gather(1, nearest.unsqueeze(1)).squeeze(1)
             moved[empty] = points[errors.argsort(descending=True, stable=True)[: len(empty)]]
+
         centroids = moved
+
     return centroids

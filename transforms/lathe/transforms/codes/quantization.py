@@ -23,7 +23,9 @@ DECODED_ROWS = 4096
 
 
 class Quantizer(Transform, registered=False):
-    """Base class of quantizers, which encode floats `(n, k)` as codes; `inverse_transform` decodes codes to floats.
+    """Base class of quantizers, which encode floats `(n, k)` as codes.
+
+    `inverse_transform` decodes codes to floats.
 
     The ranges are learned in the fit, so that the code of a row does not depend on the other rows. Decode codes before
     comparing them: the dot product of a float query and raw codes means nothing. `score` does so.
@@ -33,15 +35,24 @@ class Quantizer(Transform, registered=False):
     """Dtype of the codes."""
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature marked as codes of this kind, with the same dimensions; no step may follow."""
+        """Return the input signature marked as codes of this kind, with the same dimensions.
+
+        No step may follow.
+        """
         return Signature(inputs.dimensions, inputs.zero_variance_directions, self.kind)
 
     def code_bytes(self, dimensions: int) -> int:
-        """Return the number of bytes of the code of a vector of `dimensions` dimensions; subclasses define it."""
+        """Return the number of bytes of the code of a vector of `dimensions` dimensions.
+
+        Subclasses define it.
+        """
         raise TypeError(f"{type(self).__name__} must define code_bytes")
 
     def recode(self, floats: Any) -> Any:
-        """Return the codes of which `floats` `(n, k)` are what `inverse_transform` returned; by default encode them."""
+        """Return the codes of which `floats` `(n, k)` are what `inverse_transform` returned.
+
+        By default the floats are encoded.
+        """
         return self.transform(floats)
 
     def score(self, queries: Any, codes: Any) -> Any:
@@ -61,7 +72,9 @@ class Quantizer(Transform, registered=False):
         return scores.to(queries.device) if isinstance(queries, Tensor) else scores.cpu().numpy()
 
     def decoded_norms(self, codes: Any) -> Any:
-        """Return the norms `(n,)` of the vectors that codes stand for; a tensor for a tensor, else a NumPy array.
+        """Return the norms `(n,)` of the vectors that codes stand for.
+
+        They are a tensor for a tensor, else a NumPy array.
 
         An inner product over this norm is the cosine with a query of norm 1.
         """
@@ -77,7 +90,10 @@ class Quantizer(Transform, registered=False):
             yield rows, self.inverse_transform(torch.as_tensor(codes[rows]).to(self.device))
 
     def clipped_share(self, rows: Any) -> float | None:
-        """Return the share of the values of rows `(n, k)` beyond the fitted range; None for codes without a range."""
+        """Return the share of the values of rows `(n, k)` beyond the fitted range.
+
+        The result is None for codes without a range.
+        """
         return None
 
     @property
@@ -124,7 +140,10 @@ class Int8(Quantizer):
         require_entries(self.kind, "zero_point", self.zero_point, -128, 127)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, k)` as int8 codes `(n, k)`; values outside the fitted range are clipped."""
+        """Encode rows `(n, k)` as int8 codes `(n, k)`.
+
+        Values outside the fitted range are clipped.
+        """
         # `round` takes halves to the even number, as QuantizeLinear does; a cast without the clamp would wrap around.
         return torch.clamp(torch.round(x / self.scale) + self.zero_point, -128, 127).to(torch.int8)
 
@@ -179,7 +198,7 @@ class Binary(Quantizer):
         return -(-dimensions // 8)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the mean magnitude of each dimension; fitted on moments, its root mean square.
+        """Store the mean magnitude of each dimension, or its root mean square if fitted on moments.
 
         Magnitudes are at least `MIN_MAGNITUDE`.
         """
@@ -195,19 +214,28 @@ class Binary(Quantizer):
         require_entries(self.kind, "size", self.size, 0, float("inf"))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, k)` as packed bits, uint8 `(n, ⌈k/8⌉)`; a bit is 1 where x > 0."""
+        """Encode rows `(n, k)` as packed bits, uint8 `(n, ⌈k/8⌉)`.
+
+        A bit is 1 where x > 0.
+        """
         bits = torch.nn.functional.pad((x > 0).to(torch.uint8), (0, -x.shape[-1] % 8))
         octets = bits.reshape(*x.shape[:-1], bits.shape[-1] // 8, 8) << _bit_shifts(x)
         # The shifted bits are disjoint, so their sum is their union; without a dtype torch would sum in int64.
         return torch.sum(octets, dim=-1, dtype=torch.uint8)
 
     def inverse(self) -> Map:
-        """Return the decoder map from packed bits to ±a in each dimension; a code of all zeros becomes zero."""
+        """Return the decoder map from packed bits to ±a in each dimension.
+
+        A code of all zeros becomes zero.
+        """
         return BinaryDecoder(self.size)
 
 
 class BinaryDecoder(Map):
-    """Decoder of packed bits to ±a in each dimension; a code of all zeros becomes zero."""
+    """Decoder of packed bits to ±a in each dimension.
+
+    A code of all zeros becomes zero.
+    """
 
     kind = "binary_decoder"
 
@@ -222,7 +250,10 @@ class BinaryDecoder(Map):
         return -(-len(self.size) // 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Decode packed bits `(n, ⌈k/8⌉)` to ±a in each dimension, `(n, k)`; a code of all zeros becomes zero."""
+        """Decode packed bits `(n, ⌈k/8⌉)` to ±a in each dimension, `(n, k)`.
+
+        A code of all zeros becomes zero.
+        """
         # `apply` converts codes to the dtype of the buffers; float32 holds all 256 byte values exactly.
         bits = (x.to(torch.uint8).unsqueeze(-1) >> _bit_shifts(x) & 1).flatten(-2)[..., : len(self.size)]
         signs = bits.to(self.size.dtype) * 2 - 1
@@ -235,7 +266,9 @@ def _bit_shifts(like: Tensor) -> Tensor:
 
 
 def _ranges(data: Moments | Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the minimum and the maximum of each dimension, `(d,)` each; from moments, mean ± 4 standard deviations.
+    """Return the minimum and the maximum of each dimension, `(d,)` each.
+
+    From moments, they are mean ± 4 standard deviations.
 
     Raises:
         InputError: if the vectors hold NaN or inf.

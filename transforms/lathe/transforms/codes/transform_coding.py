@@ -150,10 +150,12 @@ class TransformCoding(Quantizer):
             raise StepError(
                 f"{self.kind} of codec version {self.codec_version}; this Lathe reads up to {CODEC_VERSION}: upgrade it"
             )
+
         require_whole(self.kind, "bytes", self.bytes, at_least=1)
         require_between(self.kind, "weighting", self.weighting, 0, 1)
         if self.bits is not None:
             require_whole(self.kind, "bits", self.bits, at_least=1, at_most=MAX_BITS)
+
         require_choice(self.kind, "rotation", self.rotation, get_args(Rotation))
         require_seed(self.kind, self.seed)
         require_flag(self.kind, "restore_norm", self.restore_norm)
@@ -165,12 +167,13 @@ class TransformCoding(Quantizer):
             StepError: if the budget is more than 8 bits for every dimension, or less than `bits` would need.
         """
         if inputs.dimensions is not None:
-            most = inputs.dimensions * (self.bits or MAX_BITS) // BYTE
-            if self.bytes > most:
+            max_bytes = inputs.dimensions * (self.bits or MAX_BITS) // BYTE
+            if self.bytes > max_bytes:
                 raise StepError(
                     f"{self.kind} of {self.bytes} bytes needs more dimensions than {inputs.dimensions}: "
-                    f"{self.bits or MAX_BITS} bits each fill {most} bytes"
+                    f"{self.bits or MAX_BITS} bits each fill {max_bytes} bytes"
                 )
+
         return super().output_signature(inputs)
 
     def code_bytes(self, dimensions: int) -> int:
@@ -200,7 +203,9 @@ class TransformCoding(Quantizer):
         return []
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Set mean, encoder, decoder and layout from the moments of the rows, and of the queries if there are any.
+        """Set mean, encoder, decoder and layout from moments.
+
+        They are the moments of the rows, and of the queries if there are any.
 
         Raises:
             InputError: if the rows do not vary, or the moments of the queries have other dimensions.
@@ -208,6 +213,7 @@ class TransformCoding(Quantizer):
         moments = moments_of(data)
         queries = context.query_moments(moments.dimensions)
         root, inverse_root = query_metric_roots(moments if queries is None else queries, self.weighting)
+        # The principal axes of M_λ^½ (x − μ): the error of a score is the squared error of these coordinates.
         spectrum = Spectrum.of(root @ moments.covariance(ddof=0) @ root)
         # The weighting scales rounding error too, by up to the ratio of the metric's eigenvalues.
         noise = moments.rounding_variance() * float(np.linalg.eigvalsh(root)[-1]) ** 2
@@ -215,9 +221,11 @@ class TransformCoding(Quantizer):
         variances = np.where(variances > noise, variances, 0)
         if not variances.any():
             raise InputError(f"{self.kind} needs vectors that differ: these {moments.count} rows do not")
+
         axes, total = spectrum.directions, BYTE * self.bytes
         if self.rotation == "random":
             axes, variances = self._rotate(axes, variances, total)
+
         bits = allocate_bits(variances, total) if self.bits is None else equal_bits(variances, total, self.bits)
         layout = self._lay_out(bits, variances)
         chosen = axes[layout.coordinates]
@@ -237,7 +245,9 @@ class TransformCoding(Quantizer):
         return lay_out(bits, variances, self.bytes)
 
     def _learn_levels(self, data: Moments | Vectors, deviations: Tensor) -> None:
-        """Do nothing: the levels are those of the normal distribution, whatever the rows; subclasses may learn others.
+        """Keep the levels of the normal distribution, whatever the rows.
+
+        Subclasses may learn others.
 
         Args:
             data: what the step is fitted on.
@@ -247,27 +257,36 @@ class TransformCoding(Quantizer):
     def _rotate(
         self, axes: NDArray[np.float64], variances: NDArray[np.float64], total: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Rotate the leading axes, as many as can have bits, by a random orthogonal matrix; return axes and variances.
+        """Rotate the leading axes, as many as can have bits, by a random orthogonal matrix.
+
+        Returns the axes and the variances along them.
 
         The rotation becomes part of the encoder's matrix, so a fast Hadamard transform would save nothing.
         """
         leading = min(total // (self.bits or 1), int((variances > 0).sum()))
-        drawn = np.random.default_rng(self.seed).standard_normal((leading, leading))
-        rotation, triangle = np.linalg.qr(drawn)
+        normal_entries = np.random.default_rng(self.seed).standard_normal((leading, leading))
+        rotation, triangle = np.linalg.qr(normal_entries)
         rotation = rotation * np.sign(np.diag(triangle))  # without the signs the rotation would not be uniform
+
         return (
             np.concatenate([rotation @ axes[:leading], axes[leading:]]),
             np.concatenate([rotation**2 @ variances[:leading], np.zeros(len(variances) - leading)]),
         )
 
     def check_tensors(self) -> None:
-        """Raise `ArtifactError` unless every coordinate has bits of its own, and norm and count are from 0 upwards."""
+        """Check that every coordinate has bits of its own, and that norm and count are from 0 upwards.
+
+        Raises:
+            ArtifactError: if they are not.
+        """
         for row, (low, high) in zip(self.layout, [(1, MAX_BITS), (0, self.bytes - 1), (0, BYTE - 1)], strict=True):
             require_entries(self.kind, "layout", row, low, high)
+
         starts, order = torch.sort(BYTE * self.layout[1] + self.layout[2])
         ends = self._ends()[order]
         if int(ends[-1]) > BYTE * self.bytes or bool((starts[1:] < ends[:-1]).any()):
             raise ArtifactError(f"the tensor 'layout' of {self.kind} has bits that overlap or lie beyond the code")
+
         require_entries(self.kind, "norm", self.norm, 0, float("inf"))
         require_entries(self.kind, "query_count", self.query_count, 0, float("inf"))
 
@@ -277,7 +296,10 @@ class TransformCoding(Quantizer):
         return self.encoder @ (x - self.mean).T
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`; near-zero rows become zeros."""
+        """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`.
+
+        Near-zero rows become zeros.
+        """
         rows = x.reshape(-1, x.shape[-1])
         blocks = [self._encode_block(rows[i : i + ENCODE_ROWS]) for i in range(0, len(rows), ENCODE_ROWS)]
         code = torch.cat(blocks) if blocks else x.new_empty(0, self.bytes, dtype=torch.uint8)
@@ -287,22 +309,26 @@ class TransformCoding(Quantizer):
         """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`."""
         y = self.coordinates(rows)
         bits, octets, shifts = self.layout.cpu().tolist()
+        # (m, n) cell numbers; coordinates with equal bits are neighbours, and are quantized together.
         cells = torch.cat([_find_cells(y[start:stop], bits[start]) for start, stop in _equal_runs(bits)])
         # One byte more for coordinates that reach into the next byte.
         code = torch.zeros(self.bytes + 1, len(rows), dtype=torch.uint8, device=rows.device)
         crosses = bool((self._ends() > BYTE * (self.layout[1] + 1)).any())
+
         # A byte holds up to eight coordinates; those that are the first, second, … of their byte are added together.
-        for places in _distinct_byte_groups(octets):
-            index = torch.tensor(places, device=rows.device)
-            shift = torch.tensor([shifts[i] for i in places], dtype=torch.uint8, device=rows.device)
+        for positions in _distinct_byte_groups(octets):
+            index = torch.tensor(positions, device=rows.device)
+            shift = torch.tensor([shifts[i] for i in positions], dtype=torch.uint8, device=rows.device)
             code[self.layout[1][index]] |= cells[index] << shift.unsqueeze(1)
             if crosses:
                 beyond = cells[index].int() << shift.int().unsqueeze(1) >> BYTE
                 code[self.layout[1][index] + 1] |= beyond.to(torch.uint8)
+
         # The code of zeros is the zero vector's; a row that would get it moves by one cell in its last coordinate.
         last = octets[-1]
         code = code[:-1]
         code[last] |= (code == 0).all(dim=0).to(torch.uint8) << shifts[-1]
+
         return code.T.masked_fill(without_direction(row_norms(rows), rows.dtype), 0).contiguous()
 
     def recode(self, floats: Any) -> Any:
@@ -313,25 +339,30 @@ class TransformCoding(Quantizer):
         rows = as_tensor(floats, like=self.mean)
         if not self.norm.any():
             return self.transform(floats)
+
         rows = rows.reshape(-1, rows.shape[-1])
         with torch.no_grad():
             factors = self._find_factors(self.coordinates(rows))
             unscaled = (rows - self.mean) / factors.unsqueeze(1) + self.mean
             unscaled = unscaled.masked_fill(without_direction(row_norms(rows), rows.dtype).reshape(-1, 1), 0)
+
         codes = apply(self, unscaled)
         return codes.to(floats.device) if isinstance(floats, Tensor) else codes.cpu().numpy()
 
     def _find_factors(self, y: Tensor) -> Tensor:
         """Return the norm factor f `(n,)` of the coordinates f·ŷ of decoded vectors, `(m, n)`."""
         # The last coordinate has the fewest bits, so f is one of few ratios to its levels.
-        least = int(self.layout[0, -1])
-        positive = torch.from_numpy(normal_quantizer(least).levels[2 ** (least - 1) :]).to(y)
+        fewest_bits = int(self.layout[0, -1])
+        positive = torch.from_numpy(normal_quantizer(fewest_bits).levels[2 ** (fewest_bits - 1) :]).to(y)
         best, factors = torch.full_like(y[0], torch.inf), torch.ones_like(y[0])
+
         for level in positive:
+            # For the right level of the last coordinate, y / factor lies on the levels of all coordinates.
             factor = (y[-1].abs() / level).clamp(min=torch.finfo(y.dtype).tiny)
             error = self._distance_to_levels(y / factor)
             factors = torch.where(error < best, factor, factors)
             best = torch.minimum(best, error)
+
         return factors
 
     def _distance_to_levels(self, y: Tensor) -> Tensor:
@@ -363,13 +394,16 @@ class TransformCoding(Quantizer):
             raise NotFittedError("codes must be fitted before they are shortened")
         if not 1 <= octets <= self.bytes:
             raise InputError(f"codes of {self.bytes} bytes cannot be shortened to {octets}")
+
         parameters = {name: value for name, value in self.spec().items() if name not in ("kind", "bytes")}
-        found = type(self)(octets, **parameters)
+        shorter = type(self)(octets, **parameters)
+        # A coordinate is retained if its last bit is within the first bytes.
         retained = self._ends() <= BYTE * octets
-        found.mean, found.norm, found.query_count = self.mean, self.norm, self.query_count
-        found.encoder, found.decoder = self.encoder[retained], self.decoder[retained]
-        found.layout = self.layout[:, retained]
-        return found
+        shorter.mean, shorter.norm, shorter.query_count = self.mean, self.norm, self.query_count
+        shorter.encoder, shorter.decoder = self.encoder[retained], self.decoder[retained]
+        shorter.layout = self.layout[:, retained]
+
+        return shorter
 
     def _ends(self) -> Tensor:
         """Return the position after the last bit of each coordinate within the code, `(m,)`."""
@@ -406,7 +440,7 @@ class TransformCoding(Quantizer):
         return factors.to(codes.device) if isinstance(codes, Tensor) else factors.cpu().numpy()
 
     def score(self, queries: Any, codes: Any, factors: Any = None) -> Any:
-        """Return the inner products ⟨q, x̂⟩ `(a, n)` of float queries `(a, d)` with the vectors that codes stand for.
+        """Return the inner products ⟨q, x̂⟩ `(a, n)` of queries with the vectors that codes stand for.
 
         The asymmetric score: only one side is quantized. A tensor for a tensor of queries, else a NumPy array.
 
@@ -423,19 +457,25 @@ class TransformCoding(Quantizer):
         encoded = as_tensor(self.encode_queries(queries), like=self.mean)
         coder, packed = self._prepare(codes)
         known = None if factors is None else as_tensor(factors, like=self.mean)
+
         with torch.no_grad():
-            few = len(encoded) <= TABLE_QUERIES and coder.whole_bytes
-            tables = coder.byte_tables(encoded) if known is not None and few else None
+            use_tables = len(encoded) <= TABLE_QUERIES and coder.whole_bytes
+            tables = coder.byte_tables(encoded) if known is not None and use_tables else None
             blocks = []
             for start in range(0, len(packed), SCORE_ROWS):
                 block = packed[start : start + SCORE_ROWS]
                 scale = None if known is None else known[start : start + SCORE_ROWS]
                 blocks.append(coder.score(encoded, block, scale, tables))
+
         scores = torch.cat(blocks, dim=1) if blocks else encoded.new_empty(len(encoded), 0)
         return scores.to(queries.device) if isinstance(queries, Tensor) else scores.cpu().numpy()
 
     def _prepare(self, codes: Any) -> tuple[CodeDecoder, Tensor]:
-        """Return the decoder, and the codes as a tensor on its device; raise `InputError` unless they are codes."""
+        """Return the decoder, and the codes as a tensor on its device.
+
+        Raises:
+            InputError: unless they are codes.
+        """
         packed = torch.as_tensor(codes).to(self.device)
         if packed.dtype != torch.uint8 or packed.ndim != 2 or packed.shape[1] != self.bytes:
             raise InputError(
@@ -446,20 +486,27 @@ class TransformCoding(Quantizer):
     def _get_decoder(self) -> CodeDecoder:
         """Return the decoder, which is built once for the present tensors: a fit or a move replaces these."""
         tensors, prepared = tuple(self.buffers()), self._prepared
-        if prepared is None or any(one is not other for one, other in zip(prepared[0], tensors, strict=True)):
+        if prepared is None or any(
+            prepared_tensor is not tensor for prepared_tensor, tensor in zip(prepared[0], tensors, strict=True)
+        ):
             # A tuple, because a module would become a part of this step's state.
             self._prepared = prepared = (tensors, self._build_decoder())
         return prepared[1]
 
     def decoded_norms(self, codes: Any) -> Any:
-        """Return the norms `(n,)` of the vectors that codes stand for; a tensor for a tensor, else a NumPy array."""
+        """Return the norms `(n,)` of the vectors that codes stand for.
+
+        They are a tensor for a tensor, else a NumPy array.
+        """
         if not self.norm.any():
             return super().decoded_norms(codes)
         norms = torch.as_tensor(codes).any(dim=1) * self.norm.to(codes.device if isinstance(codes, Tensor) else "cpu")
         return norms if isinstance(codes, Tensor) else norms.numpy()
 
     def product_centroids(self) -> tuple[Tensor, Tensor]:
-        """Return the codes as a product quantizer: its centroids `(bytes, 256, 8)` and each coordinate's place `(m,)`.
+        """Return the codes as a product quantizer.
+
+        It has centroids `(bytes, 256, 8)` and each coordinate's place `(m,)`.
 
         FAISS's indexes of 8-bit product quantizers (`IndexPQ`, `IndexIVFPQ`) with these centroids search the codes, by
         the inner products ⟨q', ŷ⟩ without the norm factors. Their vectors have 8 dimensions for each byte; coordinate i
@@ -471,10 +518,13 @@ class TransformCoding(Quantizer):
         coder = self._build_decoder()
         if not coder.whole_bytes:
             raise InputError(f"these codes of {self.bytes} bytes are no product quantizer: coordinates cross bytes")
+
         octets = self.layout[1].tolist()
+        # Coordinate i is the within[i]-th of its byte, and so that dimension of the byte's centroids.
         within = [octets[:i].count(octet) for i, octet in enumerate(octets)]
         centroids = self.decoder.new_zeros(self.bytes, 8, 256)
         centroids[octets, within] = coder.byte_levels()
+
         return centroids.transpose(1, 2).contiguous(), torch.tensor(
             [8 * o + w for o, w in zip(octets, within, strict=True)]
         )
@@ -528,7 +578,10 @@ def _equal_runs(values: list[int]) -> list[tuple[int, int]]:
 
 
 def _distinct_byte_groups(octets: list[int]) -> list[list[int]]:
-    """Divide the coordinates into groups within which every byte occurs at most once; return their positions."""
+    """Divide the coordinates into groups within which every byte occurs at most once.
+
+    Returns the positions of the coordinates.
+    """
     groups: list[list[int]] = []
     counts: dict[int, int] = {}
     for i, octet in enumerate(octets):
@@ -536,4 +589,5 @@ def _distinct_byte_groups(octets: list[int]) -> list[list[int]]:
         if nth == len(groups):
             groups.append([])
         groups[nth].append(i)
+
     return groups

@@ -19,18 +19,22 @@ def propagate_moments(moments: Moments, affine: Affine) -> Moments:
     ‖Wx‖² is not a function of ‖x‖². Rows of zeros, which a step maps to zero, are counted as b.
     """
     weight = as_float64(affine.weight)
-    found = Moments()
-    found.count = moments.count
-    found.mean = weight @ moments.mean
+    propagated = Moments()
+    propagated.count = moments.count
+    propagated.mean = weight @ moments.mean
+
     if affine.bias is not None:
-        found.mean = found.mean + as_float64(affine.bias)
-    found.scatter = weight @ moments.scatter @ weight.T
-    found.third, found.fourth = np.full(len(found.mean), np.nan), np.nan
-    return found
+        propagated.mean = propagated.mean + as_float64(affine.bias)
+
+    propagated.scatter = weight @ moments.scatter @ weight.T
+    propagated.third, propagated.fourth = np.full(len(propagated.mean), np.nan), np.nan
+    return propagated
 
 
 def approximate_normalized_moments(unit_before: Moments, raw_before: Moments, raw_after: Moments) -> Moments:
-    """Approximate the moments of a refitted map's normalized outputs from those before the refit (`unit_before`).
+    """Approximate the moments of a refitted map's normalized outputs.
+
+    They are computed from those before the refit (`unit_before`).
 
     The change of the moments of the raw outputs, scaled to unit norm, is added.
 
@@ -56,19 +60,20 @@ def approximate_normalized_moments(unit_before: Moments, raw_before: Moments, ra
     spectrum = Spectrum.of(now, raw_after.rounding_variance())
     spanned = spectrum.directions[: spectrum.rank]
     project = spanned.T @ spanned
-    found = Moments()
-    found.count, found.third = unit_before.count, unit_before.third.copy()
-    found.mean = project @ (
+    approximate = Moments()
+    approximate.count, approximate.third = unit_before.count, unit_before.third.copy()
+    approximate.mean = project @ (
         unit_before.mean + raw_after.mean / np.sqrt(now_square) - raw_before.mean / np.sqrt(was_square)
     )
     second = project @ (unit_before.second_moment() + now / now_square - was / was_square) @ project
-    found.scatter = unit_before.count * _nearest_covariance(second - np.outer(found.mean, found.mean))
-    found.fourth -= found.squared_norm_variance() * found.count
-    return found
+    approximate.scatter = unit_before.count * _nearest_covariance(second - np.outer(approximate.mean, approximate.mean))
+    approximate.fourth -= approximate.squared_norm_variance() * approximate.count
+
+    return approximate
 
 
 def _nearest_covariance(estimate: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the nearest positive semidefinite matrix; raise `InputError` if its eigenvalues are too negative for it.
+    """Return the nearest positive semidefinite matrix.
 
     Raises:
         InputError: if the negative eigenvalues are too large for rounding and a small change of the map
@@ -82,6 +87,7 @@ def _nearest_covariance(estimate: NDArray[np.float64]) -> NDArray[np.float64]:
             "the added rows change the steps too much for the moments of the old rows to be updated: "
             "fit again on all rows"
         )
+
     # Without its negative eigenvalues the matrix is the nearest semidefinite one in the Frobenius norm.
     nearest: NDArray[np.float64] = (directions * np.maximum(variances, 0)) @ directions.T
     return nearest

@@ -74,7 +74,7 @@ class Stages:
 
         Steps that learn from data and cannot be refitted are listed in `retained`, with the reason.
         """
-        found = cls([Stage(0, 0)], set(), {})
+        divided = cls([Stage(0, 0)], set(), {})
         unreachable = None
         for index, step in enumerate(chain.transforms):
             assert isinstance(step, Transform)
@@ -83,22 +83,26 @@ class Stages:
                     break
                 # A chain normalizes once, before its quantizer.
                 if unreachable is None and chain.normalize:
-                    found._begin_stage(index)
+                    divided._begin_stage(index)
+
             # Such a step learns from the moments of unit rows, so its stage has to begin before it.
             if unreachable is None and step.normalizes_rows:
-                found._begin_stage(index)
-            reason = unreachable or _reason_to_retain(step, found.stages[-1])
+                divided._begin_stage(index)
+
+            reason = unreachable or _reason_to_retain(step, divided.stages[-1])
             if reason is not None and step.learns_from != "nothing":
-                found.retained[index] = reason
+                divided.retained[index] = reason
             elif step.learns_from != "nothing":
-                found.refitted.add(index)
+                divided.refitted.add(index)
+
             if unreachable is None and isinstance(step, Quantizer):
-                found.stages[-1].steps.append(index)
-            elif unreachable is None and not found._add_step(index, step):
+                divided.stages[-1].steps.append(index)
+            elif unreachable is None and not divided._add_step(index, step):
                 # The moments of the rows are unknown from here on, and so are those of all later stages.
                 unreachable = f"it comes after {step.kind}, which is not an affine map"
-        found._retain_axis_choosing_steps(chain)
-        return found
+
+        divided._retain_axis_choosing_steps(chain)
+        return divided
 
     def needed(self) -> Iterator[Stage]:
         """Yield every stage from the first that has a step to refit to the last that has one, and those in between.
@@ -128,11 +132,14 @@ class Stages:
         parts = affine_parts(step)
         if parts is None:
             return False
+
         last = self.stages[-1]
         last.steps.append(index)
         last.moved = last.moved or bool(parts)
+
         if isinstance(step.primitives()[-1], Normalize):
             self._begin_stage(index + 1)
+
         return True
 
     def _retain_axis_choosing_steps(self, chain: Chain) -> None:
@@ -152,7 +159,10 @@ class Stages:
 
 
 def _reason_to_retain(step: Transform, stage: Stage) -> str | None:
-    """Return why a step cannot be refitted from the moments at the beginning of its stage; None if it can be."""
+    """Return why a step cannot be refitted from the moments at the beginning of its stage.
+
+    The result is None if it can be.
+    """
     if step.learns_from == "rows":
         return "it is fitted on pairs" if step.paired or step.takes_pairs else "it is trained on rows"
     if step.learns_from == "unit moments" and (stage.moved or not stage.unit):
@@ -161,4 +171,5 @@ def _reason_to_retain(step: Transform, stage: Stage) -> str | None:
         return "it is weighted by queries, whose moments are not stored"
     if stage.moved and step.needs_higher_moments:
         return "it needs fourth moments, which cannot be propagated through the step before it"
+
     return None

@@ -32,7 +32,9 @@ class ChainUpdate:
 def update_chain(
     chain: Chain, stored: Mapping[int, Moments], rows: Vectors, on_progress: Progress = no_progress
 ) -> ChainUpdate:
-    """Return a copy of a chain, refitted on new rows and stored moments of its earlier rows, with the merged moments.
+    """Refit a copy of a chain on new rows and on stored moments of its earlier rows.
+
+    The result also has the merged moments.
 
     Steps are refitted in order. Up to the first normalization after a refitted step the result equals a fit on all
     rows, up to rounding; after it, to first order in how much that step changed (see `approximate_normalized_moments`).
@@ -57,11 +59,13 @@ def update_chain(
         raise InputError(f"no step of this chain can be refitted from moments ({reasons or 'none learns anything'})")
     if missing := [stage.number for stage in needed if stage.number not in stored]:
         raise InputError(f"the moments of stage {missing[0]} of this chain are missing")
+
     refitted = copy.deepcopy(chain)
     # The certificate and provenance in the metadata describe the chain before the refit.
     refitted.metadata = {}
     moments = {}
     before = after = None  # moments of the earlier rows after the original steps, and after the refitted ones
+
     for done, stage in enumerate(needed):
         original = stored[stage.number]
         if before is None or after is None:
@@ -69,24 +73,31 @@ def update_chain(
             after = original
         else:
             after = approximate_normalized_moments(original, before, after)
+
         before = original
         on_progress(done / len(needed), "taking moments of the new rows")
         # `merge` works in place: starting from empty moments copies, and leaves the stored ones unchanged.
         # The new rows pass the refitted steps, so every stage waits for the one before it.
         merged = Moments().merge(after).merge(stage.take_moments(refitted, rows))
         moments[stage.number] = merged
+
         for index in stage.steps:
             step = refitted[index]
             if index in stages.refitted and isinstance(step, Transform):
                 on_progress(done / len(needed), f"fitting {step.kind}")
                 step.fit(merged)
+
+            # The moments follow the steps of both chains, so that the next stage can start from their difference.
             for part in affine_parts(chain[index]) or []:
                 before = propagate_moments(before, part)
+
             for part in affine_parts(step) or []:
                 after, merged = propagate_moments(after, part), propagate_moments(merged, part)
+
     last = len(chain) - 1
     if refitted.quantizer is not None and refitted.quantizer.learns_from == "rows" and last not in stages.retained:
         # Int8 codes need the ranges of entries, which moments do not hold.
         refitted.fit_step(last, rows)
+
     on_progress(1.0, "fitted")
     return ChainUpdate(refitted, moments, stages.retained)

@@ -36,7 +36,7 @@ class BatchSampler(Protocol):
 
     @property
     def heldout_rows(self) -> NDArray[np.int64]:
-        """Indices of what is held out, ascending; empty for nothing."""
+        """Indices of what is held out, ascending, and empty for nothing."""
 
     def sample(self, step: int) -> Tensor:
         """Return a step's batch, the same in every call: vectors, or row numbers where the loss looks them up."""
@@ -71,6 +71,7 @@ class Batches:
         count = min(config.heldout, max(2, n // 10)) if config.heldout else 0
         if n - count < 2:
             raise InputError(f"training needs at least {count + 2} rows, got {n}")
+
         self.heldout_rows = np.sort(np.random.default_rng(seed).choice(n, count, replace=False))
         self.size = min(config.batch, n - count)
         # The i-th row that is not held out is i plus the held-out rows before it.
@@ -80,8 +81,8 @@ class Batches:
         """Return the batch of a step, `(size, d)` float32: distinct random rows that are not held out, plus `noise`."""
         # Seeded by the step: a resumed training draws the batches that it would have drawn without a break.
         generator = np.random.default_rng([self.seed, step])
-        drawn = np.sort(generator.choice(self.vectors.shape[0] - len(self.shifts), self.size, replace=False))
-        return self._read(drawn + np.searchsorted(self.shifts, drawn, side="right"), generator)
+        free_rows = np.sort(generator.choice(self.vectors.shape[0] - len(self.shifts), self.size, replace=False))
+        return self._read(free_rows + np.searchsorted(self.shifts, free_rows, side="right"), generator)
 
     def heldout(self) -> Tensor:
         """Return the held-out rows, `(h, d)` float32, plus noise that is the same in every call."""
@@ -99,7 +100,9 @@ class Batches:
 def checkpoint_for(
     context: FitContext, spec: Spec, config: TrainingConfig, vectors: Vectors, mean: NDArray[np.float64]
 ) -> Checkpoint | None:
-    """Create the folder and return the checkpoint keyed by spec, config and data; return None if checkpoints are off.
+    """Build the checkpoint that is keyed by spec, config and data, and create its folder.
+
+    The result is None if checkpoints are off.
 
     The key is a SHA-256 digest, so a checkpoint of another fit is not resumed. The data are identified by their number
     of rows, the first and last row, and the mean.
@@ -116,11 +119,14 @@ def checkpoint_for(
     """
     if context.checkpoint is None:
         return None
+
     make_root(context.checkpoint.path.parent)
     parts = [CHECKPOINT_VERSION, spec, asdict(config), vectors.shape[0]]
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
+
     for part in (vectors[:1], vectors[-1:], mean):
         digest.update(as_numpy(part).tobytes())
+
     return replace(context.checkpoint, key=digest.hexdigest())
 
 
@@ -134,7 +140,9 @@ def train(
     checkpoint: Checkpoint | None = None,
     evaluate_start: bool = False,
 ) -> TrainingLog:
-    """Train the parameters in place with AdamW, restore those of the lowest held-out loss, and return the log.
+    """Train the parameters in place with AdamW, and return the log.
+
+    Those of the lowest held-out loss are restored at the end.
 
     Training ends after `config.steps` steps, when patience runs out, or at a loss that is not finite. Without held-out
     rows the last parameters stay. Training resumes from a checkpoint with the same key, and then ends with the same
@@ -160,39 +168,52 @@ def train(
     log, best = TrainingLog(config), {name: p.detach().clone() for name, p in parameters.items()}
     if checkpoint is not None and (stored := checkpoint.load()) is not None:
         _restore_state(stored, parameters, best, optimizer, log)
+
+    # One batch for all evaluations, so that their losses can be compared.
     heldout = batches.heldout() if len(batches.heldout_rows) else None
+    # A resumed training has evaluated its start already.
     if evaluate_start and heldout is not None and not log.steps:
         _evaluate(heldout, loss, parameters, best, log)
+
     began, first = time.monotonic(), log.steps
     due = began + checkpoint.seconds if checkpoint is not None else float("inf")
     while log.steps < config.steps and not log.stopped_early:
         for group in optimizer.param_groups:
             group["lr"] = config.rate_at(log.steps)
+
         log.loss = loss(batches.sample(log.steps))
         # Before the optimizer's step, which would carry NaN into the parameters and Adam's averages.
         if not np.isfinite(log.loss):
             log.diverged = True
             break
+
         optimizer.step()
         log.steps += 1
-        last = log.steps == config.steps
-        if heldout is not None and (last or log.steps % config.check_every == 0):
+        is_last = log.steps == config.steps
+
+        if heldout is not None and (is_last or log.steps % config.check_every == 0):
             _evaluate(heldout, loss, parameters, best, log)
+
         problem, now = "", time.monotonic()
-        if checkpoint is not None and (last or log.stopped_early or now >= due):
+        if checkpoint is not None and (is_last or log.stopped_early or now >= due):
             problem = _save_checkpoint(checkpoint, _pack_state(parameters, best, optimizer, log))
             wrote = time.monotonic()
             due = wrote + checkpoint.pause_after(wrote - now)
-        left = (now - began) / (log.steps - first) * (config.steps - log.steps)
-        message = f"{kind} step {log.steps} of {config.steps}, loss {log.loss:.3g}, {left:.0f} s left{problem}"
+
+        seconds_left = (now - began) / (log.steps - first) * (config.steps - log.steps)
+        message = f"{kind} step {log.steps} of {config.steps}, loss {log.loss:.3g}, {seconds_left:.0f} s left{problem}"
         # After the checkpoint, because `report` may raise to stop the fit.
         context.report(log.steps / config.steps, message)
+
     _restore_best(kind, parameters, best, log)
     return log
 
 
 def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], Tensor]) -> LossFunction:
-    """Wrap a differentiable loss as a function of a batch that returns the loss and sets every `parameter.grad`."""
+    """Wrap a differentiable loss as a function of a batch.
+
+    It returns the loss and sets every `parameter.grad`.
+    """
 
     def loss_function(batch: Tensor) -> float:
         for parameter in parameters.values():
@@ -208,7 +229,9 @@ def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], 
 
 @contextmanager
 def one_thread_if_small(rows: int, device: torch.device) -> Iterator[None]:
-    """Run the block with one torch thread if the device is a CPU and `rows` ≤ `SMALL_BATCH`; restore the count after.
+    """Run the block with one torch thread if the device is a CPU and `rows` ≤ `SMALL_BATCH`.
+
+    The number of threads is restored after it.
 
     Two threads wait for each other after every small operation: they gain little on an idle machine, and where another
     process uses a core they take twelve times as long.
@@ -223,7 +246,7 @@ def one_thread_if_small(rows: int, device: torch.device) -> Iterator[None]:
 
 
 def mean_of_varied(kind: str, vectors: Vectors) -> NDArray[np.float64]:
-    """Return the mean of the rows, `(d,)` float64; raise `InputError` if rows hold NaN or inf, or are all equal.
+    """Return the mean of rows that differ, `(d,)` float64.
 
     Raises:
         InputError: if a row holds NaN or inf, or all rows are equal.
@@ -234,28 +257,35 @@ def mean_of_varied(kind: str, vectors: Vectors) -> NDArray[np.float64]:
     for block in finite_blocks(vectors):
         low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
         total += block.sum(axis=0, dtype=np.float64)
+
     if not (high > low).any():
         raise InputError(f"{kind} needs rows that differ: there is nothing to learn from these")
+
     return total / vectors.shape[0]
 
 
 def _evaluate(
     heldout: Tensor, loss: LossFunction, parameters: Mapping[str, Tensor], best: dict[str, Tensor], log: TrainingLog
 ) -> None:
-    """Append the held-out loss to `log`, copy parameters to `best` if it is the lowest, and set `log.stopped_early`."""
+    """Append the held-out loss to `log`, and copy parameters to `best` if it is the lowest.
+
+    `log.stopped_early` is set.
+    """
     # The gradients that this stores are replaced by the next batch's before the optimizer's next step.
     log.heldout_losses.append(loss(heldout))
     # `argmin` returns the first NaN as the lowest, and a NaN must never be the best.
     losses = np.nan_to_num(log.heldout_losses, nan=np.inf)
     since_lowest = len(losses) - 1 - int(losses.argmin())
+
     if since_lowest == 0:
         for name, parameter in parameters.items():
             best[name].copy_(parameter.detach())
+
     log.stopped_early = since_lowest >= log.config.patience
 
 
 def _restore_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], log: TrainingLog) -> None:
-    """Copy `best` into the parameters if there were evaluations; set `grad` to None; raise if nothing was learned.
+    """Copy `best` into the parameters if there were evaluations, and set `grad` to None.
 
     Raises:
         InputError: if the training diverged before there was a finite held-out loss.
@@ -291,6 +321,7 @@ def _pack_state(
     for name, parameter in parameters.items():
         tensors |= {f"parameter.{name}": parameter, f"best.{name}": best[name]}
         tensors |= {f"{part}.{name}": optimizer.state[parameter][part] for part in ADAM_STATE}
+
     return tensors
 
 
@@ -305,6 +336,7 @@ def _restore_state(
     log.steps, log.loss = int(stored["steps"]), float(stored["loss"])
     log.heldout_losses = stored["heldout_losses"].tolist()
     log.stopped_early = bool(stored["stopped_early"])
+
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(stored[f"parameter.{name}"])

@@ -161,7 +161,7 @@ class GeoPres(Linear):
         return True
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature with `dimensions` dimensions; raise `StepError` unless the input has more.
+        """Return the signature with `dimensions` dimensions.
 
         Raises:
             StepError: if the input is known to have `dimensions` dimensions or fewer.
@@ -169,7 +169,9 @@ class GeoPres(Linear):
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute a start weight, train it unless `data` are moments or steps are 0, and set `weight` and the log.
+        """Compute the start weight, train it, and set the map and the training log.
+
+        The weight is not trained if `data` are moments or steps are 0.
 
         `training_log` is None if nothing was trained.
 
@@ -182,18 +184,21 @@ class GeoPres(Linear):
             self.set_map(_spectral_start(data, self.dimensions)[0])
             self.training_log = None
             return
+
         if self.preset == "paper":
             mean = mean_of_varied(self.kind, data)
             start, axes = random_start(data.shape[1], self.dimensions, self.seed), None
         else:
             moments = unit_moments(data)
             mean, (start, axes) = moments.mean, _spectral_start(moments, self.dimensions)
+
         config = self._training_config(data.shape[0])
         checkpoint = checkpoint_for(context, self.spec(), config, data, mean)
         if config.steps:
             weight, log = self._train(start, axes, data, config, context, checkpoint)
         else:
             weight, log = start, None
+
         self.set_map(weight)
         self.training_log = log
 
@@ -216,7 +221,9 @@ class GeoPres(Linear):
         context: FitContext,
         checkpoint: Checkpoint | None,
     ) -> tuple[Tensor, TrainingLog]:
-        """Train the weight `start` `(k, d)`, maybe in place; return it, rescaled for some losses, and the training log.
+        """Train the weight `start` `(k, d)`, maybe in place.
+
+        Returns it, rescaled for some losses, and the training log.
 
         With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes, and the
         result is rotated back. Adam adapts the rate of every coordinate separately, so the coordinates should be
@@ -226,6 +233,8 @@ class GeoPres(Linear):
         if axes is not None:
             axes = axes.float().to(self.device)
             weight = weight @ axes.T
+
+        # The full size is last: prefixes are trained besides it.
         sizes = [*sorted({int(k * share) for share in PREFIX_SHARES} - {0, k}), k] if self.nested else [k]
         batches = Batches(vectors, config, self.seed, self.device)
         loss = self.loss or PRESET_LOSSES[self.preset]
@@ -240,15 +249,20 @@ class GeoPres(Linear):
         set_up, importance = self._set_up_loss(loss, LossSetup(first, weight, sizes, normalized, self.rank_strength))
 
         def loss_function(batch: Tensor) -> float:
-            """Return the mean over sizes of importance × loss; store the gradient of their sum in `weight.grad`."""
+            """Return the mean over sizes of importance × loss.
+
+            The gradient of their sum is stored in `weight.grad`.
+            """
             losses, weight.grad = prefix_losses(set_up, prepare(batch), weight, sizes, importance, normalized)
             # The gradient is that of the sum: Adam's steps do not depend on a constant factor.
             return sum(i * loss for i, loss in zip(importance, losses, strict=True)) / len(losses)
 
         with one_thread_if_small(batches.size, self.device):
             log = train(self.kind, {"weight": weight}, loss_function, batches, config, context, checkpoint)
+
         if normalized:  # such a loss does not depend on the scale
             weight *= _best_scale(first, weight)
+
         return weight if axes is None else weight @ axes, log
 
     def _set_up_loss(self, name: str, setup: LossSetup) -> tuple[Loss, list[float]]:
@@ -267,10 +281,11 @@ class GeoPres(Linear):
 
 
 def _spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
-    """Return scaled top eigenvectors `(k, d)` of the uncentred second moment, and all its eigenvectors `(d, d)`.
+    """Return the start weight `(k, d)`, and all eigenvectors `(d, d)` of the uncentred second moment.
 
-    The first is the weight that best keeps squared distances of zero-mean Gaussian data: the i-th eigenvector scaled
-    by √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th. Both tensors are float64.
+    The start weight has the top eigenvectors, scaled. It best keeps squared distances of zero-mean Gaussian data: the
+    i-th eigenvector is scaled by √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th. Both tensors
+    are float64.
 
     Raises:
         InputError: if all rows are equal.
@@ -280,11 +295,13 @@ def _spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
     # The scatter of equal unit rows is rounding error, not zero.
     if moments.count < 2 or moments.scatter.trace() <= 1e-12 * moments.count * total:
         raise InputError("geopres needs rows that differ in direction: there are no distances to keep")
+
     spectrum = Spectrum.of(second, moments.rounding_variance())
     eigenvalues = spectrum.values + RIDGE * total / moments.dimensions
     directions = spectrum.directions[:dimensions]
     left_out = eigenvalues[dimensions:].sum()
     scales = np.sqrt(1 + left_out / ((dimensions + 2) * eigenvalues[:dimensions]))
+
     return torch.from_numpy(directions * scales[:, None]), torch.from_numpy(spectrum.directions)
 
 

@@ -49,7 +49,9 @@ BLOCK_SCORES = 20_000_000
 
 
 class QueryAdapter(Transform):
-    """q ↦ Wq for queries `(n, d)` to `(n, d)`; documents stay as they are, so none has to be encoded again.
+    """Linear map q ↦ Wq of queries, `(n, d)` to `(n, d)`, learned from queries and relevant documents.
+
+    Documents stay as they are, so none has to be encoded again.
 
     W minimizes InfoNCE (van den Oord et al., arXiv 1807.03748) of queries q with a relevant document d⁺ each,
     −log exp(⟨Wq/‖Wq‖, d⁺⟩/τ) / Σ_d exp(⟨Wq/‖Wq‖, d⟩/τ), over unit documents d: the batch's relevant documents, and
@@ -123,7 +125,9 @@ class QueryAdapter(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train W on the pairs of the context; the fitted rows are not used.
+        """Train W on the pairs of the context.
+
+        The fitted rows are not used.
 
         Raises:
             InputError: for fewer than `MIN_QUERIES` distinct queries, or other dimensions than the rows.
@@ -143,18 +147,20 @@ class QueryAdapter(Transform):
             patience=PATIENCE,
         )
         batches = PairBatches(pairs, config, self.negatives, self.seed, self.device)
+        # W − I is trained, so that weight decay draws W to the identity, not to zero.
         difference = torch.zeros(d, d, device=self.device, requires_grad=True)
         identity = torch.eye(d, device=self.device)
         parameters = {"difference": difference}
         queries, documents = (_unit_tensor(side, self.device) for side in (pairs.queries, pairs.documents))
 
         def loss_of(batch: Tensor) -> Tensor:
-            asked = queries[batch[:, 0]] @ (identity + difference).T
-            candidates, places = torch.unique(batch[:, 1:], return_inverse=True)
-            scores = functional.normalize(asked, dim=1) @ documents[candidates].T / self.temperature
-            others = batches.is_relevant(batch[:, :1], candidates)
-            others.scatter_(1, places[:, :1], False)
-            return functional.cross_entropy(scores.masked_fill(others, -torch.inf), places[:, 0])
+            adapted_queries = queries[batch[:, 0]] @ (identity + difference).T
+            # (b, 1 + k) rows to distinct documents, so that each is scored once.
+            candidates, columns = torch.unique(batch[:, 1:], return_inverse=True)
+            scores = functional.normalize(adapted_queries, dim=1) @ documents[candidates].T / self.temperature
+            excluded = batches.is_relevant(batch[:, :1], candidates)
+            excluded.scatter_(1, columns[:, :1], False)
+            return functional.cross_entropy(scores.masked_fill(excluded, -torch.inf), columns[:, 0])
 
         checkpoint = checkpoint_for(context, self.spec(), config, pairs.queries, moments_of(pairs.documents).mean)
         with one_thread_if_small(self.batch, self.device):
@@ -168,18 +174,22 @@ class QueryAdapter(Transform):
                 checkpoint,
                 evaluate_start=True,
             )
+
         weight = identity + difference.detach()
-        held = replace(pairs.select(batches.heldout_rows), documents=documents.cpu().numpy())
-        adapted = replace(held, queries=held.queries @ weight.T.cpu().numpy())
+        held_out = replace(pairs.select(batches.heldout_rows), documents=documents.cpu().numpy())
+        adapted = replace(held_out, queries=held_out.queries @ weight.T.cpu().numpy())
         # The loss ranks documents by their scores' differences, and so may fall while rankings get worse.
-        gains = measure_relevance(adapted)[0] - measure_relevance(held)[0]
+        gains = measure_relevance(adapted)[0] - measure_relevance(held_out)[0]
         gain, error = float(gains.mean()), float(gains.std(ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else np.inf
         self.heldout_gain = (gain, error)
         self.weight = weight if gain > MIN_GAIN * error else identity
         self.query_count = torch.tensor([len(pairs)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a copy of documents `(n, d)`; `query_map` maps queries."""
+        """Return a copy of documents `(n, d)`.
+
+        Queries are mapped by `query_map`.
+        """
         return x.clone()
 
     def primitives(self) -> list[Map]:
@@ -204,13 +214,15 @@ class QueryAdapter(Transform):
         """Return a warning, as a list of at most one, if training found no map better than the identity."""
         if not torch.equal(self.weight.cpu(), torch.eye(len(self.weight))):
             return []
-        found = ""
+
+        measured = ""
         if self.heldout_gain is not None:
             gain, error = self.heldout_gain
-            found = f": the trained one changes nDCG@10 by {gain:+.4f} ({error:.4f})"
+            measured = f": the trained one changes nDCG@10 by {gain:+.4f} ({error:.4f})"
+
         return [
             f"{self.kind} leaves queries as they are: on queries held out from its training, no map gained more than "
-            f"half of its standard error{found}"
+            f"half of its standard error{measured}"
         ]
 
 
@@ -235,6 +247,7 @@ class PairBatches:
     ) -> None:
         self.seed, self.device, self.negatives = seed, device, negatives
         numbers: dict[bytes, int] = {}
+        # Queries with one vector are one group: held out and trained on, they would leak.
         group = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in pairs.queries])
         order = np.random.default_rng(seed).permutation(len(numbers))
         held = np.isin(group, order[: config.heldout])
@@ -244,6 +257,7 @@ class PairBatches:
         by_query = pairs.relevant[np.lexsort((pairs.relevant[:, 1], pairs.relevant[:, 0]))]
         self._answers, self._first = by_query[:, 1], np.searchsorted(by_query[:, 0], np.arange(len(pairs) + 1))
         self._documents = len(pairs.documents)
+        # One number for each known pair of query and document, to look up many pairs at once.
         self._keys = torch.from_numpy(by_query[:, 0] * self._documents + by_query[:, 1]).to(device)
         self._mined = self._mine(pairs) if negatives else np.zeros((len(pairs), 0), np.int64)
 
@@ -253,9 +267,10 @@ class PairBatches:
         generator = np.random.default_rng([self.seed, step])
         rows = generator.choice(self._trained, self._size, replace=False)
         counts = self._first[rows + 1] - self._first[rows]
+        # Answers are stored query after query: those of a query begin at _first[query].
         answers = self._answers[self._first[rows] + generator.integers(counts)]
-        drawn = generator.random((len(rows), self._mined.shape[1])).argsort(axis=1)[:, : self.negatives]
-        return self._pack(rows, answers, np.take_along_axis(self._mined[rows], drawn, axis=1))
+        columns = generator.random((len(rows), self._mined.shape[1])).argsort(axis=1)[:, : self.negatives]
+        return self._pack(rows, answers, np.take_along_axis(self._mined[rows], columns, axis=1))
 
     def heldout(self) -> Tensor:
         """Return the held-out queries, each with its first relevant document and its nearest negatives."""
@@ -264,9 +279,9 @@ class PairBatches:
 
     def is_relevant(self, queries: Tensor, documents: Tensor) -> Tensor:
         """Return whether each document is relevant to each query, `(b, c)`, for rows `(b, 1)` and `(c,)`."""
-        wanted = queries * self._documents + documents
-        found = torch.searchsorted(self._keys, wanted).clamp_max_(len(self._keys) - 1)
-        return self._keys[found] == wanted
+        keys = queries * self._documents + documents
+        positions = torch.searchsorted(self._keys, keys).clamp_max_(len(self._keys) - 1)
+        return self._keys[positions] == keys
 
     def _pack(self, *columns: NDArray[np.int64]) -> Tensor:
         """Return columns of rows as one tensor on the device."""
@@ -278,32 +293,40 @@ class PairBatches:
         k is `MINED`, or fewer if fewer documents are left beside those relevant to a query; it may be 0.
         """
         queries, documents = (_unit_tensor(side, self.device) for side in (pairs.queries, pairs.documents))
-        most = int(np.diff(self._first).max())
-        count = min(MINED, len(documents) - most)
+        max_relevant = int(np.diff(self._first).max())
+        count = min(MINED, len(documents) - max_relevant)
         if count <= 0:
             return np.zeros((len(pairs), 0), np.int64)
-        found = []
+
+        nearest = []
         step = max(1, BLOCK_SCORES // len(documents))
         for start in range(0, len(queries), step):
             scores = queries[start : start + step] @ documents.T
             # Keys are in the order of queries, so those of a block are neighbours.
             keys = self._keys[self._first[start] : self._first[min(start + step, len(queries))]]
             scores[keys // self._documents - start, keys % self._documents] = -torch.inf
-            found.append(scores.topk(count, dim=1).indices.cpu().numpy())
-        return np.concatenate(found)
+            nearest.append(scores.topk(count, dim=1).indices.cpu().numpy())
+
+        return np.concatenate(nearest)
 
 
 def _require_pairs(kind: str, pairs: QueryPairs, dimensions: int) -> int:
-    """Return the number of distinct queries; raise `InputError` for too few, or other dimensions than the rows."""
+    """Check the pairs, and return the number of distinct queries.
+
+    Raises:
+        InputError: for too few queries, or other dimensions than the rows.
+    """
     for name, side in (("queries", pairs.queries), ("documents", pairs.documents)):
         if side.shape[1] != dimensions:
             raise InputError(f"{kind}: the {name} of the pairs have {side.shape[1]} dimensions, the rows {dimensions}")
+
     distinct = len({row.tobytes() for row in pairs.queries})
     if distinct < MIN_QUERIES:
         raise InputError(
             f"{kind} needs at least {MIN_QUERIES} different queries with a relevant document, these are {distinct}: "
             "fewer do not tell a gain from chance"
         )
+
     return distinct
 
 

@@ -42,11 +42,14 @@ class ABTT(Transform):
         require_flag(self.kind, "renormalize", self.renormalize)
 
     def removed_count(self, dimensions: int) -> int:
-        """Return D, the number of directions to remove: `directions`, or d/100 (rounded, at least 1) if not set."""
+        """Return D, the number of directions to remove.
+
+        It is `directions`, or d/100 (rounded, at least 1) if not set.
+        """
         return self.directions or max(1, round(dimensions / 100))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature with D more zero-variance directions (D − 1 if `literal` and `renormalize`).
+        """Return the input signature with D more zero-variance directions.
 
         One direction fewer is added if both `literal` and `renormalize` are set, because normalizing turns the constant
         that the literal form leaves into a direction again. While the input dimensions are unknown, D is `directions`
@@ -58,11 +61,13 @@ class ABTT(Transform):
         restored = int(self.literal and self.renormalize)
         if inputs.dimensions is None:
             return inputs.add_zero_variance((self.directions or 1) - restored)
+
         count = self.removed_count(inputs.dimensions)
         if count >= inputs.dimensions:
             raise StepError(
                 f"{self.kind} removes {count} directions: it needs vectors of more dimensions than {inputs.dimensions}"
             )
+
         return inputs.add_zero_variance(count - restored)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
@@ -79,7 +84,9 @@ class ABTT(Transform):
         self.removed = torch.from_numpy(spectrum.directions[:count].copy()).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Subtract the mean and remove the D directions, `(n, d)` to `(n, d)`; normalize rows if `renormalize`.
+        """Subtract the mean and remove the D directions, `(n, d)` to `(n, d)`.
+
+        Rows are then normalized if `renormalize`.
 
         With `literal`, the projection on the directions is that of the rows before centering. Zero rows, and outputs
         that are only rounding error, become zero.
@@ -95,7 +102,10 @@ class ABTT(Transform):
         return "none" if self.renormalize else "approximate"
 
     def inverse(self) -> Map:
-        """Return the approximate inverse y ↦ y + μ, which adds the mean back; the removed directions stay lost."""
+        """Return the approximate inverse y ↦ y + μ, which adds the mean back.
+
+        The removed directions stay lost.
+        """
         return InverseAffine(None, self.mean)
 
     def primitives(self) -> list[Map]:

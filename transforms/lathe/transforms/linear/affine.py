@@ -42,24 +42,31 @@ class Affine(Map):
         return Signature(self.weight.shape[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return Wx + b, `(n, d)` to `(n, k)`, normalized if `normalize`; zeros for zero rows and rounding error."""
+        """Return Wx + b, `(n, d)` to `(n, k)`, normalized if `normalize`.
+
+        Zero rows, and outputs that are only rounding error, become zero.
+        """
         y = functional.linear(x, self.weight, self.bias)
         return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
 
     def then(self, following: "Affine") -> "Affine":
-        """Return one `Affine` that applies this map and then `following`, with the matrices multiplied in float64.
+        """Return one `Affine` that applies this map and then `following`.
 
-        The bias is None if neither map has one. The `normalize` flags are ignored: the returned map does not normalize.
+        The matrices are multiplied in float64. The bias is None if neither map has one. The `normalize` flags are
+        ignored: the returned map does not normalize.
         """
         # W₂(W₁x + b₁) + b₂ = W₂W₁x + (W₂b₁ + b₂)
         weight = following.weight.double() @ self.weight.double()
         if self.bias is None and following.bias is None:
             return Affine(weight)
+
         bias = weight.new_zeros(weight.shape[0])
         if self.bias is not None:
             bias = bias + following.weight.double() @ self.bias.double()
+
         if following.bias is not None:
             bias = bias + following.bias.double()
+
         return Affine(weight, bias)
 
 
@@ -90,7 +97,9 @@ def translation(offset: Tensor) -> Affine:
 
 
 def largest_gain(weight: Tensor) -> float:
-    """Estimate the spectral norm (largest singular value) of a weight `(k, d)` by power iteration from a fixed start.
+    """Estimate the spectral norm (largest singular value) of a weight `(k, d)` by power iteration.
+
+    The start is fixed.
 
     Returns a Python number, because reading a tensor in `forward` would make a GPU wait.
     """
@@ -98,19 +107,21 @@ def largest_gain(weight: Tensor) -> float:
     # Drawn on the CPU, because a GPU's generator draws other numbers from the same seed.
     start = torch.Generator().manual_seed(0)
     vector = torch.randn(weight.shape[1], generator=start, dtype=torch.float64).to(weight.device)
+
     for _ in range(GAIN_ITERATIONS):
         image = weight.T @ (weight @ (vector / vector.norm()))
         if not image.any():
             return 0.0
         vector = image
+
     # The vector is WᵀW times a unit vector, so its norm approaches the square of the singular value.
     return float(vector.norm().sqrt())
 
 
 def pseudo_inverse(weight: Tensor) -> Tensor:
-    """Return the pseudo-inverse W⁺ `(d, k)`; singular values within float32 rounding of zero count as zero.
+    """Return the pseudo-inverse W⁺ `(d, k)` of a weight, a float64 copy of a float32 one.
 
-    The weight is a float64 copy of a float32 one.
+    Singular values within float32 rounding of zero count as zero.
     """
     # The default tolerance follows the dtype: float64's would invert the rounding error of float32 entries.
     inverse: Tensor = torch.linalg.pinv(weight, rtol=max(weight.shape) * torch.finfo(torch.float32).eps)

@@ -45,7 +45,10 @@ class Alignment(Linear, registered=False):
         return replace(inputs, dimensions=dimensions, zero_variance_directions=max(0, dimensions - rank))
 
     def output_rank(self, rank: int) -> int:
-        """Return the rank of the outputs given that of the inputs: the same, unless a subclass limits it."""
+        """Return the rank of the outputs given that of the inputs.
+
+        It is the same, unless a subclass limits it.
+        """
         return rank
 
     def set_pair_map(self, weight: torch.Tensor, moments: PairedMoments) -> None:
@@ -71,14 +74,19 @@ class Alignment(Linear, registered=False):
         return [Affine(weight, self.target_mean.double() - weight @ self.mean.double())]
 
     def inverse(self) -> Map:
-        """Return y ↦ W⁺(y − μ_y) + μ_x with the pseudo-inverse W⁺, as one `InverseAffine`; y ↦ W⁺y if not centred."""
+        """Return y ↦ W⁺(y − μ_y) + μ_x with the pseudo-inverse W⁺, as one `InverseAffine`.
+
+        If not centred, it is y ↦ W⁺y.
+        """
         inverse = pseudo_inverse(self.weight.double())
         offset = self.mean - inverse @ self.target_mean.double() if self.centered else None
         return InverseAffine(inverse.float(), None if offset is None else offset.float())
 
 
 class Procrustes(Alignment):
-    """Orthogonal map that brings vectors closest to their targets; norms and angles stay.
+    """Orthogonal map that brings vectors closest to their targets.
+
+    Norms and angles stay.
 
     W = VUᵀ with XᵀY = UΣVᵀ (Schönemann, 1966). If the dimensions differ, W is orthogonal on its smaller side only. With
     `center`, μ_x is subtracted before the map and μ_y added after it.
@@ -99,8 +107,8 @@ class Procrustes(Alignment):
         moments = _require_pairs(data)
         _, cross = moments.blocks(centered=self.center)
         # NumPy returns U and Vᵀ, so W = VUᵀ is (UVᵀ)ᵀ. A mean instead of the sum XᵀY scales only Σ, which W lacks.
-        left, _, right = np.linalg.svd(cross, full_matrices=False)
-        self.set_pair_map(torch.from_numpy((left @ right).T.copy()), moments)
+        left_vectors, _, right_vectors = np.linalg.svd(cross, full_matrices=False)
+        self.set_pair_map(torch.from_numpy((left_vectors @ right_vectors).T.copy()), moments)
 
 
 class LowRankAffine(Alignment):
@@ -129,11 +137,16 @@ class LowRankAffine(Alignment):
         require_between(self.kind, "ridge", self.ridge, 0, 1e6)
 
     def output_rank(self, rank: int) -> int:
-        """Return the rank of the outputs given that of the inputs: the same, but at most `self.rank` if that is set."""
+        """Return the rank of the outputs given that of the inputs.
+
+        It is the same, but at most `self.rank` if that is set.
+        """
         return rank if self.rank is None else min(rank, self.rank)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Set the weight by reduced-rank ridge regression of the targets on the vectors, and store both means.
+        """Set the weight by reduced-rank ridge regression of the targets on the vectors.
+
+        Both means are stored.
 
         Computed from the centred moments of the pairs in float64.
 
@@ -142,8 +155,8 @@ class LowRankAffine(Alignment):
                 direction while the ridge is 0.
         """
         moments = _require_pairs(data)
-        own, cross = moments.blocks(centered=True)
-        level = own.trace() / len(own)
+        input_moment, cross = moments.blocks(centered=True)
+        level = input_moment.trace() / len(input_moment)
         if self.rank is not None and self.rank > cross.shape[1]:
             raise InputError(
                 f"{self.kind} of rank {self.rank} needs targets of at least as many dimensions, not {cross.shape[1]}"
@@ -151,12 +164,13 @@ class LowRankAffine(Alignment):
         if level <= moments.rounding_variance():
             raise InputError(f"{self.kind} needs vectors that differ: there is nothing to regress on")
         # `np.linalg.solve` raises no error for a matrix that rounding alone makes invertible, and returns noise.
-        if self.ridge == 0 and Spectrum.of(own, moments.rounding_variance()).rank < len(own):
+        if self.ridge == 0 and Spectrum.of(input_moment, moments.rounding_variance()).rank < len(input_moment):
             raise InputError(
-                f"{self.kind} without a ridge needs vectors that vary in all {len(own)} directions, these "
+                f"{self.kind} without a ridge needs vectors that vary in all {len(input_moment)} directions, these "
                 f"{moments.count} rows do not: set a ridge above 0, or fit on more"
             )
-        regression = np.linalg.solve(own + self.ridge * level * np.eye(len(own)), cross)
+
+        regression = np.linalg.solve(input_moment + self.ridge * level * np.eye(len(input_moment)), cross)
         top = Spectrum.of(cross.T @ regression).directions[: self.rank]
         # W = VᵀV·Bᵀ with V `(r, k)`: multiplied from the right it costs 2rkd; VᵀV first would cost k²d.
         self.set_pair_map(torch.from_numpy(top.T @ (top @ regression.T)), moments)

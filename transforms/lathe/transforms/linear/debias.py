@@ -38,7 +38,10 @@ class DirectionRemoval(Transform, registered=False):
         return inputs.add_zero_variance(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Remove the direction u from rows and normalize them, `(n, d)` to `(n, d)`; rows parallel to u become zero."""
+        """Remove the direction u from rows and normalize them, `(n, d)` to `(n, d)`.
+
+        Rows parallel to u become zero.
+        """
         return unit_image(x - (x @ self.direction).unsqueeze(-1) * self.direction, x)
 
     def primitives(self) -> list[Map]:
@@ -77,7 +80,9 @@ class R2(DirectionRemoval):
         self.register_buffer("noise_floor", torch.empty(0))
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the mean's direction, ‖μ‖ and the noise floor; rows are normalized first, moments taken as they are.
+        """Store the mean's direction, ‖μ‖ and the noise floor.
+
+        Rows are normalized first, moments are taken as they are.
 
         Computed in float64, stored in float32.
 
@@ -89,6 +94,7 @@ class R2(DirectionRemoval):
         # Only an exact zero is an error: a short mean has a direction, and `fit_warnings` says that it may be chance.
         if norm == 0:
             raise InputError("the mean of these vectors is exactly zero: it has no direction to project off")
+
         self.direction = torch.from_numpy(moments.mean / norm).float()
         self.mean_norm = torch.tensor(norm, dtype=torch.float32)
         self.noise_floor = torch.tensor(moments.noise_floor(), dtype=torch.float32)

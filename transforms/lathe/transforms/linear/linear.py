@@ -35,6 +35,7 @@ class Linear(Transform, registered=False):
         self.weight: Tensor
         self.mean: Tensor
         self.register_buffer("weight", torch.empty(0))
+
         if centered:
             self.register_buffer("mean", torch.empty(0))
 
@@ -53,7 +54,9 @@ class Linear(Transform, registered=False):
         return self._gain_of_weight[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return W(x − μ), or Wx if not centred, `(n, d)` to `(n, k)`; normalize rows if `renormalize`.
+        """Return W(x − μ), or Wx if not centred, `(n, d)` to `(n, k)`.
+
+        Rows are then normalized if `renormalize`.
 
         Zero rows, and outputs that are only rounding error, become zero.
         """
@@ -78,11 +81,13 @@ class Linear(Transform, registered=False):
 
     @property
     def learned_directions(self) -> int:
-        """Number of rows of the weight, k; 0 before the fit."""
+        """Number of rows of the weight, k, which is 0 before the fit."""
         return self.weight.shape[0]
 
     def inverse(self) -> Map:
-        """Return y ↦ W⁺y + μ with the pseudo-inverse W⁺, as an `InverseAffine`; without μ if not centred.
+        """Return y ↦ W⁺y + μ with the pseudo-inverse W⁺, as an `InverseAffine`.
+
+        μ is left out if not centred.
 
         Of all inputs that map to y, the result is the one closest to μ.
         """
@@ -93,6 +98,7 @@ class Linear(Transform, registered=False):
             inverse = (weight / squares.masked_fill(squares == 0, 1).unsqueeze(1)).T
         else:
             inverse = pseudo_inverse(weight)
+
         return InverseAffine(inverse.float(), self.mean if self.centered else None)
 
     def _retains_all_directions(self) -> bool:

@@ -8,7 +8,10 @@ from lathe.transforms.vectors import Vectors
 
 
 class Normalize(Transform):
-    """L2 normalization, x / ‖x‖; zero rows stay zero. Nothing is learned, and the norms are lost."""
+    """L2 normalization, x / ‖x‖.
+
+    Zero rows stay zero. Nothing is learned, and the norms are lost.
+    """
 
     kind = "normalize"
     learns_from = "nothing"
@@ -21,5 +24,8 @@ class Normalize(Transform):
         """Do nothing: normalization has no fitted state."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize rows to L2 norm 1, `(n, d)` to `(n, d)`; near-zero rows become zeros."""
+        """Normalize rows to L2 norm 1, `(n, d)` to `(n, d)`.
+
+        Near-zero rows become zeros.
+        """
         return unit_rows(x)

@@ -14,7 +14,9 @@ Center = Literal["data", "directions", "none"]
 
 
 class PCA(Linear):
-    """Projection on the directions of largest variance; every prefix of an output is the PCA of that many dimensions.
+    """Projection on the directions of largest variance.
+
+    Every prefix of an output is the PCA of that many dimensions.
 
     - `center="data"`: (x − μ)Vᵀ, V the top eigenvectors of the centred covariance: standard PCA.
     - `center="none"`: xVᵀ, V the top eigenvectors of the uncentred second moment. Centring changes cosines; this form
@@ -43,7 +45,9 @@ class PCA(Linear):
         require_choice(self.kind, "center", self.center, get_args(Center))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature reduced to `dimensions` dimensions; unchanged if `dimensions` is None.
+        """Return the input signature reduced to `dimensions` dimensions.
+
+        It is unchanged if `dimensions` is None.
 
         Raises:
             StepError: if the inputs have fewer dimensions.
@@ -51,7 +55,9 @@ class PCA(Linear):
         return inputs if self.dimensions is None else inputs.reduce(self.kind, self.dimensions)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Set the weight to the top eigenvectors of the covariance, or of the second moment if `center` is `"none"`.
+        """Set the weight to the top eigenvectors of the covariance.
+
+        If `center` is `"none"`, they are those of the second moment.
 
         The mean is stored only if `center` is `"data"`. Everything is computed from the moments in float64.
 
@@ -63,7 +69,9 @@ class PCA(Linear):
         matrix = moments.second_moment() if self.center == "none" else moments.covariance(ddof=0)
         spectrum = Spectrum.of(matrix, moments.rounding_variance())
         dimensions = self.dimensions or moments.dimensions
+
         if dimensions < moments.dimensions:  # a full rotation leaves nothing to chance
             spectrum.require_rank(self.kind, dimensions, moments.count)
+
         mean = torch.from_numpy(moments.mean) if self.centered else None
         self.set_map(torch.from_numpy(spectrum.directions[:dimensions].copy()), mean)

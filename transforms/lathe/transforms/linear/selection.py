@@ -34,7 +34,7 @@ class Selection(Map):
 
     @property
     def input_dimensions(self) -> int | None:
-        """Number of input columns d; None before the fit."""
+        """Number of input columns d, or None before the fit."""
         return int(self.width) if self.width.numel() else None
 
     def output_signature(self, inputs: Signature) -> Signature:
@@ -88,7 +88,11 @@ class ScatterColumns(Map):
 
 
 def require_columns(selection: Selection) -> None:
-    """Raise `ArtifactError` unless a restored selection has its number of columns, each within the width."""
+    """Check that a restored selection has its number of columns, each within the width.
+
+    Raises:
+        ArtifactError: if it has not.
+    """
     require_entries(selection.kind, "width", selection.width, 1, MAX_WHOLE)
     require_entries(selection.kind, "columns", selection.columns, 0, int(selection.width) - 1)
     if len(selection.columns) != selection.dimensions:
@@ -111,7 +115,10 @@ class Truncation(Selection, Transform):
         require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the column positions 0 to k − 1; of the data, only d is used."""
+        """Store the column positions 0 to k − 1.
+
+        Of the data, only d is used.
+        """
         self.columns, self.width = torch.arange(self.dimensions), torch.tensor(dimensions_of(data))
 
     def check_tensors(self) -> None:

@@ -28,7 +28,9 @@ MIN_REGULARIZATION = 1e-3
 
 
 class Whitening(Linear):
-    """Whitening y = (x − μ) U (Λ + ε)^{−p/2}, then L2-normalized; C = UΛUᵀ is the covariance (ddof=1).
+    """Whitening y = (x − μ) U (Λ + ε)^{−p/2}, then L2-normalized.
+
+    C = UΛUᵀ is the covariance (ddof=1).
 
     The mean-bias paper finds that full whitening hurts every model it tests (its Table 2); its
     setting is `epsilon=1e-6, relative=false`. Softer whitening, or fewer directions, hurts less.
@@ -81,6 +83,7 @@ class Whitening(Linear):
         self.relative = relative
         self.shrinkage = shrinkage
         self.rcond = rcond
+
         if power == AUTO:
             self.chosen_power: Tensor
             self.register_buffer("chosen_power", torch.empty(0))
@@ -92,21 +95,27 @@ class Whitening(Linear):
         """
         if self.dimensions is not None:
             require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
+
         require_choice(self.kind, "form", self.form, get_args(Form))
         if isinstance(self.power, str) and self.power != AUTO:
             raise StepError(f"{self.kind}: power must be {AUTO} or a number from 0 to 2, got {self.power!r}")
+
         if not isinstance(self.power, str):
             require_between(self.kind, "power", self.power, 0, 2)
+
         require_between(self.kind, "epsilon", self.epsilon, 0, 1e6)
         require_flag(self.kind, "relative", self.relative)
         if isinstance(self.shrinkage, str) and self.shrinkage != "ledoit-wolf":
             raise StepError(
                 f"{self.kind}: shrinkage must be ledoit-wolf or a number from 0 to 1, got {self.shrinkage!r}"
             )
+
         if not isinstance(self.shrinkage, str | None):
             require_between(self.kind, "shrinkage", self.shrinkage, 0, 1)
+
         if self.rcond is not None:
             require_between(self.kind, "rcond", self.rcond, 0, 1)
+
         require_flag(self.kind, "renormalize", self.renormalize)
 
     @property
@@ -137,7 +146,9 @@ class Whitening(Linear):
         return self.rcond is not None or self.power == 0 or shrunk or softened
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature reduced to `dimensions`; `zca` keeps the dimensions and lowers only the rank.
+        """Return the input signature reduced to `dimensions`.
+
+        `zca` keeps the dimensions and lowers only the rank.
 
         Raises:
             StepError: if the inputs have too few dimensions, or if zero-variance directions remain and no parameter
@@ -152,8 +163,10 @@ class Whitening(Linear):
                 f"variance: it would amplify rounding error; give the dimensions to keep{limit}, or rcond, or "
                 f"shrinkage, or a relative epsilon of {MIN_REGULARIZATION:g} or more"
             )
+
         if self.form == "pca":
             return reduced
+
         # `zca` rotates back to all d axes, so that the directions it drops stay as directions without variance.
         dropped = 0 if self.dimensions is None or inputs.dimensions is None else inputs.dimensions - self.dimensions
         return replace(inputs, zero_variance_directions=reduced.zero_variance_directions + dropped)
@@ -169,35 +182,49 @@ class Whitening(Linear):
         moments = moments_of(data)
         spectrum = Spectrum.of(self._covariance(moments), moments.rounding_variance())
         dimensions = self.dimensions or moments.dimensions
+
         if not self.regularized:  # ε takes care of the few directions that an encoder leaves empty, not of few rows
             allowed = max(1, dimensions // ALLOWED_EMPTY) if self.epsilon else 0
             spectrum.require_rank(self.kind, dimensions - allowed, moments.count)
+
         power = tempered_power(spectrum.values, dimensions) if isinstance(self.power, str) else self.power
         directions, scales = spectrum.directions[:dimensions], self._scales(spectrum, power)[:dimensions]
         weight = scales[:, None] * directions
+
         if self.form == "zca":
             weight = directions.T @ weight
+
         self.set_map(torch.from_numpy(weight), torch.from_numpy(moments.mean))
         if self.power == AUTO:
             self.chosen_power = torch.tensor(power, dtype=torch.float32)
 
     def chosen_parameters(self) -> dict[str, float]:
-        """Return the power that was derived from the eigenvalues, as `power`; empty if the power was given."""
+        """Return the power that was derived from the eigenvalues, as `power`.
+
+        The dict is empty if the power was given.
+        """
         return {"power": float(self.chosen_power)} if self.power == AUTO else {}
 
     def _covariance(self, moments: Moments) -> NDArray[np.float64]:
-        """Return the covariance `(d, d)` with ddof=1, or with ddof=0 and shrunk towards tr(C)/d · I by `shrinkage`."""
+        """Return the covariance `(d, d)` with ddof=1.
+
+        With `shrinkage`, it has ddof=0 and is shrunk towards tr(C)/d · I.
+        """
         if self.shrinkage is None:
             return moments.covariance()
+
         weight = ledoit_wolf_weight(moments) if self.shrinkage == "ledoit-wolf" else float(self.shrinkage)
         # ddof=0, because Ledoit and Wolf's sample covariance divides by n.
         covariance = moments.covariance(ddof=0)
         level = covariance.trace() / moments.dimensions
         shrunk: NDArray[np.float64] = (1 - weight) * covariance + weight * level * np.eye(moments.dimensions)
+
         return shrunk
 
     def _scales(self, spectrum: Spectrum, power: float) -> NDArray[np.float64]:
-        """Return the scale (λ + ε)^{−p/2} of each principal direction, `(d,)`; 0 for directions that are dropped.
+        """Return the scale (λ + ε)^{−p/2} of each principal direction, `(d,)`.
+
+        It is 0 for directions that are dropped.
 
         Directions are dropped if their variance is at most `rcond` times the largest. Without `rcond`, zero-variance
         directions are dropped only if ε is 0 and the power is not.
@@ -208,15 +235,19 @@ class Whitening(Linear):
         values, total = spectrum.values, spectrum.values.sum()
         if total == 0:
             raise InputError(f"{self.kind} needs rows that differ: there is no variance to equalize")
+
         ridge = self.epsilon * (total / len(values) if self.relative else 1.0)
         floor = max(RANK_TOLERANCE * total, (self.rcond or 0) * values[0])
         dropped = values <= floor
+
         if self.rcond is None and (ridge > 0 or power == 0):
             dropped = np.zeros_like(dropped)
+
         # 1 stands in for dropped variances, because 0 to a negative power is inf, with a warning.
         factors: NDArray[np.float64] = np.where(dropped, 1.0, values + ridge)
         factors **= -power / 2
         factors[dropped] = 0
+
         return factors
 
 

@@ -43,7 +43,9 @@ def certify(
     pairs: QueryPairs | None = None,
     out_of_domain_pairs: Mapping[str, QueryPairs] | None = None,
 ) -> Certificate:
-    """Measure how a fitted chain changes held-out and out-of-domain vectors, and return the measures as a JSON object.
+    """Measure how a fitted chain changes held-out and out-of-domain vectors.
+
+    The measures are returned as a JSON object.
 
     Args:
         chain: fitted chain.
@@ -79,10 +81,11 @@ def certify(
         "n_heldout": heldout.shape[0],
         "seed": seed,
         **geometry_measures(heldout, after, queries),
-        **{key: {side: found[key] for side, found in diagnostics.items()} for key in ("mean_norm", "isoscore")},
+        **{key: {side: diagnosed[key] for side, diagnosed in diagnostics.items()} for key in ("mean_norm", "isoscore")},
         "bytes_per_vector": {"before": 4 * heldout.shape[1], "after": chain.bytes_per_vector},
         "diagnostics": diagnostics,
     }
+
     if chain.nested:
         full = after.shape[1]
         sizes = sorted({full * quarter // 4 for quarter in (1, 2, 3)} - {0, full})
@@ -90,22 +93,28 @@ def certify(
         certificate["sizes"] = {
             str(k): geometry_measures(heldout, chain.transform(heldout, dimensions=k)) for k in sizes
         }
+
     if isinstance(chain.quantizer, TransformCoding) and queries is not None:
         floats = chain.without_quantizer().transform(heldout)
         certificate["codes"] = code_measures(chain.quantizer, floats, queries, after)
+
     if chosen := _list_chosen_parameters(chain):
         certificate["chosen"] = chosen
+
     if targets is not None:
         certificate["alignment"] = {
             "cosine": float((normalized_rows(after, np.float64) * normalized_rows(targets, np.float64)).sum(1).mean()),
             "recall_at_10": cross_recall_at_k(after, targets, 10) if len(targets) > 10 else None,
         }
+
     if pairs is not None:
         certificate["relevance"] = relevance_measures(chain, pairs) | {
             "out_of_domain": {
-                name: relevance_measures(chain, other) for name, other in (out_of_domain_pairs or {}).items()
+                name: relevance_measures(chain, domain_pairs)
+                for name, domain_pairs in (out_of_domain_pairs or {}).items()
             }
         }
+
     certificate["out_of_domain"] = {
         name: {
             "n": len(vectors),
@@ -126,7 +135,9 @@ def certify(
 def geometry_measures(
     before: FloatArray, after: FloatArray, queries: FloatArray | None = None
 ) -> dict[str, float | None]:
-    """Return local Spearman, recall@10 (also rescored) and positional stress by name; None where rows are too few.
+    """Return local Spearman, recall@10 (also rescored) and positional stress by name.
+
+    A measure is None where rows are too few for it.
 
     Args:
         before: rows before the reduction, `(n, d)`.
@@ -162,17 +173,20 @@ def relevance_measures(chain: Chain, pairs: QueryPairs) -> Certificate:
     """
     before = measure_relevance(pairs.map(_unit_rows, _unit_rows))
     after = measure_relevance(pairs.map(chain.transform_queries, chain.floats))
-    found: Certificate = {"queries": len(pairs), "documents": len(pairs.documents)}
+    measures: Certificate = {"queries": len(pairs), "documents": len(pairs.documents)}
+
+    # Paired by query: the spread of the differences is far smaller than that of the measures.
     for name, old, new in zip(("ndcg_at_10", "recall_at_10"), before, after, strict=True):
         gains = new - old
         half = NORMAL_QUANTILE * float(gains.std(ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else None
-        found[name] = {
+        measures[name] = {
             "before": float(old.mean()),
             "after": float(new.mean()),
             "gain": float(gains.mean()),
             "ci95": half,
         }
-    return found
+
+    return measures
 
 
 def _list_chosen_parameters(chain: Chain) -> list[dict[str, Any]]:
@@ -182,30 +196,36 @@ def _list_chosen_parameters(chain: Chain) -> list[dict[str, Any]]:
 
 
 def _unit_rows(vectors: FloatArray) -> FloatArray:
-    """Return the rows at length 1, in float32."""
     return normalized_rows(vectors, np.float32).numpy()
 
 
 def _relevance_warnings(certificate: Certificate) -> list[str]:
-    """Return a warning for each corpus that loses more than its interval, and one if the pairs do not gain more."""
+    """List warnings about searches with known relevant documents.
+
+    There is one for each corpus that loses more than its interval, and one if the pairs do not gain more.
+    """
     if "relevance" not in certificate:
         return []
-    found = []
+
+    warnings = []
     relevance = certificate["relevance"]
     measured = relevance["ndcg_at_10"]
+
     if not measured["gain"] > (measured["ci95"] or 0):
-        found.append(
+        warnings.append(
             f"nDCG@10 of {relevance['queries']} held-out queries changes by {measured['gain']:+.4f} ± "
             f"{measured['ci95'] or 0:.4f}: no gain that can be told from chance"
         )
-    for name, other in relevance["out_of_domain"].items():
-        measured = other["ndcg_at_10"]
+
+    for name, measures in relevance["out_of_domain"].items():
+        measured = measures["ndcg_at_10"]
         if measured["gain"] < -(measured["ci95"] or 0):
-            found.append(
+            warnings.append(
                 f"searches of other text get worse: nDCG@10 on {name} changes by {measured['gain']:+.4f} ± "
                 f"{measured['ci95'] or 0:.4f}"
             )
-    return found
+
+    return warnings
 
 
 def code_measures(
@@ -240,15 +260,17 @@ def code_measures(
 
 
 def _query_side(chain: Chain, vectors: FloatArray) -> FloatArray | None:
-    """Return documents mapped as queries that search the others, `(n, k)`; None if that is how they are found anyway.
+    """Return documents mapped as queries that search the others, `(n, k)`.
+
+    The result is None if that is how they are found anyway.
 
     Maps that only queries pass are left out: they were learned for queries, which these rows are not.
     """
     steps = [step for step in chain.float_steps if not step.queries_only]
     if not isinstance(chain.quantizer, TransformCoding) and not any(step.two_sided for step in steps):
         return None
-    found: FloatArray = Chain(steps, chain.normalize).transform_queries(vectors)
-    return found
+    queries: FloatArray = Chain(steps, chain.normalize).transform_queries(vectors)
+    return queries
 
 
 def _clipping_warnings(certificate: Certificate) -> list[str]:
@@ -260,7 +282,9 @@ def _clipping_warnings(certificate: Certificate) -> list[str]:
 
 
 def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
-    """Return a warning, as a list of at most one, if output dimensions are constant that the inputs do not explain.
+    """List at most one warning about output dimensions that are constant.
+
+    It is left out if the inputs explain them.
 
     With equal dimensions that means more constant outputs than inputs. Fewer than 2 rows give no warning.
     """
@@ -271,23 +295,27 @@ def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str
     # A single row has no deviation, so all its dimensions would count as constant.
     if constant == 0 or len(after) < 2 or (before.shape[1] == after.shape[1] and constant <= constant_before):
         return []
+
     return [f"outputs that never vary and waste their bytes: {constant} of {after.shape[1]}"]
 
 
 def _fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
     """Return warnings from each step's fit, and of too few fitting or held-out rows, as sentences."""
-    found = []
+    warnings = []
     for step in chain.transforms:
         if isinstance(step, Transform):
-            found += step.fit_warnings()
+            warnings += step.fit_warnings()
             needed = MIN_ROWS_PER_DIMENSION * step.learned_directions
             if n_fit < needed:
-                found.append(
+                warnings.append(
                     f"{n_fit} rows are few for {step.learned_directions} dimensions; "
                     f"{needed} or more give a reliable map"
                 )
+
             if step.training_log is not None:
-                found += step.training_log.warnings(step.kind)
+                warnings += step.training_log.warnings(step.kind)
+
     if n_heldout <= 40:
-        found.append(f"{n_heldout} held-out rows are too few for every measure; measures that need more are null")
-    return found
+        warnings.append(f"{n_heldout} held-out rows are too few for every measure; measures that need more are null")
+
+    return warnings

@@ -21,7 +21,9 @@ SHARES = (0.5, 0.9, 0.95, 0.99)
 
 
 def diagnose(vectors: Vectors) -> Diagnostics:
-    """Return statistics of the rows `(n, d)` as a JSON object: norms, duplicates, mean, spectrum and isotropy.
+    """Return statistics of the rows `(n, d)` as a JSON object.
+
+    They are norms, duplicates, mean, spectrum and isotropy.
 
     The rows are read once, in blocks. `norms`, `zero_rows` and `duplicate_rows` describe the rows as they are; all
     other statistics describe the rows after L2 normalization.
@@ -46,12 +48,15 @@ def diagnose(vectors: Vectors) -> Diagnostics:
     for block in finite_blocks(vectors):
         exact = block.astype(np.float64)
         lengths = np.linalg.norm(exact, axis=1)
+        # Rows of zeros stay zeros: they have no direction, but they count as rows.
         moments.update(exact / np.where(lengths == 0, 1, lengths)[:, None])
         norms.append(lengths)
         # Eight bytes of each row stay in memory to find duplicates, so the rows can be streamed.
         hashes.append(_row_hashes(block))
+
     if moments.count == 0:
         raise InputError("there are no rows to describe")
+
     lengths = np.concatenate(norms)
     return {
         "n": moments.count,
@@ -75,8 +80,10 @@ def _moment_diagnostics(moments: Moments) -> Diagnostics:
     spectrum = Spectrum.of(covariance)
     total = spectrum.values.sum()
     shares = spectrum.values / total if total > 0 else spectrum.values
+    # held[i] is the share of the variance in the first i + 1 directions.
     held = shares.cumsum()
     d = moments.dimensions
+
     return {
         "mean_norm": moments.mean_norm(),
         "noise_floor": moments.noise_floor(),
@@ -96,7 +103,10 @@ def _moment_diagnostics(moments: Moments) -> Diagnostics:
 
 
 def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """Return |cos(μ, u₁)|, u₁ the top eigenvector of the centred covariance; None if mean or variance is zero."""
+    """Return |cos(μ, u₁)|, u₁ the top eigenvector of the centred covariance.
+
+    The result is None if mean or variance is zero.
+    """
     norm = np.linalg.norm(mean)
     if norm == 0 or spectrum.rank == 0:
         return None
@@ -104,7 +114,9 @@ def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float |
 
 
 def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """Return |cos(μ, v₁)|, v₁ the top eigenvector of the uncentred second moment C + μμᵀ; None if the mean is zero.
+    """Return |cos(μ, v₁)|, v₁ the top eigenvector of the uncentred second moment C + μμᵀ.
+
+    The result is None if the mean is zero.
 
     Computed from the spectrum of the centred C (*Correcting Mean Bias in Text Embeddings*,
     Appendix D): with μ̂ = μ/‖μ‖ and αᵢ = uᵢ·μ̂, the largest eigenvalue λ* is the largest root of
@@ -113,6 +125,7 @@ def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float
     norm = float(np.linalg.norm(mean))
     if norm == 0:
         return None
+
     alpha = spectrum.directions @ (mean / norm)
     gaps = spectrum.values[0] - spectrum.values
 
@@ -123,16 +136,21 @@ def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float
     low, high = norm**2 * 1e-18, norm**2
     if excess(low) <= 0:  # μ̂ is orthogonal to u₁, and too short to overtake it
         return float(abs(alpha[0]))
+
     for _ in range(200):
         # t spans 18 orders of magnitude, and the geometric middle finds small roots to the same relative precision.
         middle = float(np.sqrt(low * high))
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+
     top = alpha / (high + gaps)
     return min(1.0, float(abs(alpha @ top) / np.linalg.norm(top)))
 
 
 def _row_hashes(block: FloatArray) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each row, `(n,)`: equal for equal rows (−0 equals 0), very rarely for others."""
+    """Return a 64-bit hash of each row, `(n,)`.
+
+    Hashes are equal for equal rows (−0 equals 0), and very rarely for others.
+    """
     block = block + block.dtype.type(0)  # −0 becomes 0
     words = np.ascontiguousarray(block).view(np.dtype(f"u{block.dtype.itemsize}")).astype(np.uint64)
     words ^= words >> np.uint64(29)  # 1.0 and 2.0 differ in high bits only, and a product moves no bit down
@@ -141,6 +159,7 @@ def _row_hashes(block: FloatArray) -> NDArray[np.uint64]:
     factors = np.random.default_rng(0).integers(0, 2**64 - 1, words.shape[1], dtype=np.uint64) | np.uint64(1)
     mixed = (words + factors) * (factors >> np.uint64(7) | np.uint64(1))
     mixed ^= mixed >> np.uint64(31)
+
     return np.asarray((mixed * factors).sum(axis=1, dtype=np.uint64))
 
 

@@ -81,22 +81,25 @@ def recall_at_k(
 def recall_of_anchors(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> NDArray[np.float64]:
-    """Return the recall@k of each row against all others, `(n,)` float64; `recall_at_k` is their mean.
+    """Return the recall@k of each row against all others, `(n,)` float64, whose mean is `recall_at_k`.
 
     Parameters and errors as in `recall_at_k`.
     """
     if k < 1 or oversampling < 1:
         raise InputError(f"k and the oversampling must be at least 1, got {k} and {oversampling}")
+
     _require_same_rows(before, after, at_least=k * oversampling + 1)
 
     def shares(original: Tensor, reduced: Tensor) -> Tensor:
         nearest = original.topk(k, dim=1)
+        # (b, k·oversampling): what a search in the reduced space would rescore.
         candidates = reduced.topk(k * oversampling, dim=1).indices
         if compat:
             returned = original.gather(1, candidates).topk(k, dim=1).values
             right = returned >= nearest.values[:, -1:] - COMPAT_TOLERANCE
         else:
             right = (nearest.indices.unsqueeze(2) == candidates.unsqueeze(1)).any(2)
+
         return right.double().mean(1)
 
     # At −∞ a row is never its own neighbour, and column numbers stay row numbers, which `shares` compares.
@@ -120,20 +123,24 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
     _require_same_rows(outputs, targets, at_least=k + 1)
     x, y = (normalized_rows(a, np.float32) for a in (outputs, targets))
     recalls = np.empty(len(x))
+
     for rows in anchor_blocks(len(x)):
         # Target i is left out of both searches: as its own query it would always be found first.
-        itself = torch.arange(rows.start, rows.stop).unsqueeze(1)
-        wanted, returned = (
-            (queries[rows] @ y.T).scatter(1, itself, -torch.inf).topk(k, dim=1).indices for queries in (y, x)
+        own_columns = torch.arange(rows.start, rows.stop).unsqueeze(1)
+        nearest, returned = (
+            (queries[rows] @ y.T).scatter(1, own_columns, -torch.inf).topk(k, dim=1).indices for queries in (y, x)
         )
-        recalls[rows] = (wanted.unsqueeze(2) == returned.unsqueeze(1)).any(2).double().mean(1).numpy()
+        recalls[rows] = (nearest.unsqueeze(2) == returned.unsqueeze(1)).any(2).double().mean(1).numpy()
+
     return float(recalls.mean())
 
 
 def search_recall_of_anchors(
     before: FloatArray, queries: FloatArray, documents: FloatArray, k: int = 10, oversampling: int = 1
 ) -> NDArray[np.float64]:
-    """Return the recall@k of searches by inner product whose two sides are encoded differently, `(n,)` float64.
+    """Return the recall@k of searches whose two sides are encoded differently, `(n,)` float64.
+
+    Searches are by inner product.
 
     Row i of `queries` searches all documents except its own, i; its right answers are the k nearest neighbours of row i
     by cosine before. With `oversampling`, the share of neighbours among the k·oversampling best, as in `recall_at_k`.
@@ -151,18 +158,28 @@ def search_recall_of_anchors(
     _require_same_rows(queries, documents, at_least=k * oversampling + 1)
     _require_same_rows(before, queries, at_least=1)
     x = normalized_rows(before, np.float32)
-    asked, answered = (torch.from_numpy(as_numpy(side)) for side in (queries, documents))
+    query_rows, document_rows = (torch.from_numpy(as_numpy(side)) for side in (queries, documents))
     recalls = np.empty(len(x))
+
     for rows in anchor_blocks(len(x)):
-        itself = torch.arange(rows.start, rows.stop).unsqueeze(1)
-        nearest = (x[rows] @ x.T).scatter(1, itself, -torch.inf).topk(k, dim=1).indices
-        found = (asked[rows] @ answered.T).scatter(1, itself, -torch.inf).topk(k * oversampling, dim=1).indices
-        recalls[rows] = (nearest.unsqueeze(2) == found.unsqueeze(1)).any(2).double().mean(1).numpy()
+        own_columns = torch.arange(rows.start, rows.stop).unsqueeze(1)
+        # nearest (b, k) by cosine before, candidates (b, k·oversampling) by inner product after.
+        nearest = (x[rows] @ x.T).scatter(1, own_columns, -torch.inf).topk(k, dim=1).indices
+        candidates = (
+            (query_rows[rows] @ document_rows.T)
+            .scatter(1, own_columns, -torch.inf)
+            .topk(k * oversampling, dim=1)
+            .indices
+        )
+        recalls[rows] = (nearest.unsqueeze(2) == candidates.unsqueeze(1)).any(2).double().mean(1).numpy()
+
     return recalls
 
 
 def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) -> tuple[float, float]:
-    """Return the mean and the variance of ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩ over all pairs of different rows i and j.
+    """Return the mean and the variance of the error of a score, ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩.
+
+    They are taken over all pairs of different rows i and j.
 
     Args:
         queries: q, `(n, m)`.
@@ -174,13 +191,16 @@ def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) 
     """
     _require_same_rows(queries, documents, at_least=2)
     _require_same_rows(exact, documents, at_least=2)
-    asked, errors = (torch.from_numpy(as_numpy(side).astype(np.float64)) for side in (queries, documents - exact))
-    pairs = len(asked) * (len(asked) - 1)
-    own = (asked * errors).sum(1)
-    total, squares = -float(own.sum()), -float(own.square().sum())
-    for rows in anchor_blocks(len(asked)):
-        block = asked[rows] @ errors.T
+    query_rows, errors = (torch.from_numpy(as_numpy(side).astype(np.float64)) for side in (queries, documents - exact))
+    pairs = len(query_rows) * (len(query_rows) - 1)
+    # Pairs of a row with itself are in the blocks below, so they are taken out of the sums here.
+    own_errors = (query_rows * errors).sum(1)
+    total, squares = -float(own_errors.sum()), -float(own_errors.square().sum())
+
+    for rows in anchor_blocks(len(query_rows)):
+        block = query_rows[rows] @ errors.T
         total, squares = total + float(block.sum()), squares + float(block.square().sum())
+
     mean = total / pairs
     return mean, squares / pairs - mean**2
 
@@ -224,7 +244,9 @@ def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
 
 
 def isoscore(moments: Moments) -> float:
-    """Return the IsoScore of the covariance, from 0 (one direction) to 1 (equal variance in all); 0 if d < 2.
+    """Return the IsoScore of the covariance, from 0 (one direction) to 1 (equal variance in all).
+
+    It is 0 if d < 2.
 
     IsoScore equals (PR − 1)/(d − 1) with the participation ratio PR = tr(C)²/‖C‖²_F, so that no
     eigenvalues are needed. It is also 0 without variance.
@@ -245,7 +267,9 @@ def anchor_blocks(n: int) -> Iterator[slice]:
 def _measure_anchors(
     before: FloatArray, after: FloatArray, self_similarity: float | None, measure: Callable[[Tensor, Tensor], Tensor]
 ) -> NDArray[np.float64]:
-    """Apply `measure` to every row's cosines to all rows, before and after, in blocks; return one value a row, `(n,)`.
+    """Apply `measure` to every row's cosines to all rows, before and after, in blocks.
+
+    Returns one value a row, `(n,)`.
 
     `measure` takes two blocks that `_similarity_blocks` yields and returns `(b,)`. The result is allocated first: small
     results between large blocks would fragment the heap, and 20,000 rows would take gigabytes.
@@ -260,7 +284,9 @@ def _measure_anchors(
 def _similarity_blocks(
     before: FloatArray, after: FloatArray, self_similarity: float | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, for each block of b anchor rows, their cosines to the other rows, before and after, `(b, n−1)` each.
+    """Yield, for each block of b anchors, their cosines to the other rows, before and after.
+
+    Both are `(b, n−1)`.
 
     Args:
         before: `(n, d)`.
@@ -271,19 +297,24 @@ def _similarity_blocks(
     n = before.shape[0]
     for rows in anchor_blocks(n):
         count = rows.stop - rows.start
-        itself = torch.zeros(count, n, dtype=torch.bool)
-        itself[torch.arange(count), torch.arange(rows.start, rows.stop)] = True
+        is_self = torch.zeros(count, n, dtype=torch.bool)
+        is_self[torch.arange(count), torch.arange(rows.start, rows.stop)] = True
         blocks = [space[rows] @ space.T for space in spaces]
+
         if self_similarity is None:
             # A boolean mask flattens; every row loses exactly one entry, so `view` restores the rows.
-            first, second = (block[~itself].view(count, n - 1) for block in blocks)
+            first, second = (block[~is_self].view(count, n - 1) for block in blocks)
         else:
-            first, second = (block.masked_fill_(itself, self_similarity) for block in blocks)
+            first, second = (block.masked_fill_(is_self, self_similarity) for block in blocks)
+
         yield first, second
 
 
 def normalized_rows(vectors: FloatArray, dtype: type[np.floating[Any]]) -> Tensor:
-    """Return the rows `(n, d)` in `dtype`, L2-normalized, as a new tensor; near-zero rows become zeros."""
+    """Return the rows `(n, d)` in `dtype`, L2-normalized, as a new tensor.
+
+    Near-zero rows become zeros.
+    """
     # `astype` copies, and torch warns about arrays that it may not write to, such as memory maps.
     return unit_rows(torch.from_numpy(as_numpy(vectors).astype(dtype)))
 
@@ -293,16 +324,21 @@ def average_ranks(values: Tensor) -> Tensor:
     ordered, order = values.sort(dim=1)
     groups = torch.zeros_like(order)
     groups[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
+    # Entries of equal value are one group, and get the mean of their positions in the sorted row.
     positions = torch.arange(values.shape[1], dtype=torch.float64).expand(values.shape)
     zeros = torch.zeros_like(positions, memory_format=torch.contiguous_format)
     sums = zeros.scatter_add(1, groups, positions)
     counts = zeros.scatter_add(1, groups, torch.ones_like(zeros))
     averages = (sums / counts.clamp(min=1)).gather(1, groups)
+
     return zeros.scatter(1, order, averages)
 
 
 def correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Return the Pearson correlation of each row of `a` with that row of `b`, `(b,)`; 0 where a row is constant."""
+    """Return the Pearson correlation of each row of `a` with that row of `b`, `(b,)`.
+
+    It is 0 where a row is constant.
+    """
     a = a - a.mean(1, keepdim=True)
     b = b - b.mean(1, keepdim=True)
     scale = a.norm(dim=1) * b.norm(dim=1)
@@ -310,7 +346,11 @@ def correlation(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _require_same_rows(before: FloatArray, after: FloatArray, at_least: int) -> None:
-    """Raise `InputError` unless `before` and `after` have the same number of rows, at least `at_least`."""
+    """Check that `before` and `after` have the same number of rows, at least `at_least`.
+
+    Raises:
+        InputError: if they have not.
+    """
     if before.shape[0] != after.shape[0]:
         raise InputError(f"{before.shape[0]} rows before and {after.shape[0]} after do not correspond")
     if before.shape[0] < at_least:

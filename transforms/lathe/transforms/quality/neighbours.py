@@ -30,6 +30,7 @@ def compare_neighbours(raw: Rows, first: Rows, second: Rows, k: int = 10) -> dic
     """
     if len(raw) <= k:
         raise InputError(f"{k} neighbours need more than {k} rows, got {len(raw)}")
+
     by_first, by_second = _share_neighbours(raw, first, k), _share_neighbours(raw, second, k)
 
     return {
@@ -37,25 +38,27 @@ def compare_neighbours(raw: Rows, first: Rows, second: Rows, k: int = 10) -> dic
         "raw_recall_at_k": {
             "first": _compute_interval(by_first),
             "second": _compute_interval(by_second),
-            "difference": _compute_interval(by_second - by_first, least=-1.0),
+            "difference": _compute_interval(by_second - by_first, minimum=-1.0),
         },
     }
 
 
-def _share_neighbours(one: Rows, other: Rows, k: int) -> NDArray[np.float64]:
-    """Return each row's share of k nearest neighbours common to both spaces, `(n,)`; 0 where either is not finite.
+def _share_neighbours(first: Rows, second: Rows, k: int) -> NDArray[np.float64]:
+    """Return each row's share of k nearest neighbours common to both spaces, `(n,)`.
+
+    It is 0 where either is not finite.
 
     All shares are 0 if at most k rows are finite.
     """
-    found = np.zeros(len(one))
-    sound = np.isfinite(one).all(axis=1) & np.isfinite(other).all(axis=1)
-    if sound.sum() > k:
-        found[sound] = recall_of_anchors(one[sound], other[sound], k)
-    return found
+    shares = np.zeros(len(first))
+    is_finite = np.isfinite(first).all(axis=1) & np.isfinite(second).all(axis=1)
+    if is_finite.sum() > k:
+        shares[is_finite] = recall_of_anchors(first[is_finite], second[is_finite], k)
+    return shares
 
 
-def _compute_interval(values: NDArray[np.float64], least: float = 0.0) -> dict[str, float]:
-    """Return the mean and its normal 95 % interval, clipped to [`least`, 1]."""
+def _compute_interval(values: NDArray[np.float64], minimum: float = 0.0) -> dict[str, float]:
+    """Return the mean and its normal 95 % interval, clipped to [`minimum`, 1]."""
     mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
-    low, high = max(mean - NORMAL_QUANTILE * error, least), min(mean + NORMAL_QUANTILE * error, 1.0)
+    low, high = max(mean - NORMAL_QUANTILE * error, minimum), min(mean + NORMAL_QUANTILE * error, 1.0)
     return {"value": mean, "low": float(low), "high": float(high)}

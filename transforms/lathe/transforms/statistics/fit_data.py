@@ -30,7 +30,10 @@ class SharedVectors(Vectors, Protocol):
         """Return a lazy view of these vectors, transformed by a fitted chain."""
 
     def block_moments(self, unit: bool) -> Iterator[Moments]:
-        """Yield the moments of each block of `BLOCK_ROWS` rows, in order; L2-normalize the rows first if `unit`."""
+        """Yield the moments of each block of `BLOCK_ROWS` rows, in order.
+
+        Rows are L2-normalized first if `unit`.
+        """
 
 
 def moments_of(data: Moments | Vectors) -> Moments:
@@ -52,7 +55,10 @@ def unit_moments(vectors: Vectors) -> Moments:
 
 
 def at_unit_length(block: FloatArray) -> NDArray[np.float64]:
-    """Return the rows `(n, d)` L2-normalized, as a new float64 array; near-zero rows become zeros."""
+    """Return the rows `(n, d)` L2-normalized, as a new float64 array.
+
+    Near-zero rows become zeros.
+    """
     # Float64 before the division: unit rows in float32 have norms that are off by float32's rounding.
     unit: NDArray[np.float64] = unit_rows(torch.from_numpy(block.astype(np.float64))).numpy()
     return unit

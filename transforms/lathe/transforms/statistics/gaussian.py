@@ -38,20 +38,26 @@ class Gaussian:
         spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
         # At least one direction is left over, because σ² is the mean of the other variances (Eq. 8).
         r = min(MAX_DIRECTIONS, moments.dimensions - 1, spectrum.rank)
-        least = max(RANK_TOLERANCE * float(spectrum.values.sum()), float(np.finfo(np.float32).tiny))  # σ divides
-        rest = max(float(spectrum.values[r:].mean()), least)
-        variances = np.append(spectrum.values[:r], rest)
+        min_variance = max(RANK_TOLERANCE * float(spectrum.values.sum()), float(np.finfo(np.float32).tiny))  # σ divides
+        noise_variance = max(float(spectrum.values[r:].mean()), min_variance)
+        variances = np.append(spectrum.values[:r], noise_variance)
         return cls(*(array.astype(np.float32) for array in (moments.mean, spectrum.directions[:r], variances)))
 
     def to_moments(self, count: int) -> Moments:
-        """Return `Moments` of `count` rows with this mean and covariance; third and fourth moments are set to zero."""
-        found = Moments()
-        along, rest = self.directions.astype(np.float64), float(self.variances[-1])
+        """Return `Moments` of `count` rows with this mean and covariance.
+
+        Third and fourth moments are set to zero.
+        """
+        moments = Moments()
+        along, noise_variance = self.directions.astype(np.float64), float(self.variances[-1])
         # The class's covariance as σ²I + Σ (λᵢ − σ²) vᵢvᵢᵀ, which needs no basis of the other directions.
-        covariance = rest * np.eye(self.dimensions) + (along.T * (self.variances[:-1] - rest)) @ along
-        found.count, found.mean, found.scatter = count, self.mean.astype(np.float64), count * covariance
-        found.third = np.zeros(self.dimensions)
-        return found
+        covariance = (
+            noise_variance * np.eye(self.dimensions) + (along.T * (self.variances[:-1] - noise_variance)) @ along
+        )
+        moments.count, moments.mean, moments.scatter = count, self.mean.astype(np.float64), count * covariance
+        moments.third = np.zeros(self.dimensions)
+
+        return moments
 
     @property
     def dimensions(self) -> int:
@@ -66,30 +72,35 @@ class Gaussian:
     @cached_property
     def spread(self) -> np.float32:
         """Standard deviation σ outside the principal directions, by which `standardize` divides."""
-        found: np.float32 = np.sqrt(self.variances[-1])
-        return found
+        deviation: np.float32 = np.sqrt(self.variances[-1])
+        return deviation
 
     @cached_property
     def gains(self) -> NDArray[np.float32]:
         """Weights σ²/λ − 1 `(r,)` of the squared coordinates along the principal directions, used by `score`."""
-        found: NDArray[np.float32] = self.variances[-1] / self.variances[:-1] - np.float32(1)
-        return found
+        weights: NDArray[np.float32] = self.variances[-1] / self.variances[:-1] - np.float32(1)
+        return weights
 
     @property
     def shares(self) -> list[float]:
         """Explained-variance ratio of each principal direction, in descending order, rounded to 6 decimals."""
-        rest = float(self.variances[-1]) * (self.dimensions - len(self.directions))
-        shares = self.variances[:-1] / (float(self.variances[:-1].sum(dtype=np.float64)) + rest)
+        noise_variance = float(self.variances[-1]) * (self.dimensions - len(self.directions))
+        shares = self.variances[:-1] / (float(self.variances[:-1].sum(dtype=np.float64)) + noise_variance)
         return [round(float(share), 6) for share in shares]
 
     def standardize(self, rows: FloatArray) -> NDArray[np.float32]:
-        """Return (x − μ)/σ for rows x `(n, d)`, with the one σ for all dimensions, as float32; overflow becomes inf."""
+        """Return (x − μ)/σ for rows x `(n, d)`, with the one σ for all dimensions, as float32.
+
+        Overflow becomes inf.
+        """
         with np.errstate(over="ignore"):
-            found: NDArray[np.float32] = (rows.astype(np.float32, copy=False) - self.mean) / self.spread
-        return found
+            standardized: NDArray[np.float32] = (rows.astype(np.float32, copy=False) - self.mean) / self.spread
+        return standardized
 
     def score(self, standardized: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the squared Mahalanobis distance to the mean divided by d, `(n,)`, of rows from `standardize`.
+        """Return the squared Mahalanobis distance to the mean divided by d, `(n,)`.
+
+        Rows are those that `standardize` returned.
 
         That is (x − μ)ᵀ C⁻¹ (x − μ)/d, near 1 for rows like the fitted ones, and inf where float32 overflows. A lower
         score is a higher likelihood.
@@ -97,8 +108,9 @@ class Gaussian:
         with np.errstate(over="ignore", invalid="ignore"):
             # σ²C⁻¹ = I + Σ (σ²/λᵢ − 1) vᵢvᵢᵀ, so a row costs r dot products; C⁻¹ itself would cost d.
             along = standardized @ self.directions.T
-            found = np.vecdot(standardized, standardized) + (along * along) @ self.gains
+            distances = np.vecdot(standardized, standardized) + (along * along) @ self.gains
+
         # Where squares overflow, a gain below 0 gives inf − inf = NaN.
-        whole = np.nan_to_num(found / self.dimensions, nan=np.inf, posinf=np.inf)
-        scores: NDArray[np.float64] = whole.astype(np.float64)
+        per_dimension = np.nan_to_num(distances / self.dimensions, nan=np.inf, posinf=np.inf)
+        scores: NDArray[np.float64] = per_dimension.astype(np.float64)
         return scores

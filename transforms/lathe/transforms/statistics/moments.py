@@ -50,6 +50,7 @@ class Moments:
     def __init__(self, precision: Precision = "float64") -> None:
         if precision not in ("float64", "float32"):
             raise InputError(f"moments are taken in float64 or float32, not {precision!r}")
+
         self.precision = precision
         self.count = 0
         self.mean: NDArray[np.float64] = np.zeros(0)
@@ -83,12 +84,15 @@ class Moments:
 
     @property
     def dimensions(self) -> int:
-        """Number of dimensions d of the rows; 0 before the first row."""
+        """Number of dimensions d of the rows, 0 before the first row."""
         return len(self.mean)
 
     @property
     def source_dimensions(self) -> int:
-        """Number of input dimensions of a transform fitted on these moments; d here, less for pairs."""
+        """Number of input dimensions of a transform fitted on these moments.
+
+        It is d here, and less for pairs.
+        """
         return self.dimensions
 
     def update(self, batch: Vectors) -> Self:
@@ -118,6 +122,7 @@ class Moments:
             return self
         if self.dimensions != other.dimensions:
             raise InputError(f"cannot merge moments of {other.dimensions} dimensions into moments of {self.dimensions}")
+
         total = self.count + other.count
         # Chan et al.: with δ = μ₂ − μ₁ the common mean is μ₁ + δn₂/n, and the scatter gains δδᵀ·n₁n₂/n. The higher
         # moments move to that mean first, because they need both scatters as they were.
@@ -131,6 +136,7 @@ class Moments:
         self.scatter += other.scatter
         self.scatter += np.outer(delta * (self.count * other.count / total), delta)
         self.count = total
+
         return self
 
     def _higher_moments_about(self, shift: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
@@ -152,7 +158,7 @@ class Moments:
         return self.scatter / (self.count - ddof)
 
     def squared_norm_variance(self) -> float:
-        """Return the variance of ‖x‖² over the rows: 0, up to rounding, if all rows have the same norm.
+        """Return the variance of ‖x‖² over the rows, which is 0, up to rounding, if all have the same norm.
 
         NaN if the third or fourth moments are NaN, as after `propagate_moments`.
         """
@@ -174,7 +180,10 @@ class Moments:
         return ROUNDING * float(np.trace(self.second_moment()))
 
     def mean_norm(self) -> float:
-        """Return the L2 norm of the mean; for unit rows from 0 (no common direction) to 1 (all equal)."""
+        """Return the L2 norm of the mean.
+
+        For unit rows it is from 0 (no common direction) to 1 (all equal).
+        """
         return float(np.linalg.norm(self.mean))
 
     def noise_floor(self) -> float:
@@ -182,7 +191,10 @@ class Moments:
         return float(np.sqrt(np.trace(self.scatter)) / max(self.count, 1))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return count, mean, scatter, third and fourth as arrays by name, for saving; `precision` is left out."""
+        """Return count, mean, scatter, third and fourth as arrays by name, for saving.
+
+        `precision` is left out.
+        """
         return {
             "count": np.array([self.count], np.int64),
             "mean": self.mean,
@@ -200,7 +212,10 @@ class Moments:
         return moments
 
     def to_bytes(self) -> bytes:
-        """Serialize the moments to safetensors bytes; `from_bytes` restores them bit by bit, except `precision`."""
+        """Serialize the moments to safetensors bytes.
+
+        `from_bytes` restores them bit by bit, except `precision`.
+        """
         return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in self.arrays().items()})
 
     @classmethod
@@ -226,8 +241,10 @@ def block_moments(block: FloatArray, precision: Precision, first_row: int = 0) -
     part.count = block.shape[0]
     with np.errstate(invalid="ignore", over="ignore"):
         part.mean = block.mean(axis=0, dtype=np.float64)
+
     if not np.isfinite(part.mean).all():  # the mean is finite only if every row is
         require_finite(block, first_row)
+
     if precision == "float64":
         centred = np.subtract(block, part.mean, dtype=np.float64)
     else:
@@ -235,11 +252,14 @@ def block_moments(block: FloatArray, precision: Precision, first_row: int = 0) -
         # has too few digits for the mean itself.
         rows = block.astype(np.float32, copy=False) if block.dtype == np.float16 else block
         centred = (rows - part.mean.astype(rows.dtype)).astype(np.float32, copy=False)
+
     part.scatter = np.asarray(centred.T @ centred, dtype=np.float64)
     squares = np.vecdot(centred, centred)
     part.third = np.asarray(squares @ centred, dtype=np.float64)
     part.fourth = float(squares @ squares)
+
     if precision == "float32":  # correct for the rounded mean
-        rest = centred.mean(axis=0, dtype=np.float64)
-        part.scatter -= part.count * np.outer(rest, rest)
+        residual_mean = centred.mean(axis=0, dtype=np.float64)
+        part.scatter -= part.count * np.outer(residual_mean, residual_mean)
+
     return part

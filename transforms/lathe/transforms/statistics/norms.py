@@ -1,4 +1,7 @@
-"""L2 norms and normalization of rows; zero rows, near-zero rows and rounding error become zero, not unit vectors."""
+"""L2 norms and normalization of rows.
+
+Zero rows, near-zero rows and rounding error become zero, not unit vectors.
+"""
 
 import torch
 from torch import Tensor
@@ -29,9 +32,9 @@ def without_direction(norms: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Return rows normalized to L2 norm 1; near-zero rows become zeros, rows whose norm overflows become NaN.
+    """Return rows normalized to L2 norm 1.
 
-    Near-zero is what `without_direction` says.
+    Near-zero rows, as `without_direction` defines them, become zeros. Rows whose norm overflows become NaN.
     """
     if _allows_fast_path(x):
         quick = norms_of(x)
@@ -39,6 +42,7 @@ def unit_rows(x: Tensor) -> Tensor:
         # `aminmax` returns NaN if any norm is NaN, which fails both tests and takes the exact path.
         if float(low) > MIN_ORDINARY_NORM and float(high) < torch.inf:
             return x / quick
+
     exact = row_norms(x)
     norms = exact.to(x.dtype)
     # Division by inf turns rows without direction into zeros; rows whose norm overflows must not look like them.
@@ -46,7 +50,7 @@ def unit_rows(x: Tensor) -> Tensor:
 
 
 def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
-    """Return the outputs `y` with rows set to zero that are only rounding error, or whose inputs `x` are near zero.
+    """Set outputs to zero that are only rounding error, or whose inputs are near zero.
 
     A row in the kernel of a map, or equal to the mean that the map subtracts, becomes noise of about eps·‖x‖, which
     normalizing would turn into a unit vector. Zero inputs give zero outputs, whatever bias the map adds. Returns `y`
@@ -62,6 +66,7 @@ def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
         low, high = torch.aminmax(norms_of(y) / norms_of(x))
         if float(low) > rounding_threshold(y, gain) and float(high) < torch.inf:
             return y
+
     before = row_norms(x)
     is_rounding = row_norms(y) <= rounding_threshold(y, gain) * before
     return torch.where(is_rounding | without_direction(before, x.dtype), 0, y)

@@ -56,7 +56,9 @@ class PairedMoments(Moments):
 
     @classmethod
     def from_vectors(cls, vectors: Vectors, *_arguments: Any, **_keywords: Any) -> Self:
-        """Raise `InputError`: pairs need two sets of vectors; use `from_pairs`.
+        """Raise `InputError`, since pairs need two sets of vectors.
+
+        Use `from_pairs`.
 
         Raises:
             InputError: always.
@@ -115,6 +117,9 @@ class PairedMoments(Moments):
         return self.mean[self.split :]
 
     def blocks(self, centered: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the means of xxᵀ `(d, d)` and xyᵀ `(d, k)` over the pairs; if `centered`, the covariances instead."""
+        """Return the means of xxᵀ `(d, d)` and xyᵀ `(d, k)` over the pairs.
+
+        If `centered`, they are the covariances instead.
+        """
         joint = self.covariance(ddof=0) if centered else self.second_moment()
         return joint[: self.split, : self.split], joint[: self.split, self.split :]

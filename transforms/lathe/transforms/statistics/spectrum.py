@@ -1,4 +1,7 @@
-"""Eigenvalues and eigenvectors of covariance matrices, in descending order and with reproducible signs; subspaces."""
+"""Eigenvalues and eigenvectors of covariance matrices, in descending order and with reproducible signs.
+
+Subspaces are here too.
+"""
 
 from dataclasses import dataclass
 
@@ -34,7 +37,10 @@ class Spectrum:
 
     @classmethod
     def of(cls, matrix: NDArray[np.float64], rounding: float = 0.0) -> "Spectrum":
-        """Compute the eigendecomposition of a symmetric matrix `(d, d)`; eigenvalues up to `rounding` are set to 0."""
+        """Compute the eigendecomposition of a symmetric matrix `(d, d)`.
+
+        Eigenvalues up to `rounding` are set to 0.
+        """
         # `eigh` sorts in ascending order; the copy gives the reversed view the positive strides that torch needs.
         values, vectors = np.linalg.eigh(matrix)
         directions = np.ascontiguousarray(vectors[:, ::-1].T)
@@ -42,6 +48,7 @@ class Spectrum:
         # Rounding must not choose among entries that are equal up to rounding: (1, −1)/√2 could get either sign.
         largest = (sizes >= (1 - TIE) * sizes.max(axis=1, keepdims=True)).argmax(axis=1)
         directions *= np.sign(directions[np.arange(len(directions)), largest])[:, None]
+
         # Rounding can make zero eigenvalues negative, and then their roots and powers NaN.
         return cls(np.where(values[::-1] > rounding, values[::-1], 0), directions)
 
@@ -51,7 +58,7 @@ class Spectrum:
         return int((self.values > RANK_TOLERANCE * self.values.sum()).sum())
 
     def require_rank(self, kind: str, dimensions: int, rows: int) -> None:
-        """Raise `InputError` if the numerical rank is below `dimensions`.
+        """Check that the numerical rank is at least `dimensions`.
 
         Eigenvectors beyond the rank are arbitrary: a map that uses them looks fitted and is not.
 
@@ -59,6 +66,9 @@ class Spectrum:
             kind: kind of the transform, for the message.
             dimensions: number of eigenvectors needed.
             rows: number of fitted rows, for the message.
+
+        Raises:
+            InputError: if it is lower.
         """
         if self.rank < dimensions:
             remedy = f", or ask for at most {self.rank}" if self.rank else ""
@@ -69,7 +79,10 @@ class Spectrum:
 
 
 def participation_ratio(matrix: NDArray[np.float64]) -> float:
-    """Return tr(C)²/‖C‖²_F, the effective number of dimensions of a covariance matrix C, from 1 to d; 0 if C = 0."""
+    """Return tr(C)²/‖C‖²_F, the effective number of dimensions of a covariance matrix C.
+
+    It is from 1 to d, or 0 if C = 0.
+    """
     squares = float((matrix * matrix).sum())
     return float(matrix.trace()) ** 2 / squares if squares > 0 else 0.0
 
@@ -90,13 +103,16 @@ def query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.f
         weighting: λ, from 0 (all directions alike) to 1 (by queries alone).
     """
     d = queries.dimensions
+    # Uncentred: a score ⟨q, e⟩ contains the mean of the queries too.
     moment = queries.second_moment()
     level = moment.trace() / d
     if not weighting or not np.isfinite(level) or level <= 0:
         return np.eye(d), np.eye(d)
+
     spectrum = Spectrum.of((1 - weighting) * np.eye(d) + weighting / level * moment)
     values = np.maximum(spectrum.values, MIN_EIGENVALUE * spectrum.values[0])
     axes = spectrum.directions
+
     return (axes.T * np.sqrt(values)) @ axes, (axes.T / np.sqrt(values)) @ axes
 
 
@@ -115,8 +131,8 @@ class Subspace:
     def energy_outside(self, rows: FloatArray) -> NDArray[np.float64]:
         """Return the squared norm `(n,)` of the component of each row `(n, d)` that is orthogonal to the subspace."""
         along = rows @ self.directions.T
-        found: NDArray[np.float64] = np.vecdot(along, along).astype(np.float64)
+        energy: NDArray[np.float64] = np.vecdot(along, along).astype(np.float64)
         if not self.complement:
             # ‖x − Px‖² = ‖x‖² − ‖Px‖² for the projection P; rounding can make the difference negative.
-            found = np.maximum(np.vecdot(rows, rows) - found, 0)
-        return found
+            energy = np.maximum(np.vecdot(rows, rows) - energy, 0)
+        return energy

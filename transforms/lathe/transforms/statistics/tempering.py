@@ -40,5 +40,6 @@ def _find_knee(curve: NDArray[np.float64]) -> int:
     height = curve[0] - curve[-1]
     if len(curve) < 3 or height <= 0:
         return 0
+    # Both axes on [0, 1], so that the distance does not depend on the scale of the eigenvalues.
     line = np.linspace(1, 0, len(curve))
     return int((line - (curve - curve[-1]) / height).argmax())

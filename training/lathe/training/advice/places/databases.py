@@ -37,6 +37,7 @@ def _list_pgvector(dimensions: int) -> Iterator[Candidate]:
         f"halfvec({dimensions})",
         (change, f"CREATE INDEX ON items USING hnsw (({signs}) bit_hamming_ops);"),
     )
+
     for size, steps in list_reductions(dimensions):
         reduce = (
             "lathe pgvector sample --table items --column embedding --out SAMPLE.npy",
@@ -52,17 +53,19 @@ def _list_pgvector(dimensions: int) -> Iterator[Candidate]:
 
 
 def _measure_pgvector(candidate: Candidate, rows: int) -> Cost:
-    """Return the bytes of the columns and of the index, whose tuples are laid out in pages of 8 kB.
+    """Compute the bytes of the columns and of the index, whose tuples are laid out in pages of 8 kB.
 
     The element tuple has 72 bytes besides the vector, the neighbour tuple 4 and 6 for each of 2m + m links, each with a
     line pointer of 4 bytes (pgvector's src/hnsw.h; the pages agree with indexes that were measured).
     """
     stored = candidate.form.bytes + 8
     neighbours = 4 + 6 * 2 * LINKS
+    # PostgreSQL aligns tuples to 8 bytes; each has a line pointer of 4.
     entry = _align(72 + stored) + 4 + _align(neighbours) + 4
     pages = math.ceil(rows / max(PAGE // entry, 1)) if entry <= PAGE else rows * 2
     column = 0 if candidate.form.element == "bit" else stored * rows
     beside = 0 if candidate.beside is None else (candidate.beside.bytes + 8) * rows
+
     return Cost(column, 8192 * pages, beside)
 
 
@@ -104,10 +107,12 @@ def _list_qdrant(dimensions: int) -> Iterator[Candidate]:
     yield Candidate(StoredForm("int8", dimensions), full, "scalar quantization", "float32 on disk", (scalar,))
     binary = on_disk + '{"binary": {"always_ram": true}}'
     yield Candidate(StoredForm("bit", dimensions), full, "binary quantization", "float32 on disk", (binary,))
+
     if dimensions % 4 == 0:
         product = on_disk + '{"product": {"compression": "x16", "always_ram": true}}'
         form = StoredForm("pq", dimensions, code_bytes=dimensions // 4)
         yield Candidate(form, full, "product quantization x16", "float32 on disk", (product,))
+
     named = (
         'two named vectors: "small" with {{"size": {size}}} and scalar quantization in memory, "full" on disk without '
         "a graph (docs/how-to/use-qdrant.md)"
@@ -144,10 +149,12 @@ def _list_lancedb(dimensions: int) -> Iterator[Candidate]:
     yield Candidate(full, None, "vectors without an index")
     scalar = 'table.create_index("vector", config=HnswSq(distance_type="cosine")), search with refine_factor'
     yield Candidate(StoredForm("sq8", dimensions), full, "HnswSq", "the column", (scalar,))
+
     if dimensions % 16 == 0:
         product = f'config=IvfPq(distance_type="cosine", num_sub_vectors={dimensions // 16}), search with refine_factor'
         form = StoredForm("pq", dimensions, code_bytes=dimensions // 16)
         yield Candidate(form, full, "IvfPq", "the column", (product,))
+
     column = "a column of {size} dimensions with HnswSq (docs/how-to/use-lancedb.md)"
     yield from _list_reduced(dimensions, "sq8", full, "HnswSq of {size} dimensions", column)
 
@@ -159,10 +166,12 @@ def _list_faiss(dimensions: int) -> Iterator[Candidate]:
     refined = 'faiss.index_factory(d, "HNSW16,{kind},Refine(SQfp16)")'
     sq8 = (refined.format(kind="SQ8"),)
     yield Candidate(StoredForm("sq8", dimensions), half, "HNSW16,SQ8", "float16", sq8)
+
     if dimensions % 8 == 0:
         pq = (refined.format(kind=f"PQ{dimensions // 8}np"),)
         form = StoredForm("pq", dimensions, code_bytes=dimensions // 8)
         yield Candidate(form, half, f"HNSW16,PQ{dimensions // 8}", "float16", pq)
+
     export = 'lathe export --chain small --format faiss --out small.faiss; then "HNSW16,SQ8" over {size} dimensions'
     yield from _list_reduced(dimensions, "sq8", half, "HNSW16,SQ8 of {size} dimensions", export)
 
@@ -188,6 +197,7 @@ def _list_memory(dimensions: int) -> Iterator[Candidate]:
     yield Candidate(StoredForm("float32", dimensions), None, "float32")
     half = ('np.load("vectors.npy").astype(np.float16)',)
     yield Candidate(StoredForm("float16", dimensions), None, "float16", commands=half)
+
     for size, steps in list_reductions(dimensions):
         reduce = (
             f"lathe fit --name small --steps {steps} --source SOURCE",
@@ -195,6 +205,7 @@ def _list_memory(dimensions: int) -> Iterator[Candidate]:
         )
         form = StoredForm("float16", size, steps)
         yield Candidate(form, None, f"{size} dimensions in float16", commands=reduce, one_line=False)
+
     yield from _list_codes(dimensions, None, "", "lathe reduce --source SOURCE --chain small --out codes.npy")
 
 

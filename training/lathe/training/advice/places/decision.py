@@ -1,4 +1,4 @@
-"""The choice of a form to store in a place, and the sentence that says it."""
+"""Choice of a form to store in a place, and the sentence that says it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -117,6 +117,7 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
         seed: seed of the intervals.
     """
     rows = goal.rows or sample.row_sample.rows
+    # Rows of zeros have no nearest rows by cosine.
     base, queries = (vectors[vectors.any(axis=1)] for vectors in (sample.fit, sample.heldout[:QUERIES]))
     if len(base) + len(queries) < MIN_ROWS:
         sentence = (
@@ -124,20 +125,22 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
             f"{MIN_ROWS:,} are needed."
         )
         return PlaceDecision(goal.place.name, rows, goal.metric, goal.recall, sentence)
+
     options, notes = _measure_options(goal, rows, base, queries, on_progress, seed)
-    before, others = options[0], sorted(options[1:], key=lambda one: one.counted)
-    chosen, simpler = _choose(before, others)
+    before, other_options = options[0], sorted(options[1:], key=lambda option: option.counted)
+    chosen, simpler = _choose(before, other_options)
+
     return PlaceDecision(
         place=goal.place.name,
         rows=rows,
         metric=goal.metric,
         goal=goal.recall,
-        sentence=_write_sentence(goal, rows, before, chosen, simpler, others),
+        sentence=_write_sentence(goal, rows, before, chosen, simpler, other_options),
         commands=chosen.candidate.commands if chosen else (),
         chosen=chosen,
         simpler=simpler,
         before=before,
-        options=[before, *others],
+        options=[before, *other_options],
         sampled_rows=len(base),
         queries=len(queries),
         notes=notes,
@@ -147,69 +150,93 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
 def _measure_options(
     goal: PlaceGoal, rows: int, base: FloatArray, queries: FloatArray, on_progress: Progress, seed: int
 ) -> tuple[list[Option], list[str]]:
-    """Return the candidates of a place with bytes and expected recall, in their order, and notes on those left out."""
+    """Measure the bytes and the expected recall of a place's candidates.
+
+    Returns the options in the order of the candidates, and notes on those left out.
+    """
     search = FormSearch(base, queries, goal.metric)
     part = len(base) // PART
     candidates = [*goal.place.list_candidates(base.shape[1])]
     exact = search.score(candidates[0].form)
+    # Full vectors give the truth: among all sampled rows, and among a quarter as a check.
     nearest, nearest_in_part = find_nearest(exact), find_nearest(exact[:, :part])
-    found: dict[StoredForm, list[ExpectedRecall]] = {}
+    by_form: dict[StoredForm, list[ExpectedRecall]] = {}
     options, notes = [], []
+
     for done, candidate in enumerate(candidates):
         on_progress(done / len(candidates), f"{goal.place.title}: {candidate.words}")
-        if candidate.form not in found:
+        # Several candidates store one form beside other full vectors; its scores are the same.
+        if candidate.form not in by_form:
             try:
                 scores = search.score(candidate.form)
             except (TransformError, AdviceError) as error:
                 notes.append(f"{candidate.words} was not measured: {error}.")
                 continue
             counts = zip(count_found(scores, nearest), count_found(scores[:, :part], nearest_in_part), strict=True)
-            found[candidate.form] = [extrapolate(*both, len(base), rows, seed) for both in counts]
-        options.append(_build_option(goal, rows, candidate, found[candidate.form]))
+            by_form[candidate.form] = [extrapolate(*both, len(base), rows, seed) for both in counts]
+
+        options.append(_build_option(goal, rows, candidate, by_form[candidate.form]))
+
     on_progress(1.0, f"{goal.place.title}: measured")
     return options, notes
 
 
 def _build_option(goal: PlaceGoal, rows: int, candidate: Candidate, expected: Sequence[ExpectedRecall]) -> Option:
-    """Return a candidate with the fewest ranked candidates that reach the goal, or the most if none do."""
+    """Build the option of a candidate with the fewest ranked candidates that reach the goal.
+
+    If no number does, it ranks as many as it can.
+    """
     allowed = len(CANDIDATES) if candidate.beside is not None else 1
-    reaching = [place for place in range(allowed) if expected[place].low >= goal.recall]
-    place = reaching[0] if reaching else allowed - 1
+    reaching = [position for position in range(allowed) if expected[position].low >= goal.recall]
+    position = reaching[0] if reaching else allowed - 1
     cost = goal.place.measure(candidate, rows)
     counted = cost.count(goal.place.counted)
-    return Option(candidate, CANDIDATES[place], cost, counted, expected[place], expected[0], bool(reaching))
+    return Option(candidate, CANDIDATES[position], cost, counted, expected[position], expected[0], bool(reaching))
 
 
-def _choose(before: Option, others: Sequence[Option]) -> tuple[Option | None, Option | None]:
-    """Return what to store, None for the vectors as they are, and the best setting without a chain beside it.
+def _choose(before: Option, other_options: Sequence[Option]) -> tuple[Option | None, Option | None]:
+    """Choose what to store, and the best setting without a chain beside it.
+
+    The first is None for the vectors as they are.
 
     Args:
         before: the vectors as they are.
-        others: the other options, by their bytes.
+        other_options: the other options, by their bytes.
     """
-    reaching = [one for one in others if one.reaches and one.counted <= (1 - MIN_SAVING) * before.counted]
+    reaching = [
+        option for option in other_options if option.reaches and option.counted <= (1 - MIN_SAVING) * before.counted
+    ]
     if not reaching:
         return None, None
+
     smallest = reaching[0]
-    simpler = next((one for one in reaching if one.candidate.one_line), None)
+    simpler = next((option for option in reaching if option.candidate.one_line), None)
     if simpler is None or simpler is smallest:
         return smallest, None
+    # A chain has to be fitted and kept: it must save more than a setting of the place alone.
     if smallest.counted > (1 - WORTH_A_CHAIN) * simpler.counted:
         return simpler, None
+
     return smallest, simpler
 
 
 def _write_sentence(
-    goal: PlaceGoal, rows: int, before: Option, chosen: Option | None, simpler: Option | None, others: Sequence[Option]
+    goal: PlaceGoal,
+    rows: int,
+    before: Option,
+    chosen: Option | None,
+    simpler: Option | None,
+    other_options: Sequence[Option],
 ) -> str:
     where = f"In {goal.place.title}"
     if chosen is None:
-        best = max(others, key=lambda one: one.recall.value, default=None)
+        best = max(other_options, key=lambda option: option.recall.value, default=None)
         tried = f" ({best.candidate.words} finds {_format_recall(best.recall)})" if best else ""
         return (
             f"{where}, leave the vectors as they are: nothing that was tried saves {MIN_SAVING:.0%} and is sure to "
             f"find {goal.recall:.0%} of the {K} nearest of {rows:,} rows{tried}."
         )
+
     memory = " of memory" if goal.place.counted == "memory" else ""
     saved = 1 - chosen.counted / before.counted
     sentence = (
@@ -219,6 +246,7 @@ def _write_sentence(
     )
     if simpler is None:
         return sentence
+
     extra = 1 - chosen.counted / simpler.counted
     return (
         f"{sentence} Without a chain, {_describe(simpler)} takes {format_bytes(simpler.counted)}: if {extra:.0%} is "

@@ -98,10 +98,12 @@ class FormSearch:
         """
         if problem := find_form_problem(form, len(self.rows)):
             raise AdviceError(problem)
+
         rows, queries = self._reduce(form.steps)
         if form.element == "codes":
             chain = self._fit(f"codes:{form.code_bytes}", rows)
             return self._compare(chain.floats(rows), chain.transform_queries(queries))
+
         store: dict[Element, Callable[[FloatArray], FloatArray]] = {
             "float32": lambda vectors: vectors,
             "float16": lambda vectors: vectors.astype(np.float16).astype(np.float32),
@@ -113,6 +115,7 @@ class FormSearch:
             return np.asarray(_take_signs(queries) @ _take_signs(rows).T, np.float32)
         if form.element == "rabitq":
             return _score_rabitq(rows, queries)
+
         return self._compare(store[form.element](rows), queries)
 
     def _reduce(self, steps: str) -> tuple[FloatArray, FloatArray]:
@@ -128,6 +131,7 @@ class FormSearch:
     def _compare(self, stored: FloatArray, queries: FloatArray) -> NDArray[np.float32]:
         products: NDArray[np.float32] = (torch.from_numpy(queries) @ torch.from_numpy(stored).T).numpy()
         if self.metric == "l2":
+            # −‖x − q‖² without ‖q‖², which is the same for all rows of a query.
             products = (2 * products - (stored**2).sum(axis=1)).astype(np.float32)
         return products
 
@@ -143,9 +147,10 @@ def _round_on_one_scale(vectors: FloatArray) -> FloatArray:
 
 def _round_on_each_scale(vectors: FloatArray) -> FloatArray:
     """Round each dimension to 256 steps between its least and its largest value, as floats `(n, d)`."""
-    least = vectors.min(axis=0)
-    scale = np.maximum((vectors.max(axis=0) - least) / 255, np.float32(1e-12))
-    return np.asarray(np.round((vectors - least) / scale) * scale + least, np.float32)
+    lowest = vectors.min(axis=0)
+    # A dimension that never varies would divide by zero.
+    scale = np.maximum((vectors.max(axis=0) - lowest) / 255, np.float32(1e-12))
+    return np.asarray(np.round((vectors - lowest) / scale) * scale + lowest, np.float32)
 
 
 def _take_signs(vectors: FloatArray) -> FloatArray:
@@ -162,17 +167,22 @@ def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatA
 
 
 def _score_rabitq(rows: FloatArray, queries: FloatArray) -> NDArray[np.float32]:
-    """Return the scores by FAISS's RaBitQ of a bit a dimension, around the mean, after a random rotation."""
+    """Score rows `(n, d)` for queries `(q, d)` by FAISS's RaBitQ of a bit a dimension.
+
+    Vectors are centred and rotated at random first.
+    """
     import faiss
 
+    # RaBitQ assumes vectors around the origin without a preferred direction.
     mean, dimensions = rows.mean(axis=0), rows.shape[1]
     rotation: Any = faiss.RandomRotationMatrix(dimensions, dimensions)
     rotation.init(0)
-    stored, asked = (rotation.apply(np.ascontiguousarray(vectors - mean)) for vectors in (rows, queries))
+    stored, searching = (rotation.apply(np.ascontiguousarray(vectors - mean)) for vectors in (rows, queries))
     index: Any = faiss.IndexRaBitQ(dimensions, faiss.METRIC_L2)
     index.train(np.zeros((1, dimensions), np.float32))
     index.add(stored)
-    distances, found = index.search(asked, len(rows))
+    distances, ranked_rows = index.search(searching, len(rows))
     scores = np.full((len(queries), len(rows)), -np.inf, np.float32)
-    np.put_along_axis(scores, found, -distances, axis=1)
+    np.put_along_axis(scores, ranked_rows, -distances, axis=1)
+
     return scores

@@ -1,4 +1,4 @@
-"""What a place can hold: candidates, each a form to search and what stands beside it, with their bytes."""
+"""Candidates that a place can hold: each a form to search and what stands beside it, with their bytes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

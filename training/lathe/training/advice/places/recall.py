@@ -97,16 +97,20 @@ def extrapolate(
     queries = found.shape[1]
     draws = np.random.default_rng(seed).integers(queries, size=(RESAMPLES, queries))
     every = [np.arange(queries), *draws]
-    expected = np.array([_expect(found[:, some], sampled, rows) for some in every])
-    predicted = np.array([_expect(found_in_part[:, some], sampled // PART, sampled) for some in every])
-    seen = np.array([_expect(found[:, some], sampled, sampled) for some in every])
+    expected = np.array([_expect(found[:, drawn], sampled, rows) for drawn in every])
+    predicted = np.array([_expect(found_in_part[:, drawn], sampled // PART, sampled) for drawn in every])
+    seen = np.array([_expect(found[:, drawn], sampled, sampled) for drawn in every])
 
+    # The first entry is of all queries, the others are of resamples: their spread is what chance alone explains.
     errors = predicted - seen
     excess = max(0.0, abs(errors[0]) - 1.96 * errors[1:].std())
+    # The error of predicting over a factor of PART is taken to grow with the logarithm of the factor.
     widening = excess * math.log(rows / sampled) / math.log(PART)
     low, high = np.quantile(expected[1:], [0.025, 0.975])
     counted = queries * max(1.0, K * sampled / rows)
+    # Rule of three: no bound may promise fewer losses than could go unseen among the rows counted.
     highest_low = math.log(max(counted, 2 * UNSEEN_LOSSES) / UNSEEN_LOSSES - 1)
+
     return ExpectedRecall(
         rows=rows,
         value=_expit(expected[0]),
@@ -117,15 +121,17 @@ def extrapolate(
     )
 
 
-def _expect(found: NDArray[np.int64], sampled: int, rows: int) -> float:
+def _expect(counts_by_k: NDArray[np.int64], sampled: int, rows: int) -> float:
     """Return the logit of the recall to expect among `rows` rows, from counts `(len(NEAREST), q)` in a sample."""
     sizes = np.log([sampled * K / k for k in NEAREST])
-    logits = np.array([_compute_logit(counts, k) for counts, k in zip(found, NEAREST, strict=True)])
-    wanted = math.log(rows)
-    if wanted <= sizes[-1]:
-        return float(np.interp(wanted, sizes, logits))
+    logits = np.array([_compute_logit(counts, k) for counts, k in zip(counts_by_k, NEAREST, strict=True)])
+    log_rows = math.log(rows)
+    if log_rows <= sizes[-1]:
+        return float(np.interp(log_rows, sizes, logits))
+
+    # Recall is not extrapolated upwards: more rows make a search no easier.
     slope = min(0.0, float(np.polyfit(sizes, logits, 1)[0]))
-    return float(logits[-1] + slope * (wanted - sizes[-1]))
+    return float(logits[-1] + slope * (log_rows - sizes[-1]))
 
 
 def _compute_logit(counts: NDArray[np.int64], k: int) -> float:
@@ -133,9 +139,9 @@ def _compute_logit(counts: NDArray[np.int64], k: int) -> float:
 
     The same share is moved alike for each k, so that a search that loses nothing is not expected to lose more and more.
     """
-    found, most = float(counts.sum()) + k / 20, k * len(counts) + k / 10
-    return float(math.log(found / (most - found)))
+    hits, possible = float(counts.sum()) + k / 20, k * len(counts) + k / 10
+    return float(math.log(hits / (possible - hits)))
 
 
-def _expit(value: float) -> float:
-    return 1 / (1 + math.exp(-value))
+def _expit(logit: float) -> float:
+    return 1 / (1 + math.exp(-logit))

@@ -32,12 +32,16 @@ class Classification(Layout):
             rows = read_records(folder, split, self.fields, warnings)
             warn_of_single_labels(rows, warnings, split)
             splits[split] = rows
+
+        # Labels are compared as text: 1 and "1" are the same class.
         trained = {str(row["label"]) for row in splits["train"]}
         for row in splits["test"]:
             if str(row["label"]) not in trained:
                 warnings.add(f"label {str(row['label'])!r} is tested but never trained on", row.place)
+
         if len(trained) < 2:
             raise DataSetError(f"train.jsonl has one label only, {trained.pop()!r}: there is nothing to tell apart")
+
         names = sorted({str(row["label"]) for rows in splits.values() for row in rows})
         numbers = {name: number for number, name in enumerate(names)}  # of two, measures want to know which is positive
 
@@ -47,11 +51,13 @@ class Classification(Layout):
         return Tables({split: to_columns(rows, self.fields, label=number) for split, rows in splits.items()})
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of each text and the text of its label; record blank texts as left out.
+        """Build a pair of each text and the text of its label.
+
+        Blank texts are recorded as left out.
 
         Raises:
             DataSetError: if a row lacks text or label, or a label has no text.
         """
-        found = list(rows.read_nonblank("text", "label"))
-        texts = rows.label_texts(found)
-        return [Pair(row.text("text"), texts[str(row["label"])], row.place, (row["text"],)) for row in found]
+        labelled = list(rows.read_nonblank("text", "label"))
+        texts = rows.label_texts(labelled)
+        return [Pair(row.text("text"), texts[str(row["label"])], row.place, (row["text"],)) for row in labelled]

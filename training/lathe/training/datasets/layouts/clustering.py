@@ -29,7 +29,9 @@ class Clustering(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskClustering", "Clustering", "v_measure"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read test texts with their cluster labels; add a warning for labels that occur once.
+        """Read test texts with their cluster labels.
+
+        Labels that occur once add a warning.
 
         Raises:
             DataSetError: if the file is invalid, or has fewer than two labels.
@@ -57,20 +59,22 @@ class Clustering(Layout):
         Raises:
             DataSetError: if a row lacks text or label, or a label has no text.
         """
-        found = [row for record in rows.read() for row in _split_row_of_lists(record)]
+        labelled = [row for record in rows.read() for row in _split_row_of_lists(record)]
         clusters: dict[str, list[Record]] = {}
-        for row in found:
+        for row in labelled:
             row.require("text", "label")
             if is_blank(row["text"]):
                 rows.dropped.add("blank text", row.place)
             else:
                 clusters.setdefault(str(row["label"]), []).append(row)
-        texts = rows.label_texts(found)
+
+        texts = rows.label_texts(labelled)
         size, pairs = rows.settings.texts_per_cluster, []
         for label, cluster in clusters.items():
             for start in range(0, len(cluster), size):
                 group = [row.text("text") for row in cluster[start : start + size]]
                 pairs.append(Pair("\n".join(group), texts[label], cluster[start].place, tuple(group)))
+
         return pairs
 
 

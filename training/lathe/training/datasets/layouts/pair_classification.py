@@ -53,7 +53,7 @@ class PairClassification(Layout):
         """
 
         def is_positive(row: Record) -> bool:
-            """Return whether a row is labelled 1; record it as left out if it is labelled 0."""
+            """Return whether a row is labelled 1, and record it as left out if it is labelled 0."""
             row.require("label")
             _require_binary(row)
             if str(row["label"]) == "0":
@@ -64,6 +64,10 @@ class PairClassification(Layout):
 
 
 def _require_binary(row: Record) -> None:
-    """Raise `DataSetError` if a row's label is neither 0 nor 1."""
+    """Check that a row's label is 0 or 1.
+
+    Raises:
+        DataSetError: if it is neither.
+    """
     if str(row["label"]) not in ("0", "1"):
         raise DataSetError(f"{row.place}: 'label' must be 0 or 1, not {row['label']!r}")

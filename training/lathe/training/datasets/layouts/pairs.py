@@ -11,14 +11,19 @@ from lathe.training.datasets.records import TEXT, Warnings, find_file, read_reco
 
 
 class Pairs(Layout):
-    """Pairs of an anchor and a positive; in two languages they are evaluated as translations."""
+    """Pairs of an anchor and a positive.
+
+    In two languages they are evaluated as translations.
+    """
 
     task = "pairs"
     fields = {"anchor": TEXT, "positive": TEXT}
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read pairs as a search: each anchor is a query, its positives are relevant, all positives are the corpus.
+        """Read pairs as a search for the positives of each anchor.
+
+        Each anchor is a query, its positives are relevant, and all positives are the corpus.
 
         Raises:
             DataSetError: if the file is invalid.
@@ -27,8 +32,10 @@ class Pairs(Layout):
         documents = {text: f"d{index}" for index, text in enumerate(dict.fromkeys(row["positive"] for row in rows))}
         queries = {text: f"q{index}" for index, text in enumerate(dict.fromkeys(row["anchor"] for row in rows))}
         relevant: dict[str, dict[str, int]] = {}
+
         for row in rows:
             relevant.setdefault(queries[row["anchor"]], {})[documents[row["positive"]]] = 1
+
         corpus = {key: ("", text) for text, key in documents.items()}
         return Search(corpus, {key: text for text, key in queries.items()}, relevant)
 
@@ -37,7 +44,9 @@ class Pairs(Layout):
         return {"k_values": RANKS}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of each row, from the fields in the settings; record rows with a blank anchor as left out.
+        """Build a pair of each row, from the fields in the settings.
+
+        Rows with a blank anchor are recorded as left out.
 
         Raises:
             DataSetError: if a row has no anchor field or no positive.
@@ -45,7 +54,10 @@ class Pairs(Layout):
         return rows.pair_fields(rows.settings.anchor, rows.settings.positive)
 
     def evaluated_task(self, folder: Path, language: str) -> str | None:
-        """Return `translations` if there are two languages, else `pairs`; None if there is no test."""
+        """Return `translations` if there are two languages, else `pairs`.
+
+        The result is None if there is no test.
+        """
         if find_file(folder, "test") is None:
             return None
         return "translations" if "-" in language else self.task

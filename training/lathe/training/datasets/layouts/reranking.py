@@ -19,7 +19,9 @@ class Reranking(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Reranking", "map_at_1000"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read queries as a search among their own documents; leave out queries without a positive or a negative.
+        """Read queries as a search among their own documents.
+
+        Queries without a positive or a negative are left out.
 
         Raises:
             DataSetError: if the file is invalid, or no query has both.
@@ -27,21 +29,28 @@ class Reranking(Layout):
         corpus: dict[str, tuple[str, str]] = {}
         queries, relevant, ranked = {}, {}, {}
         ids: dict[str, str] = {}
+
         for number, row in enumerate(read_records(folder, "test", self.fields, warnings)):
-            good, bad = ([text for text in row[name] if text.strip()] for name in ("positive", "negative"))
-            if len(good) + len(bad) < len(row["positive"]) + len(row["negative"]):
+            positives, negatives = ([text for text in row[name] if text.strip()] for name in ("positive", "negative"))
+            if len(positives) + len(negatives) < len(row["positive"]) + len(row["negative"]):
                 warnings.add("documents left out because they hold only spaces", row.place)
-            if not good or not bad:
+
+            if not positives or not negatives:
                 warnings.add("queries left out because they have no positive or no negative document", row.place)
                 continue
-            for text in good + bad:
+
+            for text in positives + negatives:
+                # A text that several queries have as a candidate is one document.
                 corpus.setdefault(ids.setdefault(text, f"d{len(ids)}"), ("", text))
+
             key = f"q{number}"
             queries[key] = row["query"]
-            relevant[key] = {ids[text]: 1 for text in good}
-            ranked[key] = list(dict.fromkeys(ids[text] for text in good + bad))
+            relevant[key] = {ids[text]: 1 for text in positives}
+            ranked[key] = list(dict.fromkeys(ids[text] for text in positives + negatives))
+
         if not queries:
             raise DataSetError("test.jsonl has no query with a positive and a negative document")
+
         return Search(corpus, queries, relevant, ranked)
 
     def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
@@ -64,4 +73,5 @@ class Reranking(Layout):
                 rows.dropped.add("query without a positive", row.place)
             negatives = rows.supplied_negatives(row) if rows.settings.negatives == "given" else ()
             pairs += [Pair(row.text("query"), text, row.place, (), negatives) for text in positives]
+
         return pairs

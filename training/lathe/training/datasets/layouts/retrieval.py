@@ -42,34 +42,44 @@ class Retrieval(Layout):
             DataSetError: if a file is missing or invalid, an id is ambiguous, or no query has a relevant document.
         """
         documents = require_distinct(_read_documents(folder, warnings), "_id", warnings)
-        asked = require_distinct(read_records(folder, "queries", {"_id": ID, "text": TEXT}, warnings), "_id", warnings)
+        query_rows = require_distinct(
+            read_records(folder, "queries", {"_id": ID, "text": TEXT}, warnings), "_id", warnings
+        )
         relevant: dict[str, dict[str, int]] = {}
+
         for place, query, document, grade in read_judgements(folder / "qrels" / "test.tsv"):
-            if query not in asked:
+            if query not in query_rows:
                 warnings.add("judgements left out because their query is missing", f"{place} ({query})")
             elif document not in documents:
                 warnings.add("judgements left out because their document is missing", f"{place} ({document})")
             else:
                 relevant.setdefault(query, {})[document] = grade
-        useful = {query: judged for query, judged in relevant.items() if max(judged.values()) > 0}
+
+        useful_judgements = {query: judged for query, judged in relevant.items() if max(judged.values()) > 0}
         for query in relevant:
-            if query not in useful:
+            if query not in useful_judgements:
                 warnings.add("queries left out because no document is judged relevant", query)
-        if not useful:
+
+        if not useful_judgements:
             raise DataSetError("qrels/test.tsv judges no document relevant to any query")
+
+        # One file of queries serves all splits, so a query of another split is no mistake.
         judged_anywhere = _read_judged_queries(folder)
-        for query, row in asked.items():
+        for query, row in query_rows.items():
             if query not in relevant and query not in judged_anywhere:
                 warnings.add("queries left out because qrels has no judgement of them", f"{query} ({row.place})")
+
         corpus = {key: (row.get("title") or "", row["text"]) for key, row in documents.items()}
-        return Search(corpus, {query: asked[query]["text"] for query in useful}, useful)
+        return Search(corpus, {query: query_rows[query]["text"] for query in useful_judgements}, useful_judgements)
 
     def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
         """Return the cut-offs of the metrics."""
         return {"k_values": RANKS}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of query and document for each positive judgement; record other judgements as left out.
+        """Build a pair of query and document for each positive judgement.
+
+        Other judgements are recorded as left out.
 
         Queries and corpus are read into memory.
 
@@ -79,6 +89,7 @@ class Retrieval(Layout):
         queries = {str(row["_id"]): row.text("text") for row in _read_identified_rows(rows.data, "queries")}
         documents = {str(row["_id"]): _join_title_and_text(row) for row in _read_identified_rows(rows.data, "corpus")}
         pairs = []
+
         for place, query, document, grade in rows.data.read_judgements(rows.split):
             rows.count += 1
             if grade <= 0:
@@ -89,6 +100,7 @@ class Retrieval(Layout):
                 rows.dropped.add("document missing or blank", place)
             else:
                 pairs.append(Pair(queries[query], documents[document], place))
+
         return pairs
 
     def list_splits(self, folder: Path) -> list[str]:
@@ -105,7 +117,9 @@ class Retrieval(Layout):
 
 
 def read_judgements(path: Path) -> list[Judgement]:
-    """Read a qrels file; return the place, query id, document id and grade of each line, grades rounded up.
+    """Read the place, query id, document id and grade of each line of a qrels file.
+
+    Grades are rounded up.
 
     Raises:
         DataSetError: if the file is missing, empty or malformed.
@@ -113,28 +127,36 @@ def read_judgements(path: Path) -> list[Judgement]:
     name = f"qrels/{path.name}"
     if not path.is_file():
         raise DataSetError(f"{name} is missing")
+
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataSetError(f"{name} cannot be read: {error}") from error
-    found = []
+
+    judgements = []
     for number, line in enumerate(lines, 1):
         parts = line.split("\t")
+        # The header that mteb writes may be missing.
         if not line.strip() or (number == 1 and parts[0] == "query-id"):
             continue
+
         try:
             query, document, grade = parts
-            found.append((f"{name} line {number}", query, document, ceil(float(grade))))
+            judgements.append((f"{name} line {number}", query, document, ceil(float(grade))))
         except (ValueError, OverflowError):
-            wanted = "query-id, corpus-id, score with tabs between"
-            raise DataSetError(f"{name} line {number}: not {wanted}: {line[:60]!r}") from None
-    if not found:
+            columns = "query-id, corpus-id, score with tabs between"
+            raise DataSetError(f"{name} line {number}: not {columns}: {line[:60]!r}") from None
+
+    if not judgements:
         raise DataSetError(f"{name} has no rows")
-    return found
+
+    return judgements
 
 
 def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
-    """Read the records of the corpus; leave out, with a warning, documents whose text and title are both blank.
+    """Read the records of the corpus.
+
+    Documents whose text and title are both blank are left out, with a warning.
 
     Raises:
         DataSetError: if the file is invalid, or a title is not a string.
@@ -147,20 +169,25 @@ def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
             kept.append(row)
         else:
             warnings.add("documents left out because they hold only spaces", row.place)
+
     return kept
 
 
 def _read_judged_queries(folder: Path) -> set[str]:
     """Return the ids of queries that any split judges, so that their absence from the test split is no warning."""
-    found = set()
+    judged = set()
     for path in folder.glob("qrels/*.tsv"):
         with suppress(DataSetError):  # nothing is asked of other splits
-            found |= {query for _, query, _, _ in read_judgements(path)}
-    return found
+            judged |= {query for _, query, _, _ in read_judgements(path)}
+    return judged
 
 
 def _read_identified_rows(data: RowReader, name: str) -> Iterator[Record]:
-    """Yield the rows of `corpus` or `queries`; raise `DataSetError` at a row without an id or a text."""
+    """Yield the rows of `corpus` or `queries`.
+
+    Raises:
+        DataSetError: at a row without an id or a text.
+    """
     for record in data.read_rows(name):
         record.require("_id", "text")
         yield record

@@ -50,7 +50,9 @@ class Sts(Layout):
         return {"min_score": min(scores), "max_score": max(scores)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of the sentences of each row with a score of at least `min_score`; record others as left out.
+        """Build a pair of the sentences of each row with a score of at least `min_score`.
+
+        Other rows are recorded as left out.
 
         Without `min_score`, the threshold is `POSITIVE_SHARE` of the way from the lowest score to the highest. The rows
         are read twice.
@@ -59,22 +61,24 @@ class Sts(Layout):
             DataSetError: if a score is not a number, all are equal and there is no `min_score`, or a row that is used
                 has no second sentence.
         """
+        # A first pass over the rows: the threshold depends on the lowest and the highest score.
         scores = []
         for row in rows.data.read_rows(rows.split):
             row.require("score")
             if not is_number(row["score"]):
                 raise DataSetError(f"{row.place}: 'score' must be a number, not {shorten_value(row['score'])}")
             scores.append(float(row["score"]))
-        least = rows.settings.min_score
-        if least is None:
+
+        threshold = rows.settings.min_score
+        if threshold is None:
             if not scores or min(scores) == max(scores):
                 raise DataSetError("all scores are alike: none says that a pair means the same; set min_score")
-            least = min(scores) + POSITIVE_SHARE * (max(scores) - min(scores))
+            threshold = min(scores) + POSITIVE_SHARE * (max(scores) - min(scores))
 
         def is_positive(row: Record) -> bool:
-            """Return whether a row's score reaches the threshold; record the row as left out if not."""
-            if row["score"] < least:
-                rows.dropped.add(f"score below {least:g}", row.place)
-            return bool(row["score"] >= least)
+            """Return whether a row's score reaches the threshold, and record the row as left out if not."""
+            if row["score"] < threshold:
+                rows.dropped.add(f"score below {threshold:g}", row.place)
+            return bool(row["score"] >= threshold)
 
         return rows.pair_fields("sentence1", "sentence2", is_positive)

@@ -19,31 +19,37 @@ class Summarization(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskSummarization", "Summarization", "cosine_spearman"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read texts with machine summaries, their grades, and human summaries; leave out incomplete rows.
+        """Read texts with machine summaries, their grades, and human summaries.
+
+        Incomplete rows are left out.
 
         Raises:
             DataSetError: if the file is invalid, a row has not one grade for each machine summary, or no row is
                 complete.
         """
-        kept = []
+        complete = []
         for row in read_records(folder, "test", self.fields, warnings):
             if len(row["machine_summaries"]) != len(row["relevance"]):
                 counts = f"{len(row['machine_summaries'])} machine summaries and {len(row['relevance'])} grades"
                 raise DataSetError(f"{row.place}: {counts}; each needs its own")
+
             if not row["human_summaries"] or len(row["machine_summaries"]) < 2:
                 warnings.add("rows left out because they have no human summary, or not two of machines", row.place)
             elif not all(text.strip() for text in row["human_summaries"] + row["machine_summaries"]):
                 warnings.add("rows left out because a summary holds only spaces", row.place)
             else:
-                kept.append(row)
-        if not kept:
+                complete.append(row)
+
+        if not complete:
             raise DataSetError("test.jsonl has no row with a human summary and two of machines")
-        return Tables({"test": to_columns(kept, self.fields)})
+
+        return Tables({"test": to_columns(complete, self.fields)})
 
     def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
         """Return the lowest and the highest grade as `min_score` and `max_score`, at least 1 apart."""
         assert isinstance(data, Tables)
         grades = [grade for row in data.splits["test"]["relevance"] for grade in row]
+        # At least 1 apart, because mteb divides by the difference.
         return {"min_score": min(grades), "max_score": max(max(grades), min(grades) + 1)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
@@ -63,4 +69,5 @@ class Summarization(Layout):
                 rows.dropped.add("document without a summary", row.place)
             else:
                 pairs += [Pair(row.text("text"), text, row.place) for text in summaries]
+
         return pairs

@@ -9,7 +9,10 @@ from lathe.training.datasets.records import TEXT, Warnings, read_records
 
 
 class Translations(Layout):
-    """Pairs in two languages as they are evaluated; jobs call them `pairs`."""
+    """Pairs in two languages as they are evaluated.
+
+    Jobs call them `pairs`.
+    """
 
     task = "translations"
     fields = {"anchor": TEXT, "positive": TEXT}
@@ -27,7 +30,9 @@ class Translations(Layout):
         return Tables({"test": {"sentence1": [r["anchor"] for r in rows], "sentence2": [r["positive"] for r in rows]}})
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of each sentence and its translation; record rows with a blank first sentence as left out.
+        """Build a pair of each sentence and its translation.
+
+        Rows with a blank first sentence are recorded as left out.
 
         Raises:
             DataSetError: if a row has no translation.

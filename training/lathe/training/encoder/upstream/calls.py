@@ -39,7 +39,7 @@ OnUsage = Callable[[Usage, float], None]
 
 
 class UpstreamCalls:
-    """Calls to one API; used by one event loop.
+    """Calls to one API, made by one event loop.
 
     Args:
         client: connections to the API.
@@ -59,7 +59,7 @@ class UpstreamCalls:
         self.problem: str | None = None
 
     async def send(self, texts: Sequence[str], options: CallOptions, max_length: int) -> Answer:
-        """Make a call, retry it while that may succeed and patience lasts, and return its answer.
+        """Call the API for texts, and retry while that may succeed and patience lasts.
 
         Args:
             texts: texts of one call.
@@ -73,6 +73,7 @@ class UpstreamCalls:
         estimate = sum(estimate_tokens(text, max_length) for text in texts)
         failed_at: float | None = None
         tries = 0
+
         while True:
             try:
                 await self._wait_for_slot(estimate)
@@ -99,34 +100,45 @@ class UpstreamCalls:
             UpstreamUnavailableError: if the breaker is open for longer than patience lasts.
             UpstreamBusyError: if the API asked for a longer pause.
         """
-        while (left := self.breaker.reserve_call()) > 0:
-            if left > self.patience:
-                raise UpstreamUnavailableError(f"{self.spec.provider_name}: {self.problem}", left)
-            await asyncio.sleep(left)
+        while (seconds := self.breaker.reserve_call()) > 0:
+            if seconds > self.patience:
+                raise UpstreamUnavailableError(f"{self.spec.provider_name}: {self.problem}", seconds)
+            await asyncio.sleep(seconds)
+
         self._require_not_held()
         start = self.limiter.reserve_slot(estimate)
-        while (left := self.limiter.seconds_until(start)) > 0:
-            await asyncio.sleep(left)
+        while (seconds := self.limiter.seconds_until(start)) > 0:
+            await asyncio.sleep(seconds)
             self._require_not_held()
 
     def _require_not_held(self) -> None:
-        """Raise `UpstreamBusyError` if the API asked for a pause that is longer than patience lasts."""
+        """Check that the API did not ask for a pause that is longer than patience lasts.
+
+        Raises:
+            UpstreamBusyError: if it did.
+        """
         held = self.limiter.seconds_until(self.limiter.held)
         if held > self.patience:
             self.breaker.abandon()
             raise UpstreamBusyError(f"{self.spec.provider_name}: {self.problem}", held)
 
     def _record_failure(self, error: CallError, tries: int) -> float:
-        """Record a failure in circuit breaker and rate limits; return the seconds to wait before another try."""
+        """Record a failure in the circuit breaker and the rate limits.
+
+        Returns the seconds to wait before another try.
+        """
         self.problem = str(error)
         if error.retryable and not error.limited:
             self.breaker.record_failure()
         else:
             self.breaker.abandon()
+
+        # Jitter keeps clients that failed together from calling together again.
         pause = random.uniform(0.5, 1) * min(FIRST_PAUSE * 2**tries, MAX_PAUSE)  # noqa: S311
         seconds: float = max(pause, min(error.retry_after or 0.0, MAX_ASKED_PAUSE))
         if error.limited:
             self.limiter.hold(seconds)
+
         return seconds
 
     async def _pause(self, seconds: float, error: CallError, waited: float) -> None:
@@ -138,11 +150,13 @@ class UpstreamCalls:
         if error.retryable and waited + seconds <= self.patience:
             await asyncio.sleep(seconds)
             return
+
         message = f"{self.spec.provider_name}: {error}"
         if error.limited:
             raise UpstreamBusyError(message, seconds)
         if error.retryable:
             raise UpstreamUnavailableError(message, max(seconds, 1.0))
+
         raise UpstreamError(message)
 
     def _record_answer(self, answer: Answer, texts: int, estimate: int) -> Answer:
@@ -152,16 +166,18 @@ class UpstreamCalls:
         self.limiter.correct_tokens(used - estimate)
         self.on_usage("texts", texts)
         self.on_usage("tokens", used)
+
         if self.spec.price:
             self.on_usage("cost", used * self.spec.price / MILLION)
+
         return answer
 
 
 def _bound_tokens(answer: Answer, texts: Sequence[str], options: CallOptions) -> Answer:
-    """Return the answer, without its number of tokens if the texts cannot have so many.
+    """Remove an answer's number of tokens if the texts cannot have so many.
 
     A token covers at least a byte. Tokens of the model around each text, such as [CLS] and [SEP], come on top.
     """
-    most = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    most += len(texts) * (len((options.prompt or "").encode()) + MODEL_TOKENS)
-    return answer if answer.tokens is None or answer.tokens <= most else replace(answer, tokens=None)
+    max_tokens = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    max_tokens += len(texts) * (len((options.prompt or "").encode()) + MODEL_TOKENS)
+    return answer if answer.tokens is None or answer.tokens <= max_tokens else replace(answer, tokens=None)

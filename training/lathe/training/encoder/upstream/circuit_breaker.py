@@ -1,4 +1,4 @@
-"""Circuit breaker: after several failures in a row, calls are held back for a while, then one is let through.
+"""Circuit breaker that holds calls back for a while after several failures in a row, then lets one through.
 
 closed     calls are made; several failures in a row ──► open
 open       calls are held back; the pause is over    ──► half-open
@@ -16,7 +16,7 @@ FIRST_PAUSE, MAX_PAUSE = 5.0, 60.0
 
 
 class CircuitBreaker:
-    """State of a circuit breaker; used by one thread.
+    """State of a circuit breaker, used by one thread.
 
     Args:
         clock: monotonic clock, in seconds.
@@ -39,14 +39,19 @@ class CircuitBreaker:
         return self.opened_until is not None
 
     def reserve_call(self) -> float:
-        """Return the seconds until a call may be made; 0 if it may now. Half-open, the first caller alone gets 0."""
+        """Return the seconds until a call may be made, 0 if it may now.
+
+        In the half-open state, only the first caller gets 0.
+        """
         if self.opened_until is None:
             return 0.0
-        left = self.opened_until - self.clock()
-        if left > 0:
-            return left
+
+        seconds = self.opened_until - self.clock()
+        if seconds > 0:
+            return seconds
         if self.trying:
             return 1.0
+
         self.trying = True
         return 0.0
 
@@ -55,7 +60,10 @@ class CircuitBreaker:
         self.failures, self.opened_until, self.pause, self.trying = 0, None, FIRST_PAUSE, False
 
     def record_failure(self) -> None:
-        """Count a failure; open the breaker after `max_failures` in a row, or again and for longer if half-open."""
+        """Count a failure, and open the breaker after `max_failures` in a row.
+
+        A half-open breaker opens again, for a longer pause.
+        """
         self.failures += 1
         if self.open and not self.trying:
             return  # a call that began before it opened

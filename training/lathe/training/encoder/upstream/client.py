@@ -76,12 +76,16 @@ class CallError(Exception):
 
 
 def count_call_texts(dimensions: int) -> int:
-    """Return the maximum number of texts of a call whose vectors have so many dimensions."""
+    """Return the maximum number of texts of a call whose vectors have so many dimensions.
+
+    Args:
+        dimensions: dimensions of each vector in the answer.
+    """
     return max(1, MAX_CALL_BYTES // (dimensions * NUMBER_BYTES))
 
 
 class UpstreamClient:
-    """Connections to an embeddings API; used by one event loop.
+    """Connections to an embeddings API, used by one event loop.
 
     What the API says of its model or of an error has no key in it and is cut, here, before anyone else sees it.
 
@@ -108,7 +112,7 @@ class UpstreamClient:
         await self.client.close()
 
     async def embed(self, texts: Sequence[str], options: CallOptions) -> Answer:
-        """Make one call and return its answer.
+        """Call the API for texts and return its answer.
 
         If it fails and none was answered before, the call is made once more without asking for base64. If that
         succeeds, no later call asks for it. Other failures are not retried.
@@ -126,6 +130,7 @@ class UpstreamClient:
             except CallError:
                 raise error from None
             self.base64 = False
+
         self.answered = True
         return answer
 
@@ -133,20 +138,26 @@ class UpstreamClient:
         body = self.protocol.build_body(self.spec, texts, options)
         if not base64:
             body.pop("encoding_format", None)
+
         received = await self._post(orjson.dumps(body), OTHER_BYTES + len(texts) * self.dimensions * NUMBER_BYTES)
         self._require_plausible(received.payload, len(texts))
-        found = self._parse_json(received)
+        content = self._parse_json(received)
+
         try:
-            answer = self.protocol.read_answer(found, received.headers, len(texts))
+            answer = self.protocol.read_answer(content, received.headers, len(texts))
         except MalformedAnswerError as error:
-            said = f": {extract_message(found)}" if isinstance(found, dict) and "error" in found else ""
-            raise CallError(self.client.redact(f"it answered {error}{said}"), retryable=False) from None
+            message = f": {extract_message(content)}" if isinstance(content, dict) and "error" in content else ""
+            raise CallError(self.client.redact(f"it answered {error}{message}"), retryable=False) from None
+
         return replace(answer, stated={name: self.client.redact(value) for name, value in answer.stated.items()})
 
     def _require_plausible(self, payload: bytes, texts: int) -> None:
-        """Raise `CallError` for an answer with far more JSON values than the vectors of `texts` texts need.
+        """Check that an answer has no more JSON values than the vectors of `texts` texts need.
 
         Parsed, 60 MB of empty lists would take gigabytes, and seconds in which this process does nothing else.
+
+        Raises:
+            CallError: if it has far more.
         """
         containers = payload.count(b"[") + payload.count(b"{")
         values = payload.count(b",")
@@ -156,7 +167,11 @@ class UpstreamClient:
             )
 
     async def _post(self, content: bytes, limit: int) -> Received:
-        """Send the body of a call and return the whole response of at most `limit` bytes, within the time limit.
+        """Send the body of a call and return the whole response, within the time limit.
+
+        Args:
+            content: JSON body.
+            limit: maximum bytes of the response.
 
         Raises:
             CallError: if no response comes, it is too large, or its status is not a success.
@@ -166,8 +181,10 @@ class UpstreamClient:
         except NoResponseError as error:
             retryable = error.kind not in ("too large", "encoded")
             raise CallError(str(error), retryable, no_response=True) from None
+
         if received.status >= REDIRECTS:
             raise self._build_status_error(received)
+
         return received
 
     def _parse_json(self, received: Received) -> Any:
@@ -191,11 +208,13 @@ class UpstreamClient:
         if status < REFUSALS:
             return CallError(f"it answered {status}, a redirect, which is not followed", False, status)
         if status in KEY_STATUSES:
-            named = f"the key in {self.spec.api_key_env}" if self.spec.api_key_env else "calls without a key"
-            return CallError(f"it refuses {named} ({status})", False, status)
+            sender = f"the key in {self.spec.api_key_env}" if self.spec.api_key_env else "calls without a key"
+            return CallError(f"it refuses {sender} ({status})", False, status)
+
         try:
-            said = extract_message(orjson.loads(received.payload))
+            message = extract_message(orjson.loads(received.payload))
         except orjson.JSONDecodeError:
-            said = received.reason  # a page for browsers says no more
+            message = received.reason  # a page for browsers says no more
+
         after = parse_retry_after(headers.get("retry-after")) if received.retryable else None
-        return CallError(f"it answered {status}: {self.client.redact(said)}", received.retryable, status, after)
+        return CallError(f"it answered {status}: {self.client.redact(message)}", received.retryable, status, after)

@@ -71,7 +71,9 @@ class UpstreamEncoder(PromptedEncoder):
         patience: float = PATIENCE_SECONDS,
         on_usage: OnUsage = lambda _usage, _amount: None,
     ) -> None:
-        """Start the thread of the calls; `identify` must be called before texts are encoded.
+        """Start the thread of the calls.
+
+        `identify` must be called before texts are encoded.
 
         Args:
             spec: spec with an `upstream`.
@@ -105,7 +107,11 @@ class UpstreamEncoder(PromptedEncoder):
         self._run(self._prepare(key, patience, on_usage))
 
     def _read_key(self) -> str | None:
-        """Read the API's key from the environment; raise `EncoderError` if it is not there."""
+        """Read the API's key from the environment.
+
+        Raises:
+            EncoderError: if it is not there.
+        """
         try:
             variable = self.upstream.api_key_env
             return None if variable is None else read_key(variable, f"api_key_env of {self.name}")
@@ -125,9 +131,13 @@ class UpstreamEncoder(PromptedEncoder):
         self.space = UpstreamSpace(self.spec, self.max_length, self.prompts, self.prompt(None), self.calls, self.store)
 
     def close(self) -> None:
-        """Cancel the calls, close the connections and the store, and end the thread; do nothing the second time."""
+        """Cancel the calls, close the connections and the store, and end the thread.
+
+        A second call does nothing.
+        """
         with self.guard:
             closing, self.closing = self.closing, True
+
         if not closing:
             asyncio.run_coroutine_threadsafe(self._cancel_calls(), self.loop).result()
             self.loop.call_soon_threadsafe(self.loop.stop)
@@ -155,6 +165,7 @@ class UpstreamEncoder(PromptedEncoder):
                 work.close()
                 raise UpstreamUnavailableError(f"the encoder {self.name} was stopped")
             future = asyncio.run_coroutine_threadsafe(work, self.loop)
+
         try:
             return future.result()
         except CancelledError:  # by `close`
@@ -169,7 +180,10 @@ class UpstreamEncoder(PromptedEncoder):
 
     @property
     def problem(self) -> str | None:
-        """Why some texts get no vectors, or are not stored; None if nothing is wrong."""
+        """Why some texts get no vectors, or are not stored.
+
+        None if nothing is wrong.
+        """
         if self.space.problem is not None:
             return f"{self.space.problem}; until then, {self.name} answers for stored texts only"
         if self.unexpected.message is not None:
@@ -179,7 +193,9 @@ class UpstreamEncoder(PromptedEncoder):
         return self.read_problem or self.write_problem
 
     def describe(self) -> dict[str, Any]:
-        """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata.
+        """Describe the encoder as a dict for the artifact's metadata.
+
+        Keys are those of the spec, with `fingerprint`, `dimensions`, `max_length` and `prompts`.
 
         Of the upstream, it has provider, protocol and what the API states of its model, not address and key.
         """
@@ -204,7 +220,7 @@ class UpstreamEncoder(PromptedEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts as `TextEncoder.encode` says; only vectors that are not stored are asked for.
+        """Encode texts to vectors `(n, d)` float32, asking the API only for those that are not stored.
 
         The API truncates long texts. `on_batch` is called once, when all texts are done.
 
@@ -217,19 +233,24 @@ class UpstreamEncoder(PromptedEncoder):
         """
         require_unicode(texts)
         prompt = self.prompt(prompt_name)
-        found = self.encode_each(texts, self.build_options(prompt, long_text or self.spec.long_text, truncation_side))
+        outcomes = self.encode_each(
+            texts, self.build_options(prompt, long_text or self.spec.long_text, truncation_side)
+        )
         vectors = np.empty((len(texts), self.dimensions), np.float32)
         tokens = np.empty(len(texts), np.int64)
-        for row, one in enumerate(found):
-            if isinstance(one, Exception):
-                raise one
-            vectors[row], tokens[row] = one.vector, one.tokens
+
+        for row, outcome in enumerate(outcomes):
+            if isinstance(outcome, Exception):
+                raise outcome
+            vectors[row], tokens[row] = outcome.vector, outcome.tokens
+
         if on_batch:
             on_batch(len(texts))
+
         return Encoding(normalize_rows(vectors) if normalize else vectors, tokens, int(tokens.sum()))
 
     def build_options(self, prompt: str | None, long_text: LongText, truncation_side: Side) -> CallOptions:
-        """Return the options of the calls that encode texts.
+        """Build the options of the calls that encode texts.
 
         Args:
             prompt: text of the prompt.
@@ -247,7 +268,7 @@ class UpstreamEncoder(PromptedEncoder):
         return CallOptions(prompt, long_text == "truncate", truncation_side)
 
     def encode_each(self, texts: Sequence[str], options: CallOptions) -> list[StoredVector | Exception]:
-        """Return the vector of each text, not normalized, or the error why it has none; see `encode`.
+        """Return the vector of each text, not normalized, or the error why it has none.
 
         The error of a text has its position in `texts`.
 
@@ -257,19 +278,25 @@ class UpstreamEncoder(PromptedEncoder):
         """
         if options.truncation_side == "left" and not self.protocol.cuts_left:
             raise EncoderError(f"{self.name} cuts long texts at their end only: leave truncation_direction at right")
+
         keys = [self._compute_key(text, options) for text in texts]
         stored = self._read_stored(keys)
-        found: dict[bytes, StoredVector | Exception] = {
-            key: one for key, one in zip(keys, stored, strict=True) if one is not None
+        outcomes: dict[bytes, StoredVector | Exception] = {
+            key: vector for key, vector in zip(keys, stored, strict=True) if vector is not None
         }
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in outcomes}
+
         if missing:
-            found |= self._run(self._ask(missing, options))
-        each = [found[key] for key in keys]
-        return [place_error(one, position) if isinstance(one, Exception) else one for position, one in enumerate(each)]
+            outcomes |= self._run(self._ask(missing, options))
+
+        each = [outcomes[key] for key in keys]
+        return [
+            place_error(outcome, position) if isinstance(outcome, Exception) else outcome
+            for position, outcome in enumerate(each)
+        ]
 
     def _read_stored(self, keys: Sequence[bytes]) -> list[StoredVector | None]:
-        """Return the stored vector of each key, None where there is none.
+        """Return the stored vector of each key, and None where there is none.
 
         `read_problem` is set if they cannot be read.
 
@@ -278,11 +305,13 @@ class UpstreamEncoder(PromptedEncoder):
         """
         if self.store is None:
             return [None] * len(keys)
+
         try:
             stored = self.store.get(keys)
         except UpstreamError as error:
             self.read_problem = str(error)
             raise
+
         self.read_problem = None
         return stored
 
@@ -292,29 +321,39 @@ class UpstreamEncoder(PromptedEncoder):
         return hashlib.blake2b(payload, digest_size=16).digest()
 
     async def _ask(self, texts: Mapping[bytes, str], options: CallOptions) -> dict[bytes, StoredVector | Exception]:
-        """Return the vector or the error of each text, by key; wait for texts that other calls send already."""
+        """Request the vectors of texts that are not stored.
+
+        Returns the vector or the error of each by key.
+
+        Texts that another call has sent already are not sent again: their results are awaited.
+        """
         try:
             await self.space.check()
         except UpstreamError as error:
             return dict.fromkeys(texts, _strip_frames(error))
         except Exception as error:  # whatever it is, it fails these texts alone
             return dict.fromkeys(texts, self._record_unexpected(error))
+
+        # No await between here and `in_flight`: two calls with the same text must not both send it.
         waiting = {key: self.in_flight.get(key) or self.loop.create_future() for key in texts}
-        own = [key for key in texts if key not in self.in_flight]
-        self.in_flight |= {key: waiting[key] for key in own}
+        unsent = [key for key in texts if key not in self.in_flight]
+        self.in_flight |= {key: waiting[key] for key in unsent}
+        # An answer's size grows with the dimensions, and is limited.
         size = min(self.upstream.batch_size, count_call_texts(self.dimensions))
-        batches = [own[start : start + size] for start in range(0, len(own), size)]
+        batches = [unsent[start : start + size] for start in range(0, len(unsent), size)]
+
         try:
             await asyncio.gather(*(self._ask_batch({key: texts[key] for key in batch}, options) for batch in batches))
         finally:
-            for key in own:
+            for key in unsent:
                 future = self.in_flight.pop(key)
                 if not future.done():  # the task was cancelled
                     future.set_result(UpstreamUnavailableError(f"the encoder {self.name} was stopped"))
+
         return {key: await future for key, future in waiting.items()}
 
     async def _ask_batch(self, texts: Mapping[bytes, str], options: CallOptions) -> None:
-        """Make a call for some texts, store the vectors, and set the results of the texts' futures.
+        """Call the API for one batch of texts, store the vectors, and set the results of the texts' futures.
 
         If the API refuses the call because of a text, each half is sent as a call, down to the text itself.
         """
@@ -334,18 +373,19 @@ class UpstreamEncoder(PromptedEncoder):
             outcomes = [_strip_frames(error)] * len(keys)
         except Exception as error:  # whatever an answer causes, it fails the texts of this call alone
             outcomes = [self._record_unexpected(error)] * len(keys)
+
         for key, outcome in zip(keys, outcomes, strict=True):
             self.in_flight[key].set_result(outcome)
 
     def _record_unexpected(self, error: Exception) -> UpstreamError:
-        """Set `unexpected`, and return the error for the texts that the exception concerns."""
+        """Record an exception in `unexpected`, and return the error for the texts that it concerns."""
         self.unexpected.record(error)
         return UpstreamError(
             f"{self.upstream.provider_name}: an unexpected {locate_error(error)}, from a call or its answer"
         )
 
     def _accept(self, texts: Mapping[bytes, str], answer: Answer) -> list[StoredVector | Exception]:
-        """Check an answer, and store and return its vectors.
+        """Check an answer, then store and return its vectors.
 
         A row with NaN, inf or only zeros has no direction: it is an error, and not stored.
 
@@ -359,22 +399,25 @@ class UpstreamEncoder(PromptedEncoder):
                 f"{self.upstream.provider_name}: it answered vectors of {answer.vectors.shape[1]} dimensions, not of "
                 f"{self.dimensions} as before"
             )
+
         estimates = [estimate_tokens(text, self.max_length) for text in texts.values()]
         tokens = share_tokens(estimates, answer.tokens)
-        good = find_usable(answer.vectors)
+        usable = find_usable(answer.vectors)
+
         if self.store is not None:
-            keys = [key for key, is_good in zip(texts, good, strict=True) if is_good]
-            counts = [count for count, is_good in zip(tokens, good, strict=True) if is_good]
-            self._store(keys, answer.vectors[good], counts)  # a millisecond; a thread of its own would cost two
+            keys = [key for key, is_usable in zip(texts, usable, strict=True) if is_usable]
+            counts = [count for count, is_usable in zip(tokens, usable, strict=True) if is_usable]
+            self._store(keys, answer.vectors[usable], counts)  # a millisecond; a thread of its own would cost two
+
         return [
             StoredVector(vector, count)
-            if is_good
+            if is_usable
             else NotFiniteError(f"{self.name} gives NaN, inf or only zeros for this text")
-            for vector, count, is_good in zip(answer.vectors, tokens, good, strict=True)
+            for vector, count, is_usable in zip(answer.vectors, tokens, usable, strict=True)
         ]
 
     def _store(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int]) -> None:
-        """Store vectors.
+        """Store vectors under their keys.
 
         If that fails, as on a full disk, it is logged and `write_problem` is set: the vectors are valid.
         """
@@ -388,7 +431,9 @@ class UpstreamEncoder(PromptedEncoder):
             self.write_problem = str(error)
 
     def identify(self) -> None:
-        """Set fingerprint, dimensions and space from the vectors of the probe texts; do nothing if they are set.
+        """Set fingerprint, dimensions and space from the vectors of the probe texts.
+
+        Nothing is done if they are set.
 
         The API is not asked if a process did so less than `probe_seconds` ago.
 
@@ -410,14 +455,23 @@ def _strip_frames(error: UpstreamError) -> UpstreamError:
 
 
 def place_error(error: Exception, position: int) -> Exception:
-    """Return a copy of a text's error with the text's position; return other errors unchanged."""
+    """Return a copy of a text's error with the text's position.
+
+    Other errors are returned unchanged.
+    """
     return type(error)(error.reason, position) if isinstance(error, TextError | NotFiniteError) else error
 
 
 def share_tokens(estimates: Sequence[int], total: int | None) -> list[int]:
-    """Divide the tokens of a call among its texts in proportion to estimates, which are returned without a `total`."""
+    """Divide the tokens of a call among its texts in proportion to estimates.
+
+    Args:
+        estimates: estimated tokens of each text; returned as they are without a `total`.
+        total: tokens of the call; None if the API does not count them.
+    """
     if total is None:
         return list(estimates)
+    # Rounded cumulative sums, not rounded shares: the shares add up to `total`.
     ends = np.round(np.cumsum(estimates) * (total / max(sum(estimates), 1))).astype(int)
     shared: list[int] = np.diff(ends, prepend=0).tolist()
     return shared

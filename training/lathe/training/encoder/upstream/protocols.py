@@ -1,4 +1,4 @@
-"""Protocols of embeddings APIs: the body of a call, and the vectors in its answer.
+"""Protocols of embeddings APIs: bodies of calls, and the reading of their answers.
 
 protocol   call               answer
 openai     POST /embeddings   {"data": [{"index", "embedding"}], "model", "usage": {"prompt_tokens"}}
@@ -21,7 +21,10 @@ SPACE_HEADER = "x-space-id"
 
 
 class MalformedAnswerError(Exception):
-    """Error for an answer that does not hold the vectors asked for; the message says what it holds."""
+    """Error for an answer that does not hold the vectors asked for.
+
+    The message says what it holds.
+    """
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,18 @@ class OpenAIProtocol:
     cuts_left = False
 
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
-        """Return the body, which asks for base64: four bytes a number, where JSON has about twelve."""
+        """Build the body of a call, which asks for vectors in base64.
+
+        A number takes four bytes, where JSON has about twelve.
+        """
         body = {"model": spec.model, "input": prepend_prompt(texts, options), "encoding_format": "base64"}
         return body if spec.dimensions is None else body | {"dimensions": spec.dimensions}
 
     def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> Answer:
-        """Return the vectors by their `index`, whatever their order; numbers are taken as base64 or as a list."""
+        """Return the vectors of an answer, ordered by their `index`.
+
+        A vector may be base64 or a list of numbers.
+        """
         items = require_list(get_field(found, "data"), "data", count)
         rows: list[Any] = [None] * count
         for position, item in enumerate(items):
@@ -102,10 +111,12 @@ class OpenAIProtocol:
             if type(index) is not int or not 0 <= index < count or rows[index] is not None:  # False is no index
                 raise MalformedAnswerError(f"an index of {index!r:.40} in an answer for {count} texts")
             rows[index] = get_field(item, "embedding")
+
         usage = found.get("usage")
         tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
         model = found.get("model")
         stated = {"model": model} if isinstance(model, str) else {}
+
         return Answer(stack_rows(rows, count), read_count(tokens), stated | read_space(headers))
 
 
@@ -123,7 +134,10 @@ class CohereProtocol:
     cuts_left = True
 
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
-        """Return the body; without a prompt, texts are documents."""
+        """Build the body of a call.
+
+        Without a prompt, texts are documents.
+        """
         end = "END" if options.truncation_side == "right" else "START"
         body = {
             "model": spec.model,
@@ -135,7 +149,7 @@ class CohereProtocol:
         return body if spec.dimensions is None else body | {"output_dimension": spec.dimensions}
 
     def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> Answer:
-        """Return the vectors in `embeddings.float`, and the billed tokens."""
+        """Return the vectors in an answer's `embeddings.float`, and the billed tokens."""
         rows = get_field(get_field(found, "embeddings"), "float")
         meta = found.get("meta")
         billed = meta.get("billed_units") if isinstance(meta, dict) else None
@@ -151,35 +165,48 @@ PROTOCOLS: dict[UpstreamProtocol, EmbeddingsProtocol] = {
 
 
 def prepend_prompt(texts: Sequence[str], options: CallOptions) -> list[str]:
-    """Return the texts, each with the prompt in front."""
+    """Return the texts with the prompt in front of each."""
     return [f"{options.prompt}{text}" for text in texts] if options.prompt else list(texts)
 
 
-def get_field(found: Any, name: str) -> Any:
-    """Return a field of a JSON object; raise `MalformedAnswerError` if it is no object that has the field."""
-    if not isinstance(found, dict) or name not in found:
+def get_field(content: Any, name: str) -> Any:
+    """Return a field of a JSON object.
+
+    Raises:
+        MalformedAnswerError: if it is no object that has the field.
+    """
+    if not isinstance(content, dict) or name not in content:
         raise MalformedAnswerError(f"JSON without {name!r}")
-    return found[name]
+    return content[name]
 
 
-def require_list(found: Any, name: str, count: int) -> list[Any]:
-    """Return `found`, a list of `count` items; raise `MalformedAnswerError`, which names the field, if it is not."""
-    if not isinstance(found, list):
+def require_list(items: Any, name: str, count: int) -> list[Any]:
+    """Return `items` if it is a list of `count` items.
+
+    Args:
+        items: content of a JSON field.
+        name: name of the field, for messages.
+        count: number of texts, each of which has one item.
+
+    Raises:
+        MalformedAnswerError: if it is not.
+    """
+    if not isinstance(items, list):
         raise MalformedAnswerError(f"{name} that are no list")
-    if len(found) != count:
-        raise MalformedAnswerError(f"{len(found)} vectors for {count} texts")
-    return found
+    if len(items) != count:
+        raise MalformedAnswerError(f"{len(items)} vectors for {count} texts")
+    return items
 
 
-def stack_rows(found: Any, count: int) -> NDArray[np.float32]:
-    """Return `count` rows, each a list of numbers or base64 of float32, as an array `(n, d)`.
+def stack_rows(embedding_rows: Any, count: int) -> NDArray[np.float32]:
+    """Convert `count` rows, each a list of numbers or base64 of float32, to an array `(n, d)`.
 
     NaN, which JSON cannot write, may come as null; it stays NaN.
 
     Raises:
         MalformedAnswerError: if they are anything else, empty, or of different dimensions.
     """
-    rows = [_read_row(row) for row in require_list(found, "embeddings", count)]
+    rows = [_read_row(row) for row in require_list(embedding_rows, "embeddings", count)]
     widths = {len(row) for row in rows}
     if len(widths) != 1 or 0 in widths:
         raise MalformedAnswerError(f"vectors of {', '.join(map(str, sorted(widths)))} numbers in one answer")
@@ -187,7 +214,11 @@ def stack_rows(found: Any, count: int) -> NDArray[np.float32]:
 
 
 def _read_row(row: Any) -> NDArray[np.float32]:
-    """Convert a list of numbers, or base64 of float32, to a row `(d,)`; raise `MalformedAnswerError` otherwise."""
+    """Convert a list of numbers, or base64 of float32, to a row `(d,)`.
+
+    Raises:
+        MalformedAnswerError: if it is neither.
+    """
     try:
         if isinstance(row, str):
             return np.frombuffer(base64.b64decode(row, validate=True), "<f4").astype(np.float32)
@@ -198,14 +229,21 @@ def _read_row(row: Any) -> NDArray[np.float32]:
                     return array.astype(np.float32)
     except (ValueError, TypeError, binascii.Error):
         pass
+
     raise MalformedAnswerError("an embedding that is no list of numbers")
 
 
 def read_count(value: Any) -> int | None:
-    """Return a number of tokens; None if the value is no whole number of at least 0."""
+    """Return a number of tokens.
+
+    The result is None if the value is no whole number of at least 0.
+    """
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def read_space(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the space that another Lathe names in its headers; empty for other servers."""
+    """Return the space that another Lathe names in its headers.
+
+    The result is empty for other servers.
+    """
     return {"space_id": headers[SPACE_HEADER]} if SPACE_HEADER in headers else {}

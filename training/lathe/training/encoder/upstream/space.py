@@ -75,12 +75,14 @@ class UpstreamSpace:
 
     @property
     def known(self) -> StoredSpace:
-        """The space that `identify` found; it must be called first."""
+        """Space that `identify` found, which must be called first."""
         assert self.found is not None
         return self.found
 
     async def identify(self) -> None:
-        """Find out which space it is, unless an earlier call did; concurrent calls wait for each other.
+        """Find out which space the API's vectors are of, unless an earlier call did.
+
+        Concurrent calls wait for each other.
 
         The API is not asked if a process did so less than `probe_seconds` ago. If it cannot be reached, the space is
         the one that was last confirmed. If its vectors are of another space than before, `problem` says so.
@@ -93,35 +95,45 @@ class UpstreamSpace:
                 await self._identify()
 
     async def _identify(self) -> None:
+        # A process that asked a short while ago answers for this one: no call is made.
         known = self.store.read_space(self.address) if self.store is not None else None
         if known is not None and not self._is_due(known):
             self.found = known
             return
+
         try:
-            found = await self._probe()
+            probed = await self._probe()
         except (UpstreamUnavailableError, UpstreamBusyError):
             if known is None:
                 raise
             log.warning("the encoder %s cannot be reached; its stored vectors are served", self.name)
             self.found = known
             return
-        if known is not None and known.fingerprint == found.fingerprint:
+
+        # The API states the same model; only the probe vectors tell whether it is.
+        if known is not None and known.fingerprint == probed.fingerprint:
             self.found = known
-            self._confirm_or_refuse(found)
+            self._confirm_or_refuse(probed)
             return
+
         if known is not None:
             log.warning("%s states another model; its vectors belong to another space now", self.name)
-        self._require_shared(found)
-        self.found = found
+
+        # Before the space is stored: two models under one fingerprint would mix their vectors.
+        self._require_shared(probed)
+        self.found = probed
         self._write()
 
-    def _require_shared(self, found: StoredSpace) -> None:
-        """Raise `UpstreamError` if the fingerprint is that of another address whose stored vectors differ.
+    def _require_shared(self, space: StoredSpace) -> None:
+        """Check that another address with the same fingerprint answers the same vectors.
 
-        That happens if `provider` gives two addresses one name, and they answer by different models.
+        They differ if `provider` gives two addresses one name, and they answer by different models.
+
+        Raises:
+            UpstreamError: if they do.
         """
-        other = None if self.store is None else self.store.find_fingerprint(found.fingerprint)
-        if other is not None and _find_cosine(other.probes, found.probes) < MIN_COSINE:
+        shared = None if self.store is None else self.store.find_fingerprint(space.fingerprint)
+        if shared is not None and _find_cosine(shared.probes, space.probes) < MIN_COSINE:
             raise UpstreamError(
                 f"{self.upstream.provider_name} answers other vectors at this address than at another one under the "
                 f"name {self.upstream.model}: give the encoder {self.name} another provider, or another revision"
@@ -143,7 +155,11 @@ class UpstreamSpace:
                 raise SpaceChangedError(self.problem)
 
     def require_stated(self, stated: Mapping[str, str]) -> None:
-        """Refuse the space, and raise `SpaceChangedError`, if an answer states another model than before."""
+        """Check that an answer states the same model as before.
+
+        Raises:
+            SpaceChangedError: if it does not; texts that are not stored are refused from then on.
+        """
         if change := self._describe_stated(stated):
             self._refuse(change)
             raise SpaceChangedError(change)
@@ -151,13 +167,13 @@ class UpstreamSpace:
     def _is_due(self, space: StoredSpace) -> bool:
         return time.time() - space.checked_at >= self.upstream.probe_seconds
 
-    def _confirm_or_refuse(self, found: StoredSpace) -> None:
-        """Store the time of the comparison if an answer is of the known space; else set `problem`."""
-        if change := self._describe_stated(found.stated) or self._describe_difference(found.probes):
+    def _confirm_or_refuse(self, answered: StoredSpace) -> None:
+        """Store the time of the comparison if an answer is of the known space, else set `problem`."""
+        if change := self._describe_stated(answered.stated) or self._describe_difference(answered.probes):
             self._refuse(change)
             return
         self.problem = None
-        self.found = replace(self.known, checked_at=found.checked_at)
+        self.found = replace(self.known, checked_at=answered.checked_at)
         self._write()
 
     def _write(self) -> None:
@@ -174,7 +190,10 @@ class UpstreamSpace:
         self.found = replace(self.known, checked_at=time.time())
 
     def _describe_stated(self, stated: Mapping[str, str]) -> str | None:
-        """Return what an answer states otherwise than before, and what to do; None if nothing."""
+        """Describe what an answer states otherwise than before, and what to do.
+
+        The result is None if nothing is different.
+        """
         for name, value in stated.items():
             before = self.known.stated.get(name)
             if before is not None and before != value:
@@ -183,14 +202,19 @@ class UpstreamSpace:
                     f"{before} before: restart the encoder {self.name} to use the new vectors, and fit its chains and "
                     "reindex its indexes again"
                 )
+
         return None
 
     def _describe_difference(self, probes: NDArray[np.float32]) -> str | None:
-        """Return how far the probe texts' vectors differ from earlier ones, and what to do; None if not."""
+        """Describe how far the probe texts' vectors differ from earlier ones, and what to do.
+
+        The result is None if they are the same.
+        """
         before, now = self.known.probes.shape[1], probes.shape[1]
         cosine = _find_cosine(self.known.probes, probes)
         if cosine >= MIN_COSINE:
             return None
+
         difference = f"cosine {cosine:.3f} for the same text" if before == now else f"{now} dimensions, not {before}"
         return (
             f"{self.upstream.provider_name} answers other vectors under the name {self.upstream.model} than before "
@@ -199,7 +223,7 @@ class UpstreamSpace:
         )
 
     async def _probe(self) -> StoredSpace:
-        """Ask for the vectors of the probe texts, and return the space that they are of.
+        """Call the API for the vectors of the probe texts, and return the space that they are of.
 
         Raises:
             UpstreamError: if they do not come, are not finite, or have other dimensions than asked for.
@@ -209,26 +233,32 @@ class UpstreamSpace:
             answer = await self.calls.send(PROBE_TEXTS, CallOptions(self.prompt), self.max_length)
         except CallError as error:
             raise UpstreamError(f"{provider}: {error}") from None
+
         stated = dict(answer.stated)
         if not find_usable(answer.vectors).all():
             raise UpstreamError(f"{provider}: it answers NaN, inf or only zeros for the probe texts")
+
         width = answer.vectors.shape[1]
         if self.upstream.dimensions not in (None, width):
             raise UpstreamError(
                 f"{provider}: it answers {width} dimensions where {self.upstream.dimensions} are asked for: leave "
                 "dimensions out"
             )
+
         fingerprint = digest(self.asked, dict(sorted(stated.items())), width)[:32]
         return StoredSpace(fingerprint, stated, answer.vectors, time.time())
 
 
 def find_usable(vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return which rows are finite and not zero `(n,)`: only those have a direction."""
+    """Return a mask `(n,)` of the rows that are finite and not zero.
+
+    Only those have a direction.
+    """
     return np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
 
 
 def _find_cosine(before: NDArray[np.float32], now: NDArray[np.float32]) -> float:
-    """Return the lowest cosine of two vectors of the same text.
+    """Return the lowest cosine between two vectors of the same text.
 
     It is -1 if their dimensions differ.
     """
@@ -238,7 +268,10 @@ def _find_cosine(before: NDArray[np.float32], now: NDArray[np.float32]) -> float
 
 
 def normalize_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the rows at unit length, as float32; a row of zeros stays one."""
+    """Scale rows to unit length, as float32.
+
+    A row of zeros stays one.
+    """
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     unit: NDArray[np.float32] = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
     return unit

@@ -1,4 +1,7 @@
-"""Codes of vectors in a fixed number of bytes, in NumPy; it came with `codes.npz`, a chain exported by Lathe."""
+"""Codes of vectors in a fixed number of bytes, in NumPy.
+
+This file came with `codes.npz`, a chain exported by Lathe.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,12 +12,16 @@ from numpy.typing import NDArray
 
 
 class Codec:
-    """Encoder and decoder of a chain's codes, read from `codes.npz`; floats are float32, and codes uint8."""
+    """Encoder and decoder of a chain's codes, read from `codes.npz`.
+
+    Floats are float32, and codes uint8.
+    """
 
     def __init__(self, path: str | Path) -> None:
         with np.load(path, allow_pickle=False) as file:
             self.arrays: Any = SimpleNamespace(**file)
             self.steps = [(name, file[name]) for name in file if name.startswith("step_")]
+
         self.learned = hasattr(self.arrays, "centroids")
         # The bits of the coordinates one after the other: whose bit it is, how high it is, and its place in the code.
         a = self.arrays
@@ -24,7 +31,7 @@ class Codec:
         self.places = (8 * a.octets + a.shifts)[self.owners] + self.ranks
 
     def floats(self, vectors: Any) -> NDArray[np.float32]:
-        """Return the floats `(n, d)` that the chain's steps before the codes make of the encoder's vectors `(n, k)`.
+        """Apply the chain's steps before the codes to the encoder's vectors `(n, k)`.
 
         Queries are compared as these floats. Zero vectors stay zero.
         """
@@ -35,10 +42,14 @@ class Codec:
                 x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(np.float32).tiny)
             else:
                 x = x @ array if name.endswith("multiply") else x + array
+
         return np.where(zero, np.float32(0), x)
 
     def encode(self, vectors: Any) -> NDArray[np.uint8]:
-        """Return the codes `(n, bytes)` of the encoder's vectors `(n, k)`; zero vectors get codes of zeros."""
+        """Return the codes `(n, bytes)` of the encoder's vectors `(n, k)`.
+
+        Zero vectors get codes of zeros.
+        """
         a, x = self.arrays, self.floats(vectors)
         y = (x - a.mean) @ a.encoder.T
         codes = self._nearest_centroids(y) if self.learned else self._cells(y)
@@ -48,12 +59,13 @@ class Codec:
         """Return the number of the nearest centroid of each byte `(n, bytes)` to coordinates `(n, m)`."""
         a, codes = self.arrays, np.zeros((len(y), self.arrays.bytes), np.uint8)
         for octet in np.unique(a.octets):
-            own = a.octets == octet
-            centroids = (a.centroids[own] * a.deviations[own, None]).T
-            distances = (centroids**2).sum(axis=1) / 2 - (y[:, own] * a.deviations[own]) @ centroids.T
+            in_byte = a.octets == octet
+            centroids = (a.centroids[in_byte] * a.deviations[in_byte, None]).T
+            distances = (centroids**2).sum(axis=1) / 2 - (y[:, in_byte] * a.deviations[in_byte]) @ centroids.T
             # Zeros are the code of the zero vector, so no other row gets 0 in its last byte.
             first = int(octet == a.octets.max())
             codes[:, octet] = distances[:, first:].argmin(axis=1) + first
+
         return codes
 
     def _cells(self, y: NDArray[np.float32]) -> NDArray[np.uint8]:
@@ -66,22 +78,28 @@ class Codec:
         codes = np.packbits(stream, axis=1, bitorder="little")
         # Zeros are the code of the zero vector; another row with that code moves by a cell in its last coordinate.
         codes[~codes.any(axis=1), a.octets[-1]] = 1 << a.shifts[-1]
+
         return codes
 
     def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the floats `(n, d)` that codes `(n, bytes)` stand for; codes of zeros give zero vectors."""
+        """Return the floats `(n, d)` that codes `(n, bytes)` stand for.
+
+        Codes of zeros give zero vectors.
+        """
         a = self.arrays
         if self.learned:
             values = a.centroids[np.arange(len(a.octets)), codes[:, a.octets]]
         else:
             stream = np.unpackbits(codes, axis=1, bitorder="little")[:, self.places].astype(np.int64) << self.ranks
             values = a.levels[np.add.reduceat(stream, self.starts, axis=1) + (1 << a.bits)]
-        rest = values @ a.decoder
+
+        residual = values @ a.decoder
         if a.norm:  # the positive f with ‖mean + f·rest‖ = norm
-            along, room = rest @ a.mean, np.maximum(a.norm**2 - (a.mean**2).sum(), 0)
-            square = np.maximum((rest**2).sum(axis=1), np.finfo(np.float32).tiny)
-            rest *= ((np.sqrt(along**2 + square * room) - along) / square)[:, None]
-        return np.where(codes.any(axis=1, keepdims=True), a.mean + rest, np.float32(0))
+            along, squared_rest = residual @ a.mean, np.maximum(a.norm**2 - (a.mean**2).sum(), 0)
+            square = np.maximum((residual**2).sum(axis=1), np.finfo(np.float32).tiny)
+            residual *= ((np.sqrt(along**2 + square * squared_rest) - along) / square)[:, None]
+
+        return np.where(codes.any(axis=1, keepdims=True), a.mean + residual, np.float32(0))
 
     def score(self, queries: Any, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the inner products `(a, n)` of queries, the encoder's vectors `(a, k)`, with codes `(n, bytes)`."""

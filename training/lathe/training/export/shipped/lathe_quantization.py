@@ -1,4 +1,6 @@
-"""Codes of a byte or a bit a dimension, for sentence-transformers; it came with a model exported by Lathe.
+"""Codes of a byte or a bit a dimension, for sentence-transformers.
+
+This file came with a model exported by Lathe.
 
 `sentence_embedding` becomes the floats that the codes stand for, so that similarities are right as
 they are; `codes` holds the codes themselves, int8 `(n, k)` or packed uint8 `(n, ⌈k/8⌉)`.
@@ -38,6 +40,7 @@ class Quantization(nn.Module):
             features["codes"] = codes.to(torch.int8)
             features["sentence_embedding"] = (codes - zero_point) * scale
             return features
+
         bits = x > 0
         octets = nn.functional.pad(bits.to(torch.uint8), (0, -x.shape[1] % 8)).reshape(len(x), -1, 8)
         shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=x.device)
@@ -45,6 +48,7 @@ class Quantization(nn.Module):
         size = self.get_buffer("size")
         stands_for = torch.where(bits, size, -size)
         features["sentence_embedding"] = torch.where(bits.any(dim=1, keepdim=True), stands_for, 0)
+
         return features
 
     def save(self, output_path: str, *args: object, **kwargs: object) -> None:

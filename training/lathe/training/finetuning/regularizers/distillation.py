@@ -45,6 +45,7 @@ class Distillation(Regularizer):
     def loss(self, anchors: Tensor, positives: Tensor, rows: NDArray[np.int64]) -> Tensor:
         """Return the mean of 1 − cosine between the relations of a batch and their targets."""
         targets = copy_rows(self.targets, rows, anchors.device)
+        # Eq. 8 of REZE; relations are [a; p], (b, 2d).
         return (1 - cosine_similarity(torch.cat([anchors, positives], dim=1), targets, dim=1)).mean()
 
     def summarize(self, mixture: Mixture) -> list[str]:

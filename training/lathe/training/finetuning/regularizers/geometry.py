@@ -38,7 +38,7 @@ class Geometry:
 def compare_geometry(
     relations: NDArray[np.float32], targets: NDArray[np.float32], before: Sequence[Moments], mixture: Mixture
 ) -> Geometry:
-    """Compare relations with their targets: variances before and after, and cosines.
+    """Compare the variances of relations and targets, and compute their cosines.
 
     Args:
         relations: r, `(n, 2d)`.
@@ -50,6 +50,7 @@ def compare_geometry(
     cosines = np.concatenate([row_cosines(relations[rows], targets[rows]) for rows in blocks(len(mixture))])
     sums = np.bincount(mixture.sources, weights=cosines, minlength=len(mixture.names))
     counts = np.bincount(mixture.sources, minlength=len(mixture.names))
+
     return Geometry(
         between=(between_source_variance(before), between_source_variance(after)),
         total=(total_variance(before), total_variance(after)),
@@ -64,9 +65,10 @@ def row_cosines(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.fl
 
 
 def pull_fractions(shrinkage: Shrinkage) -> Array:
-    """Return how far each source is pulled towards the centre in each dimension, `(S, D)`; 0 means unchanged.
+    """Return how far each source is pulled towards the centre in each dimension, `(S, D)`.
 
-    For scaled sources this is 1 − α; for shifted ones the shift as a share of the deviation from the centre.
+    0 means unchanged. For scaled sources this is 1 − α, for shifted ones the shift as a share of the deviation from the
+    centre.
     """
     deviation = shrinkage.source_means - shrinkage.center
     share = np.divide(-shrinkage.shift, deviation, out=np.zeros_like(deviation), where=deviation != 0)
@@ -109,11 +111,12 @@ def build_shrinkage_rows(mixture: Mixture, shrinkage: Shrinkage, geometry: Geome
                 f"{geometry.source_cosines[source]:.3f}",
             ]
         )
+
     return rows
 
 
 def summarize_shrinkage(shrinkage: Shrinkage, geometry: Geometry) -> list[str]:
-    """Return three sentences on the shrinkage, for the terminal and the report.
+    """Summarize the shrinkage in three sentences, for the terminal and the report.
 
     They give the numbers of active, separating and shrunk dimensions and of clipped factors; the variances before and
     after; and the mean cosine between relations and targets.
@@ -132,5 +135,8 @@ def summarize_shrinkage(shrinkage: Shrinkage, geometry: Geometry) -> list[str]:
 
 
 def format_share(part: float, whole: float) -> str:
-    """Format a part as a percentage of the whole: "40% of it", or "nothing to begin with" if the whole is 0."""
+    """Format a part as a percentage of the whole, such as "40% of it".
+
+    If the whole is 0, the text is "nothing to begin with".
+    """
     return f"{part / whole:.0%} of it" if whole > 0 else "nothing to begin with"

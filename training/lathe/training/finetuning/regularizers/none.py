@@ -7,7 +7,10 @@ from lathe.training.finetuning.regularizers.regularizer import Regularizer
 
 
 class NoRegularizer(Regularizer):
-    """Add nothing to InfoNCE; any settings are ignored."""
+    """Regularizer that adds nothing to InfoNCE.
+
+    Any settings are ignored.
+    """
 
     def __init__(self, *_: Any) -> None: ...
 

@@ -1,4 +1,7 @@
-"""Training methods: the regularizer of each, and how it is shown; nothing heavy is imported."""
+"""Training methods: the regularizer of each, and how it is shown.
+
+Nothing heavy is imported.
+"""
 
 from dataclasses import dataclass
 from importlib import import_module

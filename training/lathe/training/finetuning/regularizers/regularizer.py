@@ -62,7 +62,9 @@ class Regularizer(ABC):
 
     @abstractmethod
     def loss(self, anchors: Tensor, positives: Tensor, rows: NDArray[np.int64]) -> Tensor | None:
-        """Return the loss of a batch, a scalar that is multiplied by `weight`; None to add nothing.
+        """Return the loss of a batch, a scalar that is multiplied by `weight`.
+
+        None adds nothing.
 
         Args:
             anchors: unit vectors by the model that is trained, `(b, d)` float32.
@@ -83,7 +85,12 @@ class Regularizer(ABC):
         return []
 
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
-        """Return warnings before training about a mixture that is too small for an encoder of d `dimensions`."""
+        """List warnings before training about a mixture that is too small for the encoder.
+
+        Args:
+            mixture: the pairs.
+            dimensions: dimensions d of the encoder's vectors.
+        """
         return []
 
     @abstractmethod
@@ -91,5 +98,8 @@ class Regularizer(ABC):
         """Return sentences on the targets that `prepare` computed, for the terminal and the report."""
 
     def report(self, mixture: Mixture) -> RegularizerReport:
-        """Build the sections of the job's report; without any unless a regularizer overrides this."""
+        """Build the sections of the job's report.
+
+        There are none unless a regularizer overrides this.
+        """
         return RegularizerReport()

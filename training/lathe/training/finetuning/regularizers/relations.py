@@ -32,10 +32,12 @@ MANIFEST, RELATIONS = "manifest.json", "relations.npy"
 def load_or_compute_relations(
     encoder: Encoder, mixture: Mixture, settings: RegularizerSettings, folder: Path, cache: Path, on_progress: Progress
 ) -> tuple[NDArray[np.float32], bool]:
-    """Return the relations of a mixture, `(n, 2d)`, as a memmap, and whether the folder held them already.
+    """Load the relations of a mixture's pairs from a folder, or compute and store them.
 
-    If not, empty the folder, encode the texts, and write relations and manifest. The relation of a pair is its anchor's
-    and its positive's vector, concatenated.
+    Returns the relations `(n, 2d)` as a memmap, and whether the folder held them already.
+
+    If it did not, the folder is emptied, the texts are encoded, and relations and manifest are written. The
+    relation of a pair is its anchor's and its positive's vector, concatenated.
 
     Args:
         encoder: the model before training.
@@ -54,17 +56,23 @@ def load_or_compute_relations(
     known = (folder / MANIFEST).is_file()  # written last: without it, rows may be of anything
     if known and (relations := open_rows(folder / RELATIONS, shape)) is not None:
         return relations, True
+
     reference = ReferenceVectors(encoder, cache)
     reference.encode([*mixture.anchors, *mixture.positives], on_progress)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     relations = write_rows(folder / RELATIONS, shape, lambda rows: reference.relations(mixture, rows))
+    # Last: a killed run leaves relations without a manifest, which are computed again.
     replace_synced(folder / MANIFEST, orjson.dumps(depends, option=orjson.OPT_INDENT_2))
+
     return relations, False
 
 
 def _build_manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSettings) -> dict[str, object]:
-    """Return all that targets depend on as a JSON-serializable dict: encoder, pairs, settings but the loss weight."""
+    """Build a JSON-serializable dict of all that targets depend on.
+
+    It holds encoder, pairs, and the settings without the loss weight.
+    """
     return {
         "encoder": encoder.fingerprint,
         "dimensions": encoder.dimensions,
@@ -77,19 +85,25 @@ def _build_manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSet
 
 
 def _require_same_manifest(folder: Path, depends: dict[str, object]) -> None:
-    """Raise `JobError` if the folder's manifest is of another encoder, other pairs or other settings, or is damaged.
+    """Check that the folder's manifest is of the same encoder, pairs and settings.
 
     A folder without a manifest is accepted.
+
+    Raises:
+        JobError: if it is not, or is damaged.
     """
     path = folder / MANIFEST
     if not path.is_file():
         return
+
     try:
-        found = orjson.loads(path.read_bytes())
+        stored = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as error:
         raise JobError(f"{path} is damaged: {error}; remove the folder to begin anew") from error
-    if not isinstance(found, dict):
+
+    if not isinstance(stored, dict):
         raise JobError(f"{path} is damaged: it holds no JSON object; remove the folder to begin anew")
+
     reasons = {
         "max_length": "the targets were made with another max_length",
         "encoder": "the base model changed since its targets were made",
@@ -97,7 +111,7 @@ def _require_same_manifest(folder: Path, depends: dict[str, object]) -> None:
         "regularizer": "the targets were made with other settings of the regulariser",
     }
     for key, reason in reasons.items():
-        if found.get(key) != depends[key]:
+        if stored.get(key) != depends[key]:
             raise JobError(f"{reason}: {folder} belongs to another run. Name another folder with --out, or remove it")
 
 
@@ -115,22 +129,27 @@ def write_rows(
         shape: shape of all rows.
         rows_of: returns the rows of a slice.
     """
-    written = path.with_name(f".{path.name}")
+    partial = path.with_name(f".{path.name}")
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
-    with written.open("wb") as file:
+    with partial.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for block in blocks(shape[0]):
             file.write(np.ascontiguousarray(rows_of(block), np.float32).tobytes())
         file.flush()
         os.fsync(file.fileno())
-    written.replace(path)
+
+    partial.replace(path)
     rows = open_rows(path, shape)
     assert rows is not None
+
     return rows
 
 
 def open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
-    """Open a .npy file as a read-only memmap; None if it is missing, damaged, or not float32 of this shape."""
+    """Open a .npy file as a read-only memmap.
+
+    The result is None if it is missing, damaged, or not float32 of this shape.
+    """
     with suppress(OSError, ValueError):
         rows = open_npy(path)
         if rows.shape == shape and rows.dtype == np.float32:

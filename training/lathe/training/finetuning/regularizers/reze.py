@@ -40,7 +40,9 @@ TARGETS, SHRINKAGE, GEOMETRY = "targets.npy", "shrinkage.safetensors", "geometry
 
 
 class Reze(Distillation):
-    """Distillation towards shrunk relations; with `target: reference` towards the relations themselves.
+    """Distillation towards shrunk relations.
+
+    With `target: reference`, it is towards the relations themselves.
 
     Attributes:
         shrinkage: shrinkage of each source; None if the targets are the relations themselves.
@@ -59,7 +61,9 @@ class Reze(Distillation):
         self.settings = settings
 
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
-        """Load or compute the relations, fit the shrinkage, and load or compute the targets; set the attributes.
+        """Set targets, shrinkage and geometry from the relations of all pairs by the base model.
+
+        Relations and targets that the folder holds are loaded.
 
         What is computed is written to the folder: relations, targets, shrinkage and a summary of the geometry. With
         `target: reference`, the targets are the relations themselves, and the shrinkage is only fitted for the offsets
@@ -70,17 +74,21 @@ class Reze(Distillation):
         self.targets = relations
         if settings.target == "reference" and settings.contrast == "plain":
             return
+
         on_progress(1.0, "finding the directions that separate the sources")
         before = source_moments(relations, mixture.sources, len(mixture.names))
+        # Fitted also without shrunk targets: the offsets of `contrast: debiased` come from it.
         shrinkage = fit_shrinkage(before, settings)
         self.offsets = shrinkage.offsets() if settings.contrast == "debiased" else None
         if settings.target == "reference":
             return
+
         path = folder / TARGETS
         targets = open_rows(path, relations.shape) if stored else None
         if targets is None:
             targets = write_rows(path, relations.shape, lambda r: shrinkage.apply(relations[r], mixture.sources[r]))
             replace_synced(folder / SHRINKAGE, to_safetensors(shrinkage))
+
         self.targets, self.shrinkage = targets, shrinkage
         self.geometry = compare_geometry(relations, targets, before, mixture)
         if not (folder / GEOMETRY).is_file():
@@ -94,6 +102,7 @@ class Reze(Distillation):
         """
         if self.offsets is None:
             return anchors, candidates
+        # An offset is a relation [a; p], (2d,): its halves belong to anchors and to positives.
         of_anchors, of_positives = copy_rows(self.offsets, self.sources[rows], anchors.device).chunk(2, dim=1)
         return normalize(anchors - of_anchors, dim=1), normalize(candidates - of_positives[:, None], dim=2)
 
@@ -108,36 +117,45 @@ class Reze(Distillation):
                 f"there are two sources: their median is their mean, and at scale {self.settings.scale:g} nothing is "
                 "shrunk; add a third source, or set `scale` below 1"
             ]
+
         return []
 
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
-        """Return warnings about few sources, and about no more pairs than their relations have dimensions, 2d.
+        """List warnings about few sources and few pairs.
+
+        Pairs are few if they are no more than the 2d dimensions of their relations.
 
         With `target: reference` there are none.
         """
-        found = self.list_source_warnings(len(mixture.names))
+        warnings = self.list_source_warnings(len(mixture.names))
         if self.settings.target == "reference":
-            return found
+            return warnings
+
         if len(mixture) <= 2 * dimensions:
-            found.append(
+            warnings.append(
                 f"{len(mixture):,} pairs span at most {len(mixture) - 1:,} of the {2 * dimensions:,} dimensions of "
                 "their relations; the eigenspace is estimated on few"
             )
-        return found
+
+        return warnings
 
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Return sentences on shrunk dimensions, and on variances and cosines before and after.
+        """Summarize shrunk dimensions, and variances and cosines before and after.
 
-        If nothing was shrunk to make the targets, return one that says that this is plain distillation.
+        If nothing was shrunk to make the targets, the only sentence says that this is plain distillation.
         """
         if self.shrinkage is None or self.geometry is None:
             return super().summarize(mixture)
         return summarize_shrinkage(self.shrinkage, self.geometry)
 
     def report(self, mixture: Mixture) -> RegularizerReport:
-        """Build the table and figures of how each source is shrunk; without any if the targets are not shrunk."""
+        """Build the table and figures of how each source is shrunk.
+
+        There are none if the targets are not shrunk.
+        """
         if self.shrinkage is None or self.geometry is None:
             return RegularizerReport()
+
         from lathe.training.finetuning.regularizers.shrinkage_plots import draw_shrinkage
         from lathe.training.reporting.tables import Table
 

@@ -8,7 +8,7 @@ from lathe.training.settings import NotNegative, Settings
 
 
 class RegularizerSettings(Settings):
-    """Settings of REZE's regulariser; the defaults are the paper's.
+    """Settings of REZE's regulariser, with the paper's defaults.
 
     Attributes:
         loss_weight: α of Eq. 10.

@@ -1,4 +1,4 @@
-"""REZE's offline mathematics: which directions separate the sources, and how far each source is shrunk in them.
+"""REZE's offline mathematics: which directions separate the sources, and how far each is shrunk in them.
 
 Relations r = [a; p] `(n, 2d)` of a frozen reference encoder → moments of each source → eigenspace of all relations →
 factor or shift of each source in each direction → targets r̂ (Section 3.1 of the REZE paper, its Algorithm 1).
@@ -80,12 +80,13 @@ class Shrinkage:
         changed = self.changed
         basis = self.basis[:, changed]
         coordinates = (relations.astype(np.float64) - self.mean) @ basis
+        # W A Wᵀ (r − u) + u = r + W (A − 1) Wᵀ (r − u): only the changed directions are computed.
         moved = coordinates * (self.shrink[sources][:, changed] - 1) + self.shift[sources][:, changed]
         return (relations + moved @ basis.T).astype(np.float32)
 
 
 def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> Shrinkage:
-    """Compute the factor of each source in each direction, which draws its mean towards the centre of all sources.
+    """Compute the factors that draw each source's mean towards the centre of all, by direction.
 
     The directions are the eigenspace of all sources' relations together. Only the dimensions in `Shrinkage.variant`
     have factors other than 1, and only sources outside the band around the centre. With `operation: translate`, shifts
@@ -96,19 +97,24 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
         settings: the paper's parameters.
     """
     pooled = merge_moments(sources)
+    # Eq. 1: the eigenspace of all sources' relations.
     eigenvalues, basis = eigenspace(pooled)
     means = np.stack([moments.mean - pooled.mean for moments in sources]) @ basis
+    # means and deviation are (S, D). Eq. 2: dispersion of the sources in each direction.
     center = np.median(means, axis=0) if settings.center == "median" else means.mean(axis=0)
     deviation = means - center
     dispersion = (deviation**2).mean(axis=0)
+    # Eqs. 3 to 5: active directions, threshold and band.
     active = active_dimensions(eigenvalues, settings.variance_ratio)
     threshold = dispersion_threshold(dispersion[:active], settings)
     band = settings.scale * np.abs(deviation).mean(axis=0)
     beyond = np.abs(deviation) > band * (1 + ROUNDING)  # on the band itself the factor is 1
     variant = (np.arange(len(eigenvalues)) < active) & (dispersion > threshold)
     chosen = beyond & variant
+    # Eq. 6: a mean outside the band is moved to its edge, by the share `strength` of the way.
     pull = settings.strength * (center + np.sign(deviation) * band - means)
     shrink, shift, clipped = np.ones_like(means), np.zeros_like(means), 0
+
     if settings.operation == "translate":
         shift = np.where(chosen, pull, 0.0)
     else:
@@ -116,6 +122,7 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
         factors = 1 + pull / denominators(means, settings)
         clipped = int(((factors < 0) | (factors > 1))[chosen].sum()) if settings.clip else 0
         shrink = np.where(chosen, np.clip(factors, 0, 1) if settings.clip else factors, 1.0)
+
     return Shrinkage(
         mean=pooled.mean,
         basis=basis,
@@ -143,7 +150,10 @@ def eigenspace(pooled: Moments) -> tuple[Array, Array]:
 
 
 def active_dimensions(eigenvalues: Array, ratio: float) -> int:
-    """Return the number of leading dimensions needed to explain `ratio` of the variance (Eq. 3); 0 without variance."""
+    """Return the number of leading dimensions needed to explain `ratio` of the variance (Eq. 3).
+
+    It is 0 without variance.
+    """
     total = eigenvalues.sum()
     if total <= 0:
         return 0
@@ -152,7 +162,10 @@ def active_dimensions(eigenvalues: Array, ratio: float) -> int:
 
 
 def dispersion_threshold(dispersion: Array, settings: RegularizerSettings) -> float:
-    """Return θ = median + γ (MAD + ε) of the active dimensions' dispersions (Eq. 4); inf if none is active."""
+    """Return θ = median + γ (MAD + ε) of the active dimensions' dispersions (Eq. 4).
+
+    It is inf if none is active.
+    """
     if not len(dispersion):
         return float("inf")
     middle = float(np.median(dispersion))
@@ -161,13 +174,16 @@ def dispersion_threshold(dispersion: Array, settings: RegularizerSettings) -> fl
 
 
 def denominators(means: Array, settings: RegularizerSettings) -> Array:
-    """Return the denominators of Eq. 6, `(S, D)`: |μ| + ε, with the sign of μ if `denominator` is `signed`; never 0."""
+    """Return the denominators of Eq. 6, `(S, D)`, which are never 0.
+
+    They are |μ| + ε, with the sign of μ if `denominator` is `signed`.
+    """
     lengths = np.maximum(np.abs(means) + settings.epsilon_denominator, np.finfo(np.float64).tiny)
     return lengths if settings.denominator == "literal" else np.where(means < 0, -lengths, lengths)
 
 
 def merge_moments(sources: Sequence[Moments]) -> Moments:
-    """Merge the moments of all sources into new ones, and return these."""
+    """Merge the moments of all sources into new ones."""
     pooled = Moments()
     for moments in sources:
         pooled.merge(moments)
@@ -177,7 +193,7 @@ def merge_moments(sources: Sequence[Moments]) -> Moments:
 def between_source_variance(sources: Sequence[Moments]) -> float:
     """Return the between-source variance of the relations, Σ_s n_s/n ‖μ_s − u‖²."""
     pooled = merge_moments(sources)
-    return float(sum(one.count / pooled.count * ((one.mean - pooled.mean) ** 2).sum() for one in sources))
+    return float(sum(moments.count / pooled.count * ((moments.mean - pooled.mean) ** 2).sum() for moments in sources))
 
 
 def blocks(count: int) -> Iterator[slice]:
@@ -194,12 +210,12 @@ def source_moments(relations: FloatArray, sources: NDArray[np.int64], count: int
         sources: index of each row's source, `(n,)`.
         count: number of sources.
     """
-    found = [Moments() for _ in range(count)]
+    moments = [Moments() for _ in range(count)]
     for rows in blocks(len(relations)):
         block = np.asarray(relations[rows])
         for source in range(count):
-            found[source].update(block[sources[rows] == source])
-    return found
+            moments[source].update(block[sources[rows] == source])
+    return moments
 
 
 def total_variance(sources: Sequence[Moments]) -> float:

@@ -21,7 +21,10 @@ def draw_shrinkage(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -
 
 
 def plot_spectrum(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
-    """Plot the eigenvalues of the relations on a log scale, the active dimensions shaded, and return the figure."""
+    """Plot the eigenvalues of the relations on a log scale, and return the figure.
+
+    The active dimensions are shaded.
+    """
     figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
     ranks = np.arange(1, len(shrinkage.eigenvalues) + 1)
     axis.semilogy(ranks, np.maximum(shrinkage.eigenvalues, 1e-12), linewidth=1.2)
@@ -29,13 +32,18 @@ def plot_spectrum(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) ->
     axis.set_ylim(bottom=max(shrinkage.eigenvalues[shrinkage.eigenvalues > 1e-10].min(initial=1.0) / 2, 1e-10))
     axis.set_xlabel(f"dimension; {shrinkage.active} are active")
     axis.set_ylabel("eigenvalue")
+
     return figure
 
 
 def plot_dispersion(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
-    """Plot each active dimension's dispersion with the threshold, shrunk ones in red; return None if none is active."""
+    """Plot each active dimension's dispersion with the threshold, shrunk ones in red.
+
+    Returns None if none is active.
+    """
     if not shrinkage.active:
         return None
+
     figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
     values = np.maximum(shrinkage.dispersion[: shrinkage.active], 1e-12)
     ranks = np.arange(1, len(values) + 1)
@@ -48,17 +56,19 @@ def plot_dispersion(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) 
     axis.set_xlabel("active dimension")
     axis.set_ylabel("dispersion")
     axis.legend(fontsize=8)
+
     return figure
 
 
 def plot_factors(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
-    """Plot a heat map of how far each source is moved towards the centre, as a fraction, in each shrunk dimension.
+    """Plot a heat map of how far each source is moved towards the centre in each shrunk dimension.
 
-    At most `SHOWN_DIMENSIONS` are shown, those with the largest dispersion. Return the figure; None if none is shrunk.
+    At most `SHOWN_DIMENSIONS` are shown, those with the largest dispersion. Returns None if none is shrunk.
     """
     changed = shrinkage.changed
     if not len(changed):
         return None
+
     shown = np.sort(changed[np.argsort(-shrinkage.dispersion[changed])][:SHOWN_DIMENSIONS])
     figure, axis = plt.subplots(figsize=(8, 1.2 + 0.28 * len(mixture.names)), layout="constrained")
     image = axis.imshow(pull_fractions(shrinkage)[:, shown], cmap="Reds", vmin=0, vmax=1, aspect="auto")
@@ -68,16 +78,21 @@ def plot_factors(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> 
     axis.set_xlabel(f"dimension; the {len(shown)} of {len(changed)} with the largest dispersion")
     axis.spines[:].set_visible(False)
     figure.colorbar(image, ax=axis, shrink=0.8)
+
     return figure
 
 
 def plot_between_variance(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
-    """Plot the between-source variance, cumulative over the active dimensions, before and after shrinking.
+    """Plot the between-source variance before and after shrinking.
 
-    Return a matplotlib figure; None if no dimension is active.
+    It is cumulative over the active dimensions.
+
+    Returns None if no dimension is active.
     """
     if not shrinkage.active:
         return None
+
+    # Shares of the pairs (s, 1) weight the squared means (s, d) of the sources, before and after.
     counts = np.bincount(mixture.sources, minlength=len(mixture.names))[:, None] / len(mixture)
     before = (counts * shrinkage.source_means**2).sum(axis=0)[: shrinkage.active]
     means = shrinkage.source_means * shrinkage.shrink + shrinkage.shift
@@ -89,6 +104,7 @@ def plot_between_variance(mixture: Mixture, shrinkage: Shrinkage, geometry: Geom
     axis.set_xlabel("active dimensions")
     axis.set_ylabel("between-source variance, summed up")
     axis.legend(fontsize=8)
+
     return figure
 
 

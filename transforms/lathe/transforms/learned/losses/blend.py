@@ -26,7 +26,9 @@ SHARES = (0.1, 0.7, 0.2)
 def blend(
     x: Tensor, outputs: Sequence[Tensor], starts: Sequence[Sequence[float]], block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, a weighted sum of three losses relative to their starting values, and its gradient.
+    """Compute, for each output, a weighted sum of three losses, and its gradient.
+
+    Each loss is relative to its starting value.
 
     The losses are `angular`, `one_minus_pearson` and `neighbour_divergence`, weighted by `SHARES`. They measure the
     size of every cosine, the order of an anchor's cosines, and which rows are near. Rows must have unit length.
@@ -52,6 +54,7 @@ def blend(
 
         return anchor_loss
 
+    # The angular loss has a closed form over all pairs; the other two need each anchor's cosines.
     of_pairs, of_anchors = angular(x, outputs), mean_over_anchors(x, outputs, prepare, block_entries)
     return [
         (weight[0] * pair_loss + anchor_loss, weight[0] * pair_gradient + anchor_gradient)
@@ -62,7 +65,10 @@ def blend(
 
 
 def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
-    """Return for each output its angular, 1 − Pearson and neighbour loss, unweighted; `blend` divides by them."""
+    """Return for each output its angular, 1 − Pearson and neighbour loss, unweighted.
+
+    `blend` divides by them.
+    """
 
     def correlation(original_cosines: Tensor) -> AnchorLoss:
         targets = standardize_rows(original_cosines)

@@ -30,7 +30,9 @@ def mean_over_anchors(
     prepare: Callable[[Tensor], AnchorLoss],
     block_entries: int = MAX_BLOCK_ENTRIES,
 ) -> list[LossAndGradient]:
-    """Compute, for each output, the mean over anchors of a loss on their cosines to the other rows, and its gradient.
+    """Compute, for each output, the mean over anchors of a loss on cosines, and its gradient.
+
+    The cosines are those of an anchor to the other rows.
 
     Anchors are processed in blocks, so that memory does not hold all m × m cosines. Rows must have unit length.
 
@@ -45,6 +47,7 @@ def mean_over_anchors(
     totals = [0.0] * len(outputs)
     gradients = [torch.zeros_like(z) for z in outputs]
     step = max(1, block_entries // m)
+
     for start in range(0, m, step):
         rows = slice(start, min(start + step, m))
         anchor_loss = prepare(_cosines_to_others(x, rows))
@@ -55,11 +58,15 @@ def mean_over_anchors(
             # A cosine z_i·z_j has a gradient for both of its rows: G Z for the anchors, Gᵀ Z[rows] for the others.
             gradients[index][rows].addmm_(full_gradient, z)
             gradients[index].addmm_(full_gradient.T, z[rows])
+
     return [(total / m, gradient.div_(m)) for total, gradient in zip(totals, gradients, strict=True)]
 
 
 def standardize_rows(values: Tensor) -> Tensor:
-    """Subtract each row's mean and divide by the L2 norm, or by `_min_length` if the norm is smaller; `(b, n)`."""
+    """Subtract each row's mean and divide by its L2 norm, `(b, n)`.
+
+    A norm smaller than `_min_length` is replaced by that.
+    """
     return torch.nn.functional.normalize(values - values.mean(1, keepdim=True), eps=_min_length(values))
 
 
@@ -106,7 +113,9 @@ def _min_length(values: Tensor) -> float:
 
 
 def angular(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
-    """Compute, for each output, the mean squared error of all pairs' cosines against those in x, and its gradient.
+    """Compute, for each output, the mean squared error of the pairs' cosines, and its gradient.
+
+    The cosines are compared with those in x.
 
     GeoPres, Eq. 3. With unit rows X `(m, d)` and Z `(m, p)`,
     L = ‖ZZᵀ − XXᵀ‖²_F/(m(m−1)) = (‖ZᵀZ‖² − 2‖XᵀZ‖² + ‖XᵀX‖²)/(m(m−1)) and
@@ -116,9 +125,11 @@ def angular(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
     pairs = x.shape[0] * (x.shape[0] - 1)
     among_x = (x.T @ x).double().square().sum()
     results = []
+
     for z in outputs:
         among_z, across = z.T @ z, x.T @ z
         # The three terms nearly cancel where cosines are kept, so they are summed in float64 and clamped at 0.
         loss = among_x - 2 * across.double().square().sum() + among_z.double().square().sum()
         results.append((max(0.0, float(loss)) / pairs, (4 / pairs) * (z @ among_z - x @ across)))
+
     return results

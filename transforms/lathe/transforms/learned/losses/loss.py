@@ -1,4 +1,4 @@
-"""Types of GeoPres losses: the loss function, its inputs at setup, its entry in the registry; losses of linear maps."""
+"""Types of GeoPres losses, the registry's entry, and the losses of all prefixes of a linear map."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,7 +66,9 @@ def prefix_losses(
     importance: Sequence[float],
     normalized: bool = True,
 ) -> tuple[list[float], Tensor]:
-    """Return the loss of the first p outputs x Wᵀ for each p in `sizes`, and the gradient of their weighted sum.
+    """Return the losses of prefixes of the outputs x Wᵀ, and the gradient of their weighted sum.
+
+    A prefix has the first p outputs, for each p in `sizes`.
 
     Args:
         loss: computes the loss of each output, and its gradient with respect to the output.
@@ -83,15 +85,18 @@ def prefix_losses(
     y = x @ weight.T
     outputs = [y[:, :size] for size in sizes]
     lengths = [z.norm(dim=1, keepdim=True).clamp_(min=MIN_LENGTH) for z in outputs] if normalized else []
+
     if normalized:
         outputs = [z / length for z, length in zip(outputs, lengths, strict=True)]
+
     gradient = torch.zeros_like(weight)
     losses = []
-    for index, (value, output_gradient) in enumerate(loss(x, outputs)):
-        losses.append(value)
+    for index, (loss_of_prefix, output_gradient) in enumerate(loss(x, outputs)):
+        losses.append(loss_of_prefix)
         if normalized:  # normalizing removes the part of a gradient that points along an output
             z = outputs[index]
             output_gradient = (output_gradient - (output_gradient * z).sum(1, keepdim=True) * z) / lengths[index]
             output_gradient = output_gradient.masked_fill_(lengths[index] <= MIN_LENGTH, 0)
         gradient[: sizes[index]] += importance[index] * (output_gradient.T @ x)
+
     return losses, gradient

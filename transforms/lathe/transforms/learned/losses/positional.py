@@ -22,7 +22,9 @@ TINY = 1e-30
 def positional(
     x: Tensor, outputs: Sequence[Tensor], scaled: bool = False, tile: int | None = None
 ) -> list[LossAndGradient]:
-    """Compute, for each output, the mean squared error of all pairs' distances against those in x, and its gradient.
+    """Compute, for each output, the mean squared error of the pairs' distances, and its gradient.
+
+    The distances are compared with those in x.
 
     With δ the distances between the rows of `x` and d those between the rows of an output Z:
 
@@ -45,33 +47,38 @@ def positional(
     sides = [_AugmentedRows(z) for z in outputs]
     floors = [MIN_DISTANCE**2 * torch.finfo(x.dtype).eps * side.mean_square + TINY for side in sides]
     ones = [torch.cat([side.rows, side.rows.new_ones(m, 1)], 1) for side in sides]
-    pulls = [torch.zeros_like(one) for one in ones]  # R Z and R·1 for R_ij = δ_ij/d_ij
+    pulls = [torch.zeros_like(augmented) for augmented in ones]  # R Z and R·1 for R_ij = δ_ij/d_ij
     products = [x.new_zeros((), dtype=torch.float64) for _ in sides]  # Σ δ d
+
     for rows, columns in _upper_tiles(m, tile or TILE.get(x.device.type, TILE["cuda"])):
-        wanted = original.squared_distances(rows, columns).clamp_(min=0).sqrt_()
+        original_distances = original.squared_distances(rows, columns).clamp_(min=0).sqrt_()
         for index, side in enumerate(sides):
-            reduced = side.squared_distances(rows, columns).clamp_(min=floors[index]).sqrt_()
-            product = torch.dot(wanted.view(-1), reduced.view(-1))
+            output_distances = side.squared_distances(rows, columns).clamp_(min=floors[index]).sqrt_()
+            # A tile off the diagonal stands for two: (i, j) and (j, i).
+            product = torch.dot(original_distances.view(-1), output_distances.view(-1))
             products[index] += product if rows == columns else 2 * product
-            ratio = torch.div(wanted, reduced, out=reduced)
+            ratio = torch.div(original_distances, output_distances, out=output_distances)
+
             if rows == columns:
                 ratio.fill_diagonal_(0)
             else:
                 pulls[index][columns].addmm_(ratio.T, ones[index][rows])
+
             pulls[index][rows].addmm_(ratio, ones[index][columns])
 
-    found = []
+    results = []
     # Over all ordered pairs, Σ‖a_i − a_j‖² = 2m Σ‖a_i‖² for centred rows, so no tile is needed.
-    of_x = 2 * m * m * original.mean_square  # Σ δ² over all ordered pairs
+    sum_x = 2 * m * m * original.mean_square  # Σ δ² over all ordered pairs
     for side, pull, product in zip(sides, pulls, products, strict=True):
-        of_z, both = 2 * m * m * side.mean_square, float(product)
-        scale = both / of_z if scaled and of_z > 0 else 1.0
+        sum_z, cross_sum = 2 * m * m * side.mean_square, float(product)
+        scale = cross_sum / sum_z if scaled and sum_z > 0 else 1.0
         # Σ(δ − cd)² expanded: the parts nearly cancel for a good map, and rounding may leave less than 0.
-        loss = max(0.0, of_x - 2 * scale * both + scale**2 * of_z) / pairs
+        loss = max(0.0, sum_x - 2 * scale * cross_sum + scale**2 * sum_z) / pairs
         # ΛZ = c m Z − (diag(R·1) − R) Z, because the centred rows sum to 0.
         towards = pull[:, -1:] * side.rows - pull[:, :-1]
-        found.append((loss, (4 * scale / pairs) * (scale * m * side.rows - towards)))
-    return found
+        results.append((loss, (4 * scale / pairs) * (scale * m * side.rows - towards)))
+
+    return results
 
 
 class _AugmentedRows:
@@ -94,7 +101,10 @@ class _AugmentedRows:
         self.mean_square = float(squares.mean(dtype=torch.float64))
 
     def squared_distances(self, rows: slice, columns: slice) -> Tensor:
-        """Return the squared distances between two slices of rows, `(a, b)`; rounding can make entries negative."""
+        """Return the squared distances between two slices of rows, `(a, b)`.
+
+        Rounding can make entries negative.
+        """
         return self.left[rows] @ self.right[columns].T
 
 

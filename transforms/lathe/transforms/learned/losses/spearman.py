@@ -17,7 +17,9 @@ from lathe.transforms.learned.losses.loss import LossAndGradient
 
 
 def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Return centred, differentiable soft ranks of each row, `(b, n)`, and the function that backpropagates through.
+    """Compute centred, differentiable soft ranks of each row, `(b, n)`.
+
+    Returns them, and the function that backpropagates through them.
 
     The ranks are the projection of values/strength on the permutahedron of (1, …, n) − (n+1)/2: Blondel, Teboul,
     Berthet and Djolonga, *Fast Differentiable Sorting and Ranking* (2020), Prop. 3, for all rows
@@ -52,7 +54,7 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
 
 
 def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit a non-increasing sequence to each row by least squares; return group labels and fitted values, `(b, n)` each.
+    """Fit a non-increasing sequence to each row by least squares.
 
     Isotonic regression by pooling adjacent violators, for all rows at once. Neighbouring groups whose means increase
     end in one group whatever the order of pooling, so every round pools all such runs. One round is enough if
@@ -87,9 +89,9 @@ def _group_means(values: Tensor, groups: Tensor) -> Tensor:
 def spearman(
     x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0, block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Return 1 − the mean soft Spearman correlation of rows' cosines to the other rows, in `x` and in each output.
+    """Compute, for each output, 1 − the mean soft Spearman correlation of cosines, and its gradient.
 
-    One loss and gradient for each output.
+    The cosines of a row to the other rows are compared in `x` and in the output.
 
     GeoPres, Appendix A.1.2: the Pearson correlation of the soft ranks of an anchor's cosines to all other rows, in `x`
     and in the output. At the published strength of 1 soft ranks are an affine function of the cosines, and the loss is
