@@ -20,7 +20,7 @@ from benchmarks.report import markdown_table, parser, write_report
 from lathe.training.distributed import ray_engine
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
-from lathe.training.fitting.engines import LOCAL, Engine
+from lathe.training.fitting.engines import LOCAL, FitEngine
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit, RowSource
 from lathe.training.sources.source import open_source
@@ -65,11 +65,11 @@ def main() -> None:
     print("raw figures:", write_report(given.out, "engines", about), file=sys.stderr)
 
 
-def fitter(encoder: Encoder, steps: str, work: Path) -> Callable[[Engine, int], float]:
+def fitter(encoder: Encoder, steps: str, work: Path) -> Callable[[FitEngine, int], float]:
     """What fits on so many texts by an engine, and gives the seconds."""
     specs = [step.spec() for step in parse_steps(steps)]
 
-    def fit(engine: Engine, count: int) -> float:
+    def fit(engine: FitEngine, count: int) -> float:
         begun = time.monotonic()
         request = NewFit(name="bench", steps=specs, source=RowSource(path=str(work / f"{count}.jsonl")))
         with fit_new_chain(request, encoder, work / "vectors", no_progress, engine=engine):
@@ -78,7 +78,9 @@ def fitter(encoder: Encoder, steps: str, work: Path) -> Callable[[Engine, int], 
     return fit
 
 
-def paired(fit: Callable[[Engine, int], float], engine: Engine, count: int, rounds: int) -> list[tuple[float, float]]:
+def paired(
+    fit: Callable[[FitEngine, int], float], engine: FitEngine, count: int, rounds: int
+) -> list[tuple[float, float]]:
     """Seconds of the local engine and of Ray, in pairs; each goes first in every second one."""
     found = []
     for number in range(rounds):

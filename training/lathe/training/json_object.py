@@ -23,7 +23,10 @@ def fail_fast(schema: Any) -> Any:
 
 
 class JsonObject(BaseModel):
-    """A JSON object; null means the default, and unknown fields are refused."""
+    """A JSON object.
+
+    Null means the default, and unknown fields are refused.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

@@ -18,7 +18,9 @@ KEPT_SECONDS = 7 * 24 * 3600
 
 @contextmanager
 def claim_workspace_folder(root: Path, key: str) -> Iterator[Path]:
-    """Create or resume `root/key.N`, locked against other runs; yield its path, and delete it if the block succeeds.
+    """Create or resume the folder `root/key.N`, locked against other runs, and yield its path.
+
+    The folder is deleted if the block succeeds.
 
     If the block raises or the process is killed, the folder stays, and the next call with the same key resumes it. N is
     the lowest number whose folder is not locked, so that concurrent runs with the same key get different folders.
@@ -44,7 +46,7 @@ def claim_workspace_folder(root: Path, key: str) -> Iterator[Path]:
 
 @contextmanager
 def lock_folder(folder: Path, refusal: TrainingError) -> Iterator[None]:
-    """Create `folder` if missing, and hold its lock while the block runs; yield None.
+    """Create `folder` if missing, and hold its lock while the block runs.
 
     Raises:
         TrainingError: `refusal`, if another run holds the lock.
@@ -70,11 +72,17 @@ def _delete_stale_folders(root: Path) -> None:
 
 
 def _delete_locked(folder: Path) -> None:
-    """Delete a folder, then its lock file, whose lock is held; who waits for it creates the file again."""
+    """Delete a folder, then its lock file, whose lock is held.
+
+    Who waits for it creates the file again.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     Path(folder_lock(folder).lock_file).unlink(missing_ok=True)
 
 
 def folder_lock(folder: Path) -> FileLock:
-    """Return the lock of a workspace folder, `NAME.lock` beside it; the lock is not yet acquired."""
+    """Return the lock of a workspace folder, `NAME.lock` beside it.
+
+    It is not yet acquired.
+    """
     return lock_file(folder.with_name(f"{folder.name}.lock"))

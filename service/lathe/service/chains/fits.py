@@ -16,7 +16,7 @@ from lathe.service.errors import UnavailableError
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError
 from lathe.training.fitting.earlier_version import EarlierVersion
-from lathe.training.fitting.engines import LOCAL, Engine
+from lathe.training.fitting.engines import LOCAL, FitEngine
 from lathe.training.fitting.fit import FittedChain, add_rows, fit_new_chain
 from lathe.training.fitting.requests import AddRows, FitRequest, NewFit
 from lathe.transforms.files import create_file
@@ -49,7 +49,7 @@ class FitContext:
     command: str
     encoder: TextEncoder | None = None
     target_encoder: TextEncoder | None = None
-    engine: Engine = LOCAL
+    engine: FitEngine = LOCAL
     job: str | None = None
 
 

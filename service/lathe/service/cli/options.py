@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lathe.service.home import Home
     from lathe.service.settings import Settings
     from lathe.training.encoder.text_encoder import TextEncoder
-    from lathe.training.fitting.engines import Engine
+    from lathe.training.fitting.engines import FitEngine
 
 SOURCE = (
     "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder of these, either at s3://… or any URL, "
@@ -138,7 +138,7 @@ def load_encoder(settings: "Settings", name: str | None, stored: bool = True) ->
 
 
 @contextmanager
-def open_engine(name: str, address: str | None, workers: int | None, settings: "Settings") -> "Iterator[Engine]":
+def open_engine(name: str, address: str | None, workers: int | None, settings: "Settings") -> "Iterator[FitEngine]":
     """Open an engine for the duration of the block, and yield it; prints a note if `address` is not used.
 
     Args:

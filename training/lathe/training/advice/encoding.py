@@ -1,4 +1,7 @@
-"""Encoding of sampled texts into a store that survives a killed run; texts on which the encoder fails are left out."""
+"""Encoding of sampled texts into a store that survives a killed run.
+
+Texts on which the encoder fails are left out.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +24,9 @@ BLOCK_TEXTS = 1024
 
 
 class SampleEncoder:
-    """Encoder with a store of vectors on disk; it records texts on which the encoder fails.
+    """Encoder with a store of vectors on disk.
+
+    It records texts on which the encoder fails.
 
     Args:
         encoder: encoder of the texts.
@@ -38,7 +43,9 @@ class SampleEncoder:
         self.failed: dict[str, str] = {}
 
     def encode(self, texts: Sequence[str], on_progress: Progress) -> None:
-        """Encode the texts that the store lacks, in blocks, and store their vectors; record failing texts in `failed`.
+        """Encode the texts that the store lacks, in blocks, and store their vectors.
+
+        Record failing texts in `failed`.
 
         Args:
             texts: texts to encode.
@@ -55,14 +62,18 @@ class SampleEncoder:
             raise EncoderError(f"{self.encoder.name} fails on every text: {next(iter(self.failed.values()))}")
 
     def _encode_block(self, texts: Sequence[str]) -> None:
-        """Encode distinct texts; store finite vectors, and note the other texts in `failed`."""
+        """Encode distinct texts, store the finite vectors, and note the other texts in `failed`."""
         vectors, failed = _encode_leniently(self.encoder, texts)
         self.failed |= failed
         good = [place for place, text in enumerate(texts) if text not in failed]
         self.store.add([text_key(texts[place]) for place in good], vectors[good])
 
     def vectors(self, texts: Sequence[str]) -> FloatArray:
-        """Return the stored vectors of encoded texts, `(n, d)` float32; raise `KeyError` for a text that has none."""
+        """Return the stored vectors of encoded texts, `(n, d)` float32.
+
+        Raises:
+            KeyError: for a text that has none.
+        """
         return self.store.get([text_key(text) for text in texts])
 
     def list_remarks(self) -> Iterator[str]:
@@ -124,7 +135,9 @@ def _load_or_encode_one_by_one(
 
 
 def _encode_leniently(encoder: TextEncoder, texts: Sequence[str]) -> tuple[FloatArray, dict[str, str]]:
-    """Encode texts in one call, or one by one if it raises; return vectors `(n, d)`, and reasons of failures by text.
+    """Encode texts in one call, or one by one if it raises.
+
+    Returns vectors `(n, d)`, and the reasons of failures by text.
 
     A text on which the encoder raises gets a row of NaN. A vector with NaN or inf is a failure too.
     """

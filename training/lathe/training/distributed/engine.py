@@ -145,7 +145,7 @@ class RayEngine:
     def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
         """Return the chosen rows as a lazy view whose moments the workers compute.
 
-        See `Engine.select_rows`.
+        See `FitEngine.select_rows`.
         """
         return SharedRows(vectors, chosen, self.compute_moments)
 

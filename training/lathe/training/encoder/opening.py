@@ -39,7 +39,10 @@ def open_encoder(spec: EncoderSpec, device: str | None = None, stores: VectorSto
 
 
 def _open_model(spec: EncoderSpec, device: str | None, stores: VectorStores | None) -> TextEncoder:
-    """Load a model, and open the database of its vectors; without it, if it cannot be opened."""
+    """Load a model, and open the database of its vectors.
+
+    If the database cannot be opened, the model is returned without it.
+    """
     encoder = Encoder(spec, device)
     if stores is None or not stores.encoded.max_bytes:
         return encoder

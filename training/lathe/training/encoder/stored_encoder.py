@@ -62,7 +62,7 @@ class StoredEncoder(PromptedEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts as `TextEncoder.encode` says; those that are stored are read instead.
+        """Encode texts as `TextEncoder.encode` says, but read the vectors of those that are stored.
 
         Texts that repeat are encoded once. `padded` counts the texts that were encoded now, and `cut` is not known.
 

@@ -61,7 +61,9 @@ class StoredVector:
 
 
 class VectorDatabase:
-    """Database of vectors by key; usable from several threads and processes.
+    """Database of vectors by key.
+
+    Usable from several threads and processes.
 
     Args:
         settings: folder and maximum bytes.
@@ -98,7 +100,10 @@ class VectorDatabase:
             self.connection.close()
 
     def get(self, keys: Sequence[bytes]) -> list[StoredVector | None]:
-        """Return the stored vector of each key, in order; None where there is none, or its row is damaged."""
+        """Return the stored vector of each key, in order.
+
+        It is None where there is none, or where its row is damaged.
+        """
         found: dict[bytes, StoredVector] = {}
         with self.guard, self._translate_errors():
             for start in range(0, len(keys), MAX_KEYS):
@@ -113,7 +118,9 @@ class VectorDatabase:
         return [found.get(key) for key in keys]
 
     def put(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int], fingerprint: str) -> None:
-        """Store vectors `(n, d)` of a space by their keys; delete the oldest rows if the file exceeds its maximum size.
+        """Store vectors `(n, d)` of a space by their keys.
+
+        The oldest rows are deleted if the file exceeds its maximum size.
 
         A kill loses none of them afterwards; a power cut may lose the last ones.
         """
@@ -162,7 +169,10 @@ class VectorDatabase:
                 )
 
     def _delete_oldest(self) -> None:
-        """Delete the oldest rows if the pages in use exceed the maximum; freed pages are used again."""
+        """Delete the oldest rows if the pages in use exceed the maximum.
+
+        Freed pages are used again.
+        """
         pages, free, size = (
             self.connection.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("page_count", "freelist_count", "page_size")
@@ -192,5 +202,8 @@ class VectorDatabase:
 
 
 def _digest_row(key: bytes, vector: bytes, tokens: int) -> bytes:
-    """Return a digest of a row, by which a damaged one is recognized; `tokens` of a damaged row may be of any type."""
+    """Return a digest of a row, by which a damaged one is recognized.
+
+    `tokens` of a damaged row may be of any type.
+    """
     return hashlib.blake2b(repr((key, tokens)).encode() + vector, digest_size=8).digest()

@@ -1,4 +1,6 @@
-"""Store of an encoder's vectors on disk, by text; all methods are evaluated on these.
+"""Store of an encoder's vectors on disk, by text.
+
+All methods are evaluated on these.
 
 <fingerprint>/
 ├── keys.bin       16-byte BLAKE2b digest of each text with its prompt
@@ -24,7 +26,10 @@ KEYS, VECTORS = "keys.bin", "vectors.f32"
 
 
 def text_key(text: str, prompt: str | None = None) -> bytes:
-    """Return the 16-byte key of a text with its prompt; no prompt and an empty prompt give the same key."""
+    """Return the 16-byte key of a text with its prompt.
+
+    No prompt and an empty prompt give the same key.
+    """
     return hashlib.blake2b(f"{prompt or ''}\0{text}".encode(errors="surrogatepass"), digest_size=KEY_BYTES).digest()
 
 
@@ -68,7 +73,9 @@ class VectorStore:
         return vectors.stat().st_size // (4 * self.dimensions) if vectors.exists() else 0
 
     def add(self, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
-        """Append vectors `(n, d)` with their keys to the files, synced to disk; keys must be new and distinct.
+        """Append vectors `(n, d)` with their keys to the files, synced to disk.
+
+        Keys must be new and distinct.
 
         Incomplete data behind the last complete vector is overwritten.
         """
@@ -112,5 +119,9 @@ class MemoryStore:
         self.vectors = vectors
 
     def get(self, keys: Sequence[bytes]) -> NDArray[np.float32]:
-        """Return the vectors `(n, d)` of keys; raise `KeyError` if one is missing."""
+        """Return the vectors `(n, d)` of keys.
+
+        Raises:
+            KeyError: if one is missing.
+        """
         return self.vectors[[self.rows[key] for key in keys]]

@@ -107,7 +107,9 @@ class HeldOutHalves:
 
 
 def read_queries(written: str, encoder: TextEncoder | None, dimensions: int) -> FloatArray:
-    """Return the vectors of the first `MAX_QUERIES` queries of a source, `(m, d)`; encode texts, blank ones left out.
+    """Return the vectors of the first `MAX_QUERIES` queries of a source, `(m, d)`.
+
+    Texts are encoded, and blank ones left out.
 
     Texts get the encoder's prompt of queries if it has one, else its default prompt.
 
@@ -235,7 +237,9 @@ def _sample_rows(count: int) -> NDArray[np.int64]:
 def choose_weighting(
     chain: Chain, rows: Vectors, halves: HeldOutHalves, heldout: FloatArray, queries: Vectors | None, report: Progress
 ) -> tuple[Chain, list[CodeTrial], NDArray[np.float64]]:
-    """Return a chain whose codes have the weighting that retrieves best; the first part of `search_codes`.
+    """Return a chain whose codes have the weighting that retrieves best.
+
+    This is the first part of `search_codes`.
 
     Also returned are what every weighting retrieved, and the reciprocal rank of each text through the chosen codes.
     """
@@ -254,13 +258,16 @@ def choose_weighting(
 
 
 def pick_trial(trials: Sequence[CodeTrial]) -> int:
-    """Return the number of the trial that is furthest ahead of the first beyond its interval; 0 if none is."""
+    """Return the number of the trial that is furthest ahead of the first beyond its interval.
+
+    It is 0 if none is.
+    """
     better = [i for i, trial in enumerate(trials) if trial.ahead > trial.ci95]
     return max(better, key=lambda i: trials[i].ahead, default=0)
 
 
 def _view_through(rows: Vectors, chain: Chain) -> Vectors:
-    """Return a lazy view of rows through a chain; the rows themselves if it changes nothing."""
+    """Return a lazy view of rows through a chain, or the rows themselves if it changes nothing."""
     return view_through(rows, chain) if len(chain) or chain.normalize else rows
 
 

@@ -124,7 +124,9 @@ def require_moments(ref: str, manifest: Mapping[str, Any]) -> None:
 
 
 def compute_stored_moments(chain: Chain, rows: Vectors) -> tuple[dict[int, Moments], list[str]]:
-    """Compute the moments of the rows `(n, d)` that a chain was fitted on; return them and warnings.
+    """Compute the moments of the rows `(n, d)` that a chain was fitted on.
+
+    Returns them and warnings.
 
     The moments are by number of the refit stage: a group of consecutive steps refitted from the same moments. The dict
     is empty, with one warning, if no step could be refitted from moments.

@@ -54,13 +54,19 @@ class Position:
 
 
 def shard_folder(root: Path, shard: Shard, field: str, encoder: TextEncoder | None) -> Path:
-    """Return the folder for a shard's vectors, keyed by file, field, rows, kind and encoder; it is not created."""
+    """Return the folder for a shard's vectors, keyed by file, field, rows, kind and encoder.
+
+    It is not created.
+    """
     of = encoder.vectors_key if encoder else None
     return root / digest(shard.key, field, shard.start, shard.stop, shard.width, of)[:32]
 
 
 def read_position(folder: Path) -> Position:
-    """Read the progress stored in a shard's folder; return `Position()` if there is none or a file lost bytes."""
+    """Read the progress stored in a shard's folder.
+
+    It is `Position()` if none is stored, or if a file lost bytes.
+    """
     try:
         position = Position(**read_json_file(folder / POSITION))
         if all((folder / name).stat().st_size >= size for name, size in position.sizes.items()):
@@ -77,7 +83,9 @@ def encode_shard(
     folder: Path,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Position:
-    """Encode one shard into its folder and return its position; resume after the last complete batch of an earlier run.
+    """Encode one shard into its folder and return its position.
+
+    The encoding resumes after the last complete batch of an earlier run.
 
     A finished shard is not read again.
 
@@ -183,7 +191,10 @@ def _truncate_to_position(folder: Path) -> Position:
 
 
 def _save_position(folder: Path, position: Position) -> None:
-    """Replace `position.json` atomically; not synced, because after a power cut the shard is read again."""
+    """Replace `position.json` atomically.
+
+    It is not synced, because after a power cut the shard is read again.
+    """
     staging = folder / f".{POSITION}"
     with create_file(staging) as file:  # not synced: after a power cut the shard is read again
         file.write(json.dumps(asdict(position)).encode())
@@ -193,7 +204,9 @@ def _save_position(folder: Path, position: Position) -> None:
 def _encode_batch(
     batch: Batch, encoder: TextEncoder | None, on_batch: Callable[[int], None]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
-    """Return the vectors of a batch `(n, d)` float32 and the hashes of its rows `(n,)`; blank texts are left out.
+    """Return the vectors of a batch `(n, d)` float32 and the hashes of its rows `(n,)`.
+
+    Blank texts are left out.
 
     Texts without an encoder give vectors `(0, 0)`.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.encoded_shards import HASHES, VECTORS, require_encoder_dimensions
-from lathe.training.fitting.engines import LOCAL, EncodingRun, Engine
+from lathe.training.fitting.engines import LOCAL, EncodingRun, FitEngine
 from lathe.training.fitting.stacked import Part, Stacked
 from lathe.training.sources.local import display_path
 from lathe.training.sources.shards import Shard
@@ -56,7 +56,7 @@ def encode_source(
     encoder: TextEncoder | None,
     folder: Path,
     on_progress: Progress,
-    engine: Engine = LOCAL,
+    engine: FitEngine = LOCAL,
     free_bytes: Callable[[Path], int] = _read_free_bytes,
 ) -> EncodedSource:
     """Encode a source's texts, or copy its vectors, to files in `folder`, and return them as an `EncodedSource`.
@@ -90,9 +90,11 @@ def encode_source(
 
 
 def _encode_run(
-    run: EncodingRun, engine: Engine, on_progress: Progress, free_bytes: Callable[[Path], int]
+    run: EncodingRun, engine: FitEngine, on_progress: Progress, free_bytes: Callable[[Path], int]
 ) -> dict[str, str]:
-    """Encode the unfinished shards of a run; return the damaged files found, with the reasons, empty if there are none.
+    """Encode the unfinished shards of a run.
+
+    Returns the damaged files found, with the reasons.
 
     Raises:
         FitError: if the vectors' dimensions are not the encoder's, or the disk has too little space for all vectors.

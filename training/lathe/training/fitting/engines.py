@@ -47,11 +47,13 @@ Report = Callable[[Shard, int], None]
 """Callback that is called with a shard and the number of its rows that are done."""
 
 
-class Engine(Protocol):
+class FitEngine(Protocol):
     """Interface of what encodes shards and provides the encoded rows to a fit."""
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards of a run into their folders; return the damaged files found, with the reasons.
+        """Encode the unfinished shards of a run into their folders.
+
+        Returns the damaged files found, with the reasons.
 
         Args:
             run: the shards, their folders and the encoder.
@@ -72,7 +74,7 @@ class LocalEngine:
     """Engine that works in this process: file by file, each read in one pass from its first unfinished shard."""
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards in this process; see `Engine.encode`."""
+        """Encode the unfinished shards in this process, as `FitEngine.encode` says."""
         damaged: dict[str, str] = {}
         for file, shards in groupby(run.plan.shards, lambda shard: shard.file):
             left = list(dropwhile(lambda shard: positions[shard].rows == shard.rows, shards))
@@ -104,7 +106,7 @@ class LocalEngine:
                 write_shard(shard, batches, run.encoder, run.folders[shard], partial(report, shard))
 
     def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """Return the chosen rows as a lazy view that reads them when indexed; see `Engine.select_rows`."""
+        """Return the chosen rows as a lazy view that reads them when indexed."""
         return Selection(vectors, chosen)
 
 

@@ -26,7 +26,7 @@ from lathe.training.fitting.code_search import (
 )
 from lathe.training.fitting.earlier_version import EarlierVersion, compute_stored_moments
 from lathe.training.fitting.encoding import EncodedSource, encode_source
-from lathe.training.fitting.engines import LOCAL, Engine
+from lathe.training.fitting.engines import LOCAL, FitEngine
 from lathe.training.fitting.gates import list_failed_gates
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
 from lathe.training.fitting.pairs import EncodedPairs, encode_pairs
@@ -94,7 +94,7 @@ class FitState:
     request: FitRequest
     encoder: TextEncoder | None
     workspace: Path
-    engine: Engine
+    engine: FitEngine
     command: str | None
     chain: Chain
     source: Source
@@ -156,7 +156,7 @@ def fit_new_chain(
     on_progress: Progress,
     command: str | None = None,
     target_encoder: TextEncoder | None = None,
-    engine: Engine = LOCAL,
+    engine: FitEngine = LOCAL,
 ) -> AbstractContextManager[FittedChain]:
     """Fit a chain on a source, certify it on held-out rows and out-of-domain text, and yield the result.
 
@@ -201,7 +201,7 @@ def add_rows(
     workspace: Path,
     on_progress: Progress,
     command: str | None = None,
-    engine: Engine = LOCAL,
+    engine: FitEngine = LOCAL,
 ) -> AbstractContextManager[FittedChain]:
     """Fit a version again on its rows and those of a source, certify it, and yield the result.
 
@@ -240,7 +240,9 @@ def add_rows(
 
 
 def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str | None) -> TextEncoder | None:
-    """Return the encoder with the prompt of the source's texts; None without one.
+    """Return the encoder with the prompt of the source's texts.
+
+    Without an encoder, return None.
 
     Raises:
         TransformError: if the chain does not take vectors of the encoder's dimensions.
@@ -314,7 +316,7 @@ def _encode_pairs(state: FitState, fit_pairs: Pairs | None, on_progress: Progres
 
 
 def split_rows(state: FitState, _on_progress: Progress) -> None:
-    """Hold rows out; the others are fitted on."""
+    """Hold rows out, and select the others to fit on."""
     state.fit_rows, state.heldout_rows = split_heldout(state.encoded.hashes, state.request.seed)
     state.rows = state.engine.select_rows(state.encoded.vectors, state.fit_rows)
 
@@ -375,7 +377,10 @@ def refit_with_rows(state: AdditionState, on_progress: Progress) -> None:
 
 
 def encode_out_of_domain(state: FitState, on_progress: Progress) -> None:
-    """Encode the texts of the out-of-domain corpora; vectors without an encoder have none."""
+    """Encode the texts of the out-of-domain corpora.
+
+    There are none for vectors without an encoder.
+    """
     state.out_of_domain = state.corpora.encode(state.encoder, state.workspace / "out_of_domain", on_progress)
 
 
@@ -482,7 +487,10 @@ def _build_provenance(state: FitState) -> dict[str, Any]:
 
 
 def _choose_fitting_device(encoder: TextEncoder | None) -> str:
-    """Return the device to train steps on: the encoder's GPU, or any GPU for vectors without an encoder; else 'cpu'."""
+    """Return the device to train steps on.
+
+    This is the encoder's GPU, or any GPU for vectors without an encoder; without a GPU, the CPU.
+    """
     device = best_device() if encoder is None else encoder.device
     return device if device.startswith("cuda") else "cpu"  # other devices have no float64
 

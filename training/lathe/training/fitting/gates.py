@@ -31,14 +31,17 @@ def require_gates(gates: Mapping[str, float]) -> None:
 
 
 def list_failed_gates(gates: Mapping[str, float], certificate: Mapping[str, Any]) -> list[str]:
-    """Return the keys of the gates that failed; a metric that was not measured fails."""
+    """Return the keys of the gates that failed.
+
+    A metric that was not measured fails.
+    """
     return [
         gate for gate, wanted in gates.items() if not satisfies_gate(gate, wanted, read_gate_value(gate, certificate))
     ]
 
 
 def read_gate_value(gate: str, certificate: Mapping[str, Any]) -> float | None:
-    """Return the value of a gate's metric in a certificate; None if it was not measured."""
+    """Return the value of a gate's metric in a certificate, or None if it was not measured."""
     place, _, measure = gate.rpartition(".")
     group, _, corpus = place.partition(".")  # a corpus may have dots in its name
     found: Any = certificate
@@ -48,7 +51,10 @@ def read_gate_value(gate: str, certificate: Mapping[str, Any]) -> float | None:
 
 
 def satisfies_gate(gate: str, wanted: float, found: float | None) -> bool:
-    """Return whether a metric's value satisfies its gate's bound; None and NaN never do."""
+    """Return whether a metric's value satisfies its gate's bound.
+
+    None and NaN never do.
+    """
     return found is not None and (found <= wanted if is_upper_bound(gate) else found >= wanted)
 
 

@@ -23,7 +23,9 @@ OUT_OF_DOMAIN_ROWS = 1000
 
 
 class OutOfDomainTexts:
-    """Texts sampled from out-of-domain corpora; a corpus is read when its texts are first needed, and once.
+    """Texts sampled from out-of-domain corpora.
+
+    A corpus is read when its texts are first needed, and once.
 
     Args:
         sources: source of each corpus by its name, written as for `open_source`.
@@ -43,7 +45,7 @@ class OutOfDomainTexts:
         return cls(built_in | request.out_of_domain)
 
     def read(self, name: str) -> list[str]:
-        """Return the texts sampled from a corpus; see `sample_texts`."""
+        """Return the texts that `sample_texts` samples from a corpus."""
         if name not in self._texts:
             self._texts[name] = sample_texts(open_source(self.sources[name]))
         return self._texts[name]
@@ -53,7 +55,9 @@ class OutOfDomainTexts:
         return {name: self.read(name) for name in self.sources}
 
     def encode(self, encoder: TextEncoder | None, folder: Path, on_progress: Progress) -> dict[str, FloatArray]:
-        """Return vectors of the texts `(n, d)` by corpus name; empty without an encoder.
+        """Return vectors of the texts `(n, d)` by corpus name.
+
+        Without an encoder, there are none.
 
         Vectors are cached in `folder` for each encoder.
 
@@ -74,7 +78,10 @@ class OutOfDomainTexts:
         return found
 
     def _load_or_encode(self, name: str, encoder: TextEncoder, folder: Path) -> FloatArray:
-        """Return the vectors of a corpus's texts `(n, d)`; those that `folder` lacks are encoded and cached there."""
+        """Return the vectors of a corpus's texts `(n, d)`.
+
+        Those that `folder` lacks are encoded and cached there.
+        """
         source = open_source(self.sources[name])
         # Texts of a built-in source are read only if they are not cached, which takes seconds.
         key = built_in_cache_key(source) if source.written in BUILT_IN else repr(self.read(name))
@@ -107,7 +114,9 @@ def sample_texts(source: Source) -> list[str]:
 
 
 def load_or_encode(folder: Path, key: str, compute: Callable[[], FloatArray]) -> FloatArray:
-    """Load the vectors cached in `folder` under `key`; if they are missing or damaged, compute and cache them.
+    """Load the vectors cached in `folder` under `key`.
+
+    If they are missing or damaged, compute and cache them.
 
     Args:
         folder: cache folder; created if needed.

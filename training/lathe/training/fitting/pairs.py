@@ -69,7 +69,9 @@ class EncodedPairs:
 
 
 def read_pairs(pairs: Pairs) -> PairTexts:
-    """Read pairs from a file, one on each row, or from a request; leave blank ones out.
+    """Read pairs from a file, one on each row, or from a request.
+
+    Blank ones are left out.
 
     Args:
         pairs: the pairs of a request, or a source of texts with two fields, `FILE#query,document`; without names those
@@ -95,7 +97,10 @@ def read_pairs(pairs: Pairs) -> PairTexts:
 
 
 def gather_pairs(pairs: Iterable[tuple[str, str]]) -> PairTexts:
-    """Return pairs of a query and a document by query, without blank ones; the first spelling of a query counts."""
+    """Return pairs of a query and a document by query, without blank ones.
+
+    The first spelling of a query counts.
+    """
     found: dict[str, tuple[str, dict[str, None]]] = {}
     count = 0
     for query, document in pairs:
@@ -107,7 +112,11 @@ def gather_pairs(pairs: Iterable[tuple[str, str]]) -> PairTexts:
 
 
 def _read_columns(path: str, candidates: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
-    """Return the texts of the two fields of the first candidate that the file has; raise `SourceError` for none."""
+    """Return the texts of the two fields of the first candidate that the file has.
+
+    Raises:
+        SourceError: if it has the fields of none.
+    """
     for number, names in enumerate(candidates, 1):
         try:
             columns = [_read_texts(f"{path}#{name}") for name in names]
@@ -120,7 +129,11 @@ def _read_columns(path: str, candidates: Sequence[Sequence[str]]) -> tuple[list[
 
 
 def _read_texts(written: str) -> list[str]:
-    """Return all texts of a source; raise `FitError` if it holds vectors."""
+    """Return all texts of a source.
+
+    Raises:
+        FitError: if it holds vectors.
+    """
     texts: list[str] = []
     for batch in open_source(written).batches():
         if not isinstance(batch.values, list):
@@ -153,7 +166,10 @@ def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
 
 
 def require_apart(fit: PairTexts, test: PairTexts, quote: bool = True) -> None:
-    """Raise `FitError` if a query to certify with is among those to fit on; the message quotes one if `quote`."""
+    """Raise `FitError` if a query to certify with is among those to fit on.
+
+    The message quotes one if `quote`.
+    """
     known = {normalize_query(query) for query in fit.documents}
     if shared := [query for query in test.documents if normalize_query(query) in known]:
         such = f", such as {shared[0][:60]!r}" if quote else ""
@@ -166,7 +182,9 @@ def require_apart(fit: PairTexts, test: PairTexts, quote: bool = True) -> None:
 def divide_pairs(
     fit: PairTexts | None, test: PairTexts | None, seed: int, quote: bool = True
 ) -> tuple[PairTexts | None, PairTexts]:
-    """Return the pairs to fit on and those to certify with; without the latter, split `TEST_SHARE` off the former.
+    """Return the pairs to fit on and those to certify with.
+
+    Without the latter, `TEST_SHARE` of the former is split off.
 
     The pairs to fit on are None if only pairs to certify with are given.
 
@@ -199,7 +217,9 @@ def encode_pairs(
     on_progress: Progress,
     quote: bool = True,
 ) -> EncodedPairs | None:
-    """Read, split and encode pairs; None if none are named.
+    """Read, split and encode pairs.
+
+    Returns None if no pairs are named.
 
     Queries get the encoder's prompt `query` if it has one. A document that is a row of the source is not encoded again,
     and other rows of the source are searched too, so that relevant documents have rivals.
@@ -249,7 +269,10 @@ def encode_pairs(
 
 
 def _list_relevant(pairs: PairTexts, places: dict[int, int]) -> NDArray[np.int64]:
-    """Return the rows of queries and documents of pairs `(p, 2)`; texts with one hash are one document."""
+    """Return the rows of queries and documents of pairs `(p, 2)`.
+
+    Texts with one hash are one document.
+    """
     rows = (
         (query, places[hash_row(text.encode())])
         for query, answers in enumerate(pairs.documents.values())
@@ -294,7 +317,7 @@ def _encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[
 
 
 def _encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:
-    """Cut up to `MAX_HALVES` texts in two; return the first halves as queries, each paired with its second half.
+    """Cut up to `MAX_HALVES` texts in two, and pair the first halves, as queries, with the second halves.
 
     None if fewer than `MIN_TEST_QUERIES` texts are long enough to be cut.
     """

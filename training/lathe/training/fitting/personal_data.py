@@ -35,7 +35,10 @@ def require_many_queries(request: FitRequest, queries: FloatArray | None) -> Non
 
 
 def describe_personal_data(request: FitRequest) -> dict[str, Any]:
-    """Return the certificate's entry `personal_data`: the fields set and what is kept of them; {} if it is not set."""
+    """Return the certificate's entry `personal_data`: the fields set and what is kept of them.
+
+    It is empty if the request does not set `personal_data`.
+    """
     if not request.personal_data:
         return {}
     return {"personal_data": {"fields": request.query_fields, "kept": KEPT}}

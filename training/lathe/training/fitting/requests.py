@@ -72,7 +72,9 @@ class RowSource(JsonObject):
 
     @property
     def location(self) -> str:
-        """Path of the source; rows that were sent with the request are written to a file first.
+        """Path of the source.
+
+        Rows that were sent with the request are written to a file first.
 
         Raises:
             FitError: if they were not.
@@ -140,7 +142,10 @@ class FitRequest(JsonObject):
 
     @property
     def paths(self) -> dict[str, str]:
-        """Paths of the sources, by field; those of data that were sent with the request are missing."""
+        """Paths of the sources, by field.
+
+        Those of data that were sent with the request are missing.
+        """
         paths = {
             field: source.path if isinstance(source, RowSource) else source for field, source in self.sources.items()
         }
@@ -256,7 +261,9 @@ class NewFit(FitRequest):
 
 
 class AddRows(FitRequest):
-    """An addition of rows to a version that stores moments; the next version is fitted on old and new rows.
+    """An addition of rows to a version that stores moments.
+
+    The next version is fitted on old and new rows.
 
     Attributes:
         add_to: the version, `name@version`, or a chain's name for its live version.

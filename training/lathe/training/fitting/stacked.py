@@ -29,7 +29,9 @@ class Part:
 
 
 class Stacked:
-    """Vectors `(n, d)` of several files, one after the other; indexing with slices or arrays returns float32 arrays.
+    """Vectors `(n, d)` of several files, one after the other.
+
+    Indexing with slices or arrays returns float32 arrays.
 
     Args:
         parts: the files, none empty.
@@ -57,7 +59,9 @@ class Stacked:
         return np.memmap(self.parts[place].path, np.float32, "r", shape=(self.parts[place].rows, self.shape[1]))
 
     def __getitem__(self, rows: Any, /) -> FloatArray:
-        """Return the rows of a slice, index array or mask as an array `(m, d)`; a single index gives `(d,)`.
+        """Return the rows of a slice, index array or mask as an array `(m, d)`.
+
+        A single index gives `(d,)`.
 
         Raises:
             IndexError: if an index is out of range.
@@ -72,7 +76,10 @@ class Stacked:
         return found if chosen.ndim else found[0]
 
     def _read_range(self, start: int, stop: int) -> FloatArray:
-        """Return the rows from `start` to before `stop`; within a single file, a memmap without a copy."""
+        """Return the rows from `start` to before `stop`.
+
+        Within a single file, a memmap without a copy.
+        """
         found = []
         while start < stop:
             place = int(np.searchsorted(self.ends, start, side="right"))
@@ -85,7 +92,9 @@ class Stacked:
         return found[0] if len(found) == 1 else np.concatenate(found)
 
     def _read_indices(self, rows: NDArray[np.int64]) -> FloatArray:
-        """Copy the rows at the given indices into a new array `(m, d)`; negative indices count from the end.
+        """Copy the rows at the given indices into a new array `(m, d)`.
+
+        Negative indices count from the end.
 
         Raises:
             IndexError: if an index is out of range.
@@ -107,7 +116,9 @@ class Stacked:
 
 
 class Selection:
-    """Lazy selection of rows of vectors on disk; indexing reads the rows it asks for.
+    """Lazy selection of rows of vectors on disk.
+
+    Indexing reads the rows it asks for.
 
     Args:
         vectors: `(n, d)`.

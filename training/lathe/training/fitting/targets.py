@@ -7,7 +7,7 @@ from pathlib import Path
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError
 from lathe.training.fitting.encoding import EncodedSource, encode_source
-from lathe.training.fitting.engines import Engine
+from lathe.training.fitting.engines import FitEngine
 from lathe.training.sources.source import Source, open_source
 from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.progress import Progress
@@ -22,9 +22,11 @@ def encode_targets(
     encoded: EncodedSource,
     workspace: Path,
     on_progress: Progress,
-    engine: Engine,
+    engine: FitEngine,
 ) -> Iterator[Vectors | None]:
-    """Encode or read the targets of an encoded source and yield them, one for each row, `(n, k)`; None without any.
+    """Encode or read the targets of an encoded source and yield them, one for each row, `(n, k)`.
+
+    Without any, yield None.
 
     The vectors exist only within the block; see `claim_workspace_folder`.
 

@@ -77,7 +77,10 @@ class UpstreamStore(VectorDatabase):
                 raise sqlite3.DatabaseError(f"a row of spaces: {error}") from None
 
     def write_space(self, space: StoredSpace, asked: str) -> None:
-        """Store a space, or the time of its last comparison if it is stored; the first probe vectors are kept."""
+        """Store a space, or the time of its last comparison if it is stored.
+
+        The first probe vectors are kept.
+        """
         stated, probes = orjson.dumps(space.stated).decode(), np.ascontiguousarray(space.probes, "<f4")
         with self.guard, self._translate_errors(), self.connection:
             self.connection.execute(
@@ -87,7 +90,9 @@ class UpstreamStore(VectorDatabase):
             )
 
     def delete_unconfirmed(self, fingerprint: str) -> int:
-        """Delete the vectors of a space that were stored after its probes were last compared; return their number.
+        """Delete the vectors of a space that were stored after its probes were last compared.
+
+        Returns their number.
 
         The probes also count as never compared, so that the next process compares them before it asks for a vector.
         """
