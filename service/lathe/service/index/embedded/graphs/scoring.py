@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lathe.service.index.embedded.vector_formats import CodeFormat, VectorFormat
 from lathe.service.index.reducer import Vectors
-from lathe.training.export.faiss_codes import BYTE, build_code_index
+from lathe.training.faiss_codes import BYTE, build_code_index
 from lathe.transforms.codes import Int8, TransformCoding
 from lathe.transforms.errors import InputError
 
