@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lathe.service.chains.names import RAW
 from lathe.service.errors import NotSupportedError
 from lathe.service.index.embedded.exact import rescore
-from lathe.service.index.embedded.graphs.choice import create_graph, find_graph_problem
+from lathe.service.index.embedded.graphs import create_graph, find_graph_problem
 from lathe.service.index.embedded.graphs.graph import Graph
 from lathe.service.index.embedded.vector_formats import choose_format
 from lathe.service.index.reducer import Reducer, Vectors, read_artifact_files

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from lathe.service.errors import BadValueError
-from lathe.service.index.embedded.graphs.choice import create_graph
+from lathe.service.index.embedded.graphs import create_graph
 from lathe.service.index.embedded.graphs.hnsw import estimate_float_graph
 from lathe.service.index.embedded.vector_formats import choose_format
 from lathe.service.index.items import require_ids

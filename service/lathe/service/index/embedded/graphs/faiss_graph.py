@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.service.index.embedded.exact import rank_rows
-from lathe.service.index.embedded.graph_lock import GraphLock
-from lathe.service.index.embedded.graphs.graph import Found
+from lathe.service.index.embedded.graphs.graph import Found, GraphLock
 from lathe.service.index.embedded.graphs.scoring import LinkBytes, RowScoring
 from lathe.service.index.embedded.rows import GROWTH
 from lathe.service.index.reducer import Vectors

@@ -8,8 +8,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.service.index.embedded.graph_lock import GraphLock
-from lathe.service.index.embedded.graphs.graph import Found
+from lathe.service.index.embedded.graphs.graph import Found, GraphLock
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec
 
