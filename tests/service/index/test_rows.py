@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lathe.service.index.embedded.row_file import MIN_ROWS, RowFile
-from lathe.service.index.embedded.rows import Rows
+from lathe.service.index.embedded.rows import MIN_ROWS, RowFile, Rows
 
 WIDTH, DIMENSIONS = 12, 8
 FLOATS = SimpleNamespace(file_name="reduced.f32", dtype="float32", width=DIMENSIONS)

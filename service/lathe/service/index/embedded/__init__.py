@@ -5,7 +5,7 @@
 ├── owner.json           which process that is
 ├── record.db            the record: every original vector, payload and setting (see record)
 └── graph-<generation>/  rows, graph and their checksums, all built from the record (see snapshot);
-                         during a reindexing also the next generation and its lock (see cutover)
+                         during a reindexing also the next generation and its lock (see maintenance)
 
           upsert                                   search
              │                                        │

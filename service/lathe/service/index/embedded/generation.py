@@ -1,6 +1,6 @@
 """Generation of an index: rows, graph and chain that belong together. A search uses one generation throughout.
 
-Reindexing builds the next generation beside the serving one; see `lathe.service.jobs.kinds.reindex` and `cutover`.
+Reindexing builds the next generation beside the serving one; see `lathe.service.jobs.kinds.reindex` and `maintenance`.
 """
 
 import math

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from lathe.service.chains.names import is_name, require_name
 from lathe.service.errors import ConflictError, UnavailableError, UnknownNameError, convert_error
-from lathe.service.index.embedded.checks import RecordChecks
+from lathe.service.index.embedded.damage import RecordChecks
 from lathe.service.index.embedded.index import EmbeddedIndex, Texts
 from lathe.service.index.embedded.maintenance import Maintainer
 from lathe.service.index.embedded.record import IndexRecord

@@ -1,10 +1,44 @@
-"""Maintenance of an index, in a thread that works while others search and write."""
+"""Maintenance of an index, in a thread that works while others search and write.
 
+The thread adds rows to the graph, writes snapshots, and cuts over to a generation that a job built beside the serving
+one:
+
+  job's process                              the index's owner
+  graph-<g>.lock held, graph-<g>/ made
+  (re-embedding: moving.json)    ─────────►  items without a text are refused from now on
+  (re-embedding: alignment/)     ─────────►  queries of the new encoder are answered through it
+  rows, graph, snapshot, ready.json ──────►  originals into the record, items added meanwhile,
+                                             then in the writer thread: the last items, the record's
+  sees the record name it, ends  ◄─────────  settings and the serving generation change together
+  or fails with what refused.json says
+
+If the job dies before that, its lock is free, and the owner removes the folder.
+"""
+
+import json
 import logging
+import shutil
+import sqlite3
 import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from lathe.service.index.embedded.cutover import Cutover
-from lathe.service.index.embedded.index import EmbeddedIndex
+import numpy as np
+from filelock import Timeout
+
+from lathe.service.chains.names import RAW
+from lathe.service.errors import ConflictError, OverloadedError, UnavailableError
+from lathe.service.index.bridge import ALIGNMENT_FOLDER, load_bridge
+from lathe.service.index.embedded.generation import REPLAY_ROWS, Generation
+from lathe.service.index.embedded.index import EmbeddedIndex, Move
+from lathe.service.index.embedded.snapshot import restore_snapshot
+from lathe.service.index.items import get_text
+from lathe.service.index.reducer import Reducer, read_artifact_files
+from lathe.service.index.spec import parse_spec
+from lathe.training.locks import lock_file
+from lathe.transforms.files import replace_synced
+from lathe.transforms.json_files import read_json_file
 
 CHUNK_ROWS = 128
 """Number of rows added to the graph at once, while searches wait: about 20 ms."""
@@ -57,3 +91,148 @@ class Maintainer:
                 took = time.monotonic() - begun
                 self.next_snapshot = time.monotonic() + max(SNAPSHOT_SECONDS, SNAPSHOT_SHARE * took)
         return more
+
+
+READY, REFUSED, MOVING = "ready.json", "refused.json", "moving.json"
+"""Names of the files by which job and owner communicate."""
+CHAIN_FOLDER = "chain"
+"""Name of the folder with the new generation's chain."""
+VECTORS = "vectors.f32"
+"""Name of the file with the original vectors of a re-embedding."""
+
+log = logging.getLogger(__name__)
+
+
+class Cutover:
+    """Owner's side of a reindexing, for one index; used by its maintenance thread alone."""
+
+    def __init__(self, index: EmbeddedIndex) -> None:
+        self.index = index
+
+    def check_generations(self) -> None:
+        """Check the folders of new generations: cut over to finished ones, and delete those that no job works on.
+
+        A re-embedding in progress is noted as the index's move, with its alignment once that is fitted.
+        """
+        serving = f"graph-{self.index.generation.spec.generation}"
+        for folder in self.index.folder.glob("graph-*"):
+            if not folder.is_dir() or folder.name == serving:
+                continue
+            if _is_abandoned(folder):
+                self._delete_abandoned(folder)
+            elif (folder / READY).exists() and not (folder / REFUSED).exists():
+                self._cut_over_or_refuse(folder)
+            elif self.index.move is None and (folder / MOVING).exists():
+                self.index.move = Move(folder, read_json_file(folder / MOVING)["text_field"])
+            elif self.index.move is not None and self.index.move.bridge is None:
+                self.index.move.bridge = load_bridge(folder)
+
+    def _delete_abandoned(self, folder: Path) -> None:
+        if self.index.move is not None and self.index.move.folder == folder:
+            self.index.move = None
+        self.index.record.drop_spare_vectors()
+        shutil.rmtree(folder, ignore_errors=True)
+        build_lock_path(folder).unlink(missing_ok=True)
+
+    def _cut_over_or_refuse(self, folder: Path) -> None:
+        """Cut over to a finished generation; on failure keep the old one, and tell the job why in `refused.json`.
+
+        If the server is only overloaded or unavailable, nothing is refused, and the next check tries again.
+        """
+        try:
+            self._cut_over(folder, read_json_file(folder / READY))
+        except (OverloadedError, UnavailableError):
+            log.warning("the index %s cannot cut over to its next generation yet; trying again", self.index.name)
+        except Exception as error:
+            log.exception("the index %s keeps its generation: the cutover failed", self.index.name)
+            reason = str(error) if isinstance(error, ConflictError) else f"{type(error).__name__} in the index's owner"
+            replace_synced(folder / REFUSED, json.dumps({"error": reason}).encode())
+
+    def _cut_over(self, folder: Path, ready: dict[str, Any]) -> None:
+        """Open a finished generation, bring it up to date while the old one serves, then cut over in the writer thread.
+
+        For a re-embedding, the new original vectors are first copied into the record. On an error the new generation is
+        closed, and the error raised.
+        """
+        spec = parse_spec(ready["spec"])
+        artifact = None if spec.chain == RAW else read_artifact_files(folder / CHAIN_FOLDER)
+        index = self.index
+        generation = Generation(folder, spec, index.record, Reducer(spec, artifact), index.threads, index.exact_rows)
+        try:
+            restored = restore_snapshot(generation)
+            if ready["text_field"] is not None:
+                self._copy_originals(generation)
+            self._catch_up(generation, ready["text_field"])
+            self.index.run_in_writer(self._switch_generation, generation, artifact, ready).result()
+            if restored is not None:
+                self.index.snapshots.record(restored)
+        except BaseException:
+            generation.close()
+            raise
+
+    def _switch_generation(
+        self, generation: Generation, artifact: tuple[bytes, bytes] | None, ready: dict[str, Any]
+    ) -> None:
+        """Cut over to the new generation: add the last items, change the record, delete the old and the job's files.
+
+        Runs in the writer thread. No writes happen meanwhile; a search uses the old or the new generation as a whole.
+        """
+        self.index.recover_generation()
+        self._catch_up(generation, ready["text_field"])
+        generation.rows.mark_dead(self.index.record.read_tombstones())
+        self.index.record.switch_generation(generation.spec, artifact)
+        old, self.index.generation = self.index.generation, generation
+        self.index.move = None
+        with suppress(sqlite3.Error):  # on a full disk they stay, which does no harm
+            self.index.record.delete_tombstones(ready["sequence"])
+        old.close()
+        shutil.rmtree(old.folder, ignore_errors=True)
+        for done in (VECTORS, READY, MOVING, f"{ALIGNMENT_FOLDER}.json"):
+            (generation.folder / done).unlink(missing_ok=True)
+        for done in (CHAIN_FOLDER, ALIGNMENT_FOLDER):
+            shutil.rmtree(generation.folder / done, ignore_errors=True)
+
+    def _copy_originals(self, generation: Generation) -> None:
+        """Copy the new encoder's vectors of all items from the generation's file into the index's SQLite record.
+
+        Batches are written between other writes.
+        """
+        spec, labels = generation.spec, generation.rows.take_view().labels
+        vectors = np.memmap(generation.folder / VECTORS, np.float32, "r", shape=(len(labels), spec.width))
+        for start in range(0, len(labels), REPLAY_ROWS):
+            part = slice(start, start + REPLAY_ROWS)
+            self.index.record.add_vectors(spec.vectors, labels[part], vectors[part], spec.originals)
+
+    def _catch_up(self, generation: Generation, text_field: str | None) -> None:
+        """Add items to the new generation that were written since its job read the record.
+
+        If the encoder changes, their texts are encoded, and the vectors are also written to the record.
+
+        Raises:
+            ConflictError: if the encoder changes and an item has no text.
+        """
+        if text_field is None:
+            generation.replay()
+            return
+        while True:
+            labels, payloads = self.index.record.read_payloads_after(generation.last_label, REPLAY_ROWS)
+            if not len(labels):
+                return
+            texts = [get_text(item, metadata, text_field) for item, metadata in payloads]
+            vectors = self.index.encode(generation.spec, texts)
+            self.index.record.add_vectors(generation.spec.vectors, labels, vectors, generation.spec.originals)
+            generation.append(labels, vectors)
+
+
+def build_lock_path(folder: Path) -> Path:
+    """Return the path of the lock that a job holds while it builds a generation; it lies beside the folder."""
+    return folder.with_name(f"{folder.name}.lock")
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Return whether no job works on a generation, by trying its lock."""
+    try:
+        with lock_file(build_lock_path(folder)).acquire(blocking=False):
+            return True
+    except Timeout:
+        return False

@@ -11,11 +11,8 @@ chains       the chain's artifact, so that the index needs no registry
 WAL with synchronous=FULL: a write is on the disk when its transaction returns, whole or not at all.
 """
 
-import queue
 import sqlite3
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,24 +22,20 @@ from numpy.typing import NDArray
 
 from lathe.service.chains.names import RAW
 from lathe.service.errors import UnavailableError
-from lathe.service.index.embedded.filter_work import FilterWork
-from lathe.service.index.embedded.rows import Labels
-from lathe.service.index.embedded.schema import (
-    BUSY_SECONDS,
+from lathe.service.index.embedded.record_file import (
     TABLES,
     VECTORS_TABLE,
-    build_where,
+    RecordFile,
     placeholders,
     read_counter,
     read_meta,
     read_spec,
-    require_readable,
     slice_parameters,
     write_meta_values,
     write_spec,
 )
+from lathe.service.index.embedded.rows import Labels
 from lathe.service.index.fields import list_entries
-from lathe.service.index.filters import Condition
 from lathe.service.index.protocol import Artifact, Change, Payload
 from lathe.service.index.spec import IndexSpec
 from lathe.transforms.files import create_file
@@ -61,25 +54,8 @@ class RecordWrite(Change):
     dead: Labels
 
 
-class IndexRecord:
-    """SQLite file of an index, for any number of concurrent readers and one writer at a time.
-
-    Raises:
-        UnavailableError: if the file is not a record that can be read.
-    """
-
-    def __init__(self, path: Path, read_only: bool = False) -> None:
-        self.path = path
-        self.read_only = read_only
-        self.idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
-        self.writing = threading.Lock()
-        self.closed = False
-        require_readable(path)
-        self.writer = self.connect()
-        status = path.stat()
-        self.identity = status.st_dev, status.st_ino
-        if not read_only:
-            self.writer.execute("PRAGMA journal_mode = WAL")  # a restored copy is in no mode yet
+class IndexRecord(RecordFile):
+    """Record of an index: what is read from its SQLite file and written to it."""
 
     @classmethod
     def create(cls, path: Path, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> "IndexRecord":
@@ -93,91 +69,6 @@ class IndexRecord:
             write_meta_values(db, {"sequence": 0, "last_label": 0})
             write_spec(db, spec, artifact)
         return record
-
-    def connect(self) -> sqlite3.Connection:
-        """Open a new SQLite connection with full synchronization, usable from any thread."""
-        mode = "ro" if self.read_only else "rw"
-        connection = sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?mode={mode}",
-            uri=True,
-            timeout=BUSY_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        connection.execute("PRAGMA synchronous = FULL")
-        return connection
-
-    def close(self) -> None:
-        """Close every connection; closing the last one moves the WAL into the file."""
-        self.closed = True
-        while not self.idle.empty():
-            self.idle.get().close()
-        self.writer.close()
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Lend a pooled connection that sees all committed writes, and take it back after the block.
-
-        Raises:
-            sqlite3.ProgrammingError: after `close`.
-        """
-        if self.closed:
-            raise sqlite3.ProgrammingError("the record is closed")
-        try:
-            connection = self.idle.get_nowait()
-        except queue.Empty:
-            connection = self.connect()
-        try:
-            yield connection
-        finally:
-            if self.closed:
-                connection.close()
-            else:
-                self.idle.put(connection)
-
-    @contextmanager
-    def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection as `reading` does, whose statements all see the same state of the record."""
-        with self.reading() as db:
-            db.execute("BEGIN")
-            try:
-                yield db
-            finally:
-                db.execute("COMMIT")
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run the block as the only writer of the record.
-
-        It is committed at the end, durably on disk, and rolled back on any exception.
-
-        Raises:
-            UnavailableError: if the file was deleted or replaced since it was opened: what is written to the open file
-                would be lost.
-        """
-        with self.writing:
-            self.writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield self.writer
-                self._require_in_place()
-                self.writer.execute("COMMIT")
-            except BaseException:
-                if self.writer.in_transaction:  # SQLite itself rolls back when the disk is full
-                    self.writer.execute("ROLLBACK")
-                raise
-
-    def _require_in_place(self) -> None:
-        """Raise `UnavailableError` unless the path still leads to the file that is open."""
-        try:
-            found = self.path.stat()
-        except OSError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != self.identity:
-            raise UnavailableError(
-                f"the record of the index {self.path.parent.name} was deleted or replaced while the server has it "
-                "open: nothing is written to it any more; restore it, then start the server again",
-                code="state_unwritable",
-            )
 
     # ── settings and counters ────────────────────────────────────────────────────────────────
 
@@ -411,21 +302,6 @@ class IndexRecord:
         """Return the labels of deleted and replaced versions."""
         with self.reading() as db:
             return np.array([row[0] for row in db.execute("SELECT label FROM tombstones")], np.int64)
-
-    def find_matching(self, condition: Condition, after: int, upto: int, work: FilterWork) -> Labels:
-        """Return the labels in (after, upto] whose fields satisfy a condition.
-
-        SQLite returns the labels as one text: rows that become Python objects take three times as long, 0.1 kB each,
-        and the interpreter's lock, which every other request waits for.
-
-        Raises:
-            TooLargeError: if the filter that the condition belongs to has used up its work.
-        """
-        clause, values = build_where(condition)
-        query = f"SELECT group_concat(label) FROM fields WHERE {clause} AND label > ? AND label <= ?"
-        with self.reading() as db, work.count_steps(db):
-            found: str | None = db.execute(query, (*values, after, upto)).fetchone()[0]
-        return np.fromstring(found or "", np.int64, sep=",")
 
     def measure_bytes(self) -> int:
         """Return the size of the file and its WAL, in bytes."""

@@ -1,17 +1,17 @@
-"""Tables of a record, with the settings stored in them."""
+"""SQLite file of a record: its tables, the settings stored in them, and its connections."""
 
 import json
+import queue
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lathe.service.errors import UnavailableError
-from lathe.service.index.fields import Value
-from lathe.service.index.filters import Condition
 from lathe.service.index.spec import IndexSpec, parse_spec
 from lathe.transforms.json_files import parse_json
 
@@ -23,14 +23,8 @@ PAGE_BYTES = 8192
 """Page size of SQLite: five vectors of 384 floats; with the default of 4096 a quarter of the file stays empty."""
 BUSY_SECONDS = 10
 """Number of seconds to wait for a lock of SQLite."""
-SIDES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
-"""SQL operator of each range test."""
 STEPS_BETWEEN = 10_000
 """Number of steps of SQLite's virtual machine between calls of a progress handler."""
-NOT_DAMAGE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN")
-"""Names of errors during a check that do not mean that the file is damaged."""
-DAMAGED_METADATA = "SELECT id FROM items WHERE metadata IS NOT NULL AND NOT json_valid(CAST(metadata AS TEXT)) LIMIT 1"
-"""SQL that finds an item whose metadata is no JSON."""
 MAX_PARAMETERS = 8192
 """Maximum number of parameters of one statement; SQLite allows 32,766."""
 
@@ -111,23 +105,8 @@ def write_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, b
         db.execute("INSERT INTO chains VALUES (?, ?, ?)", (spec.chain, *artifact))
 
 
-def build_where(condition: Condition) -> tuple[str, tuple[Value, ...]]:
-    """Translate a condition into an SQL clause on the table `fields`, and its parameters.
-
-    A range compares a text with texts only, and a number with numbers only.
-    """
-    if condition.test == "exists":
-        return "name = ?", (condition.field,)
-    if condition.test == "in":
-        return f"name = ? AND value IN ({placeholders(condition.values)})", (condition.field, *condition.values)
-    kinds = "'text'" if isinstance(condition.values[0], str) else "'integer', 'real'"
-    return f"name = ? AND value {SIDES[condition.test]} ? AND typeof(value) IN ({kinds})", (
-        condition.field,
-        *condition.values,
-    )
-
-
-def _connect_read_only(path: Path) -> sqlite3.Connection:
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """Open a connection to a record that only reads."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
 
 
@@ -145,7 +124,7 @@ def require_readable(path: Path) -> None:
                 code="corrupt_index",
             )
     try:
-        connection = _connect_read_only(path)
+        connection = connect_read_only(path)
         try:
             application, version = (
                 connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
@@ -199,34 +178,6 @@ def _read_expected_entries() -> frozenset[tuple[str, str, str, str | None]]:
     return frozenset(tuple(entry) for entry in entries if entry[1] != "vectors_1")
 
 
-def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | None:
-    """Check a record with SQLite's `quick_check`, which reads the whole file, and the metadata of its items.
-
-    The record can be used meanwhile.
-
-    Args:
-        path: path of the record.
-        stop: called every few milliseconds; the check is given up once it returns true.
-
-    Returns:
-        The first problem found; None if there is none, or the check was stopped or could not be done.
-    """
-    try:
-        connection = _connect_read_only(path)
-        try:
-            connection.set_progress_handler(lambda: int(stop()), STEPS_BETWEEN)
-            found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
-            damaged = connection.execute(DAMAGED_METADATA).fetchone() if found == "ok" else None
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        name = getattr(error, "sqlite_errorname", "")
-        return None if stop() or name.startswith(NOT_DAMAGE) else str(error)
-    if damaged is not None:
-        return f"the metadata of the item {damaged[0]!r:.80} is no JSON"
-    return None if found == "ok" else " ".join(found.split())
-
-
 def slice_parameters(values: list[Any]) -> Iterator[list[Any]]:
     """Yield the values in slices that fit into one statement."""
     for start in range(0, len(values), MAX_PARAMETERS):
@@ -236,3 +187,109 @@ def slice_parameters(values: list[Any]) -> Iterator[list[Any]]:
 def placeholders(values: Sequence[Any]) -> str:
     """Return one SQL placeholder (`?`) per value, separated by commas, for an `IN` clause."""
     return ",".join("?" * len(values))
+
+
+class RecordFile:
+    """SQLite file of a record, for any number of concurrent readers and one writer at a time.
+
+    Raises:
+        UnavailableError: if the file is not a record that can be read.
+    """
+
+    def __init__(self, path: Path, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self.idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        self.writing = threading.Lock()
+        self.closed = False
+        require_readable(path)
+        self.writer = self.connect()
+        status = path.stat()
+        self.identity = status.st_dev, status.st_ino
+        if not read_only:
+            self.writer.execute("PRAGMA journal_mode = WAL")  # a restored copy is in no mode yet
+
+    def connect(self) -> sqlite3.Connection:
+        """Open a new SQLite connection with full synchronization, usable from any thread."""
+        mode = "ro" if self.read_only else "rw"
+        connection = sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    def close(self) -> None:
+        """Close every connection; closing the last one moves the WAL into the file."""
+        self.closed = True
+        while not self.idle.empty():
+            self.idle.get().close()
+        self.writer.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Lend a pooled connection that sees all committed writes, and take it back after the block.
+
+        Raises:
+            sqlite3.ProgrammingError: after `close`.
+        """
+        if self.closed:
+            raise sqlite3.ProgrammingError("the record is closed")
+        try:
+            connection = self.idle.get_nowait()
+        except queue.Empty:
+            connection = self.connect()
+        try:
+            yield connection
+        finally:
+            if self.closed:
+                connection.close()
+            else:
+                self.idle.put(connection)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection as `reading` does, whose statements all see the same state of the record."""
+        with self.reading() as db:
+            db.execute("BEGIN")
+            try:
+                yield db
+            finally:
+                db.execute("COMMIT")
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Run the block as the only writer of the record.
+
+        It is committed at the end, durably on disk, and rolled back on any exception.
+
+        Raises:
+            UnavailableError: if the file was deleted or replaced since it was opened: what is written to the open file
+                would be lost.
+        """
+        with self.writing:
+            self.writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.writer
+                self._require_in_place()
+                self.writer.execute("COMMIT")
+            except BaseException:
+                if self.writer.in_transaction:  # SQLite itself rolls back when the disk is full
+                    self.writer.execute("ROLLBACK")
+                raise
+
+    def _require_in_place(self) -> None:
+        """Raise `UnavailableError` unless the path still leads to the file that is open."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != self.identity:
+            raise UnavailableError(
+                f"the record of the index {self.path.parent.name} was deleted or replaced while the server has it "
+                "open: nothing is written to it any more; restore it, then start the server again",
+                code="state_unwritable",
+            )

@@ -1,18 +1,52 @@
-"""Checks of the records of indexes for damage, one after another, while they serve."""
+"""Damage of records: the check of one, and a thread that checks one after another while they serve."""
 
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from lathe.service.index.embedded.schema import find_damage
+from lathe.service.index.embedded.record_file import STEPS_BETWEEN, connect_read_only
 from lathe.training.errors import locate_error
 
 STOP_SECONDS = 5.0
 """Number of seconds to wait for a running check to stop; it notices within milliseconds, but for a slow disk."""
 
+NOT_DAMAGE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN")
+"""Names of errors during a check that do not mean that the file is damaged."""
+DAMAGED_METADATA = "SELECT id FROM items WHERE metadata IS NOT NULL AND NOT json_valid(CAST(metadata AS TEXT)) LIMIT 1"
+"""SQL that finds an item whose metadata is no JSON."""
+
 log = logging.getLogger(__name__)
+
+
+def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | None:
+    """Check a record with SQLite's `quick_check`, which reads the whole file, and the metadata of its items.
+
+    The record can be used meanwhile.
+
+    Args:
+        path: path of the record.
+        stop: called every few milliseconds; the check is given up once it returns true.
+
+    Returns:
+        The first problem found; None if there is none, or the check was stopped or could not be done.
+    """
+    try:
+        connection = connect_read_only(path)
+        try:
+            connection.set_progress_handler(lambda: int(stop()), STEPS_BETWEEN)
+            found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            damaged = connection.execute(DAMAGED_METADATA).fetchone() if found == "ok" else None
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        return None if stop() or name.startswith(NOT_DAMAGE) else str(error)
+    if damaged is not None:
+        return f"the metadata of the item {damaged[0]!r:.80} is no JSON"
+    return None if found == "ok" else " ".join(found.split())
 
 
 class RecordChecks:
