@@ -132,6 +132,10 @@ class Generation:
             if not len(labels):
                 break
             self.append(labels, recorded)
+        self.mark_deleted()
+
+    def mark_deleted(self) -> None:
+        """Mark the rows of all items as dead that the record has deleted or replaced."""
         self.rows.mark_dead(self.record.read_tombstones())
 
     def extend_graph(self, max_rows: int, threads: int) -> int:

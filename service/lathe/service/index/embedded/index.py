@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from lathe.service.errors import ServiceError, UnavailableError, UnknownNameError
-from lathe.service.index.bridge import Bridge
+from lathe.service.index.bridge import Bridge, Move
 from lathe.service.index.embedded.generation import (
     Generation,
     describe_state,
@@ -38,25 +39,13 @@ Texts = Callable[[IndexSpec, list[str]], Vectors]
 """Function that encodes texts with the encoder that a spec names."""
 
 
-@dataclass
-class Move:
-    """A re-embedding in progress, by which an index moves to another encoder.
-
-    Attributes:
-        folder: folder of the next generation.
-        text_field: metadata field that must hold the text of each item that is written meanwhile.
-        bridge: alignment for queries of the new encoder; None until it is fitted.
-    """
-
-    folder: Path
-    text_field: str
-    bridge: Bridge | None = None
-
-
 class EmbeddedIndex:
-    """Embedded index that this process owns.
+    """Embedded index that this process owns: its record, the generation that serves, and a move to another encoder.
 
     The constructor opens the record, and restores the serving generation from its snapshot or rebuilds it.
+
+    No other module assigns an attribute of an index, since writer, maintenance thread and searches share it. `move`
+    belongs to the maintenance thread until `switch_to`; `generation` changes in the writer thread alone.
 
     Args:
         threads: number of threads for a search.
@@ -66,7 +55,8 @@ class EmbeddedIndex:
 
     Attributes:
         generation: generation that serves; always replaced as a whole.
-        move: the move to another encoder in progress; None if there is none.
+        move: move to another encoder in progress; None if there is none.
+        lacks_rows: whether a failed write may have left rows of recorded items out of the generation.
         rows_added: event that is set when rows were added.
         stopping: event that is set when the index is being closed.
     """
@@ -111,6 +101,11 @@ class EmbeddedIndex:
         self.maintenance = threading.Thread(target=maintain, name=f"maintenance-{self.name}", daemon=True)
         self.maintenance.start()
 
+    @property
+    def maintenance_warning(self) -> str | None:
+        """Message about the last unexpected error of the maintenance thread; None since its work succeeds."""
+        return self.maintenance_problem.message
+
     def close(self, snapshot: bool = True, release: bool = True) -> None:
         """Finish accepted writes, stop the maintenance thread, and close all files."""
         self.stopping.set()
@@ -126,19 +121,28 @@ class EmbeddedIndex:
         if release:
             self.lock.release()
 
+    def close_for_deletion(self) -> None:
+        """Close the index because it is deleted: later writes raise `UnknownNameError`, and its lock stays held."""
+        self.deleted = True
+        self.close(snapshot=False, release=False)
+
     # ── opening ──────────────────────────────────────────────────────────────────────────────
 
     def _open_generation(self, spec: IndexSpec) -> Generation:
+        """Open the generation that serves, from its snapshot if possible, and remember that snapshot."""
         folder = self.folder / f"graph-{spec.generation}"
+        # Made before `open_generation`, which would take an OSError for damage of the generation's files.
         reducer = Reducer(spec, self.record.read_artifact(spec.chain))
 
-        def create() -> Generation:
-            return Generation(folder, spec, self.record, reducer, self.threads, self.exact_rows)
-
+        create = partial(self.create_generation, folder, spec, reducer)
         generation, restored = open_generation(self.name, folder, create)
         if restored is not None:
-            self.snapshots.record(restored)
+            self.snapshots.remember(restored)
         return generation
+
+    def create_generation(self, folder: Path, spec: IndexSpec, reducer: Reducer) -> Generation:
+        """Return a generation of this index without rows, whose files are in a folder."""
+        return Generation(folder, spec, self.record, reducer, self.threads, self.exact_rows)
 
     # ── writes, all by the one writer thread ─────────────────────────────────────────────────
 
@@ -248,6 +252,61 @@ class EmbeddedIndex:
             self.generation.replay()
             self.lacks_rows = False
         return self.generation
+
+    # ── maintenance and changes of the generation ────────────────────────────────────────────
+
+    def wait_for_rows(self, seconds: float) -> None:
+        """Block until rows are added or the index is being closed, at most this number of seconds."""
+        self.rows_added.wait(seconds)
+        self.rows_added.clear()
+
+    def extend_graph(self, max_rows: int) -> int:
+        """Add up to `max_rows` rows to the graph, and return how many rows it still lacks."""
+        return self.generation.extend_graph(max_rows, self.job_threads)
+
+    def write_snapshot(self) -> None:
+        """Write a snapshot of the serving generation, unless nothing was added since the last one.
+
+        Raises:
+            OSError: if it cannot be written; the previous snapshot stays.
+        """
+        self.snapshots.write(self.generation)
+
+    def begin_move(self, folder: Path, text_field: str) -> None:
+        """Begin a move to another encoder; until it ends, items without a text are refused.
+
+        Args:
+            folder: folder of the next generation.
+            text_field: metadata field that must hold the text of each item.
+        """
+        self.move = Move(folder, text_field)
+
+    def align_move(self, bridge: Bridge | None) -> None:
+        """Answer queries of the encoder that the index is moving to through an alignment; None if there is none yet."""
+        assert self.move is not None
+        self.move = replace(self.move, bridge=bridge)
+
+    def end_move(self) -> None:
+        """End the move to another encoder, if there is one; the serving generation stays."""
+        self.move = None
+
+    def switch_to(self, generation: Generation, artifact: Artifact, snapshot: Mapping[str, Any] | None) -> Generation:
+        """Let another generation serve, which ends a move, and return the generation that served before.
+
+        Runs in the writer thread, so that the record's settings and the generation change together: no write happens
+        meanwhile. A search uses the old or the new generation as a whole; the caller closes the old one.
+
+        Args:
+            generation: new generation, with a row for every item of the record.
+            artifact: manifest and tensors of its chain.
+            snapshot: description of its snapshot; None if there is none.
+        """
+        self.record.switch_generation(generation.spec, artifact)
+        old, self.generation = self.generation, generation
+        self.move = None
+        if snapshot is not None:
+            self.snapshots.remember(snapshot)
+        return old
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────
 

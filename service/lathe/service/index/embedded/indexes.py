@@ -80,9 +80,9 @@ class EmbeddedIndexes:
     def warnings(self) -> list[str]:
         """Return messages about unopened and damaged indexes, from the last check; nothing is read now."""
         damaged = [f"the index {name} is damaged: {damage}" for name, damage in self.checks.list_damaged().items()]
-        unexpected = [index.maintenance_problem.message for index in self.opened.copy().values()]
+        maintenance = [index.maintenance_warning for index in self.opened.copy().values()]
         unopened = [f"the index {name} cannot be opened: {why}" for name, why in self.unopened.copy().items()]
-        return unopened + damaged + [message for message in unexpected if message]
+        return unopened + damaged + [message for message in maintenance if message]
 
     def count_states(self) -> dict[str, int]:
         """Return the number of open, damaged and unavailable indexes."""
@@ -195,8 +195,7 @@ class EmbeddedIndexes:
                 if index is None:
                     _require_not_deleted(self.root / name)  # another request may have deleted it
                 else:
-                    index.deleted = True
-                    index.close(snapshot=False, release=False)
+                    index.close_for_deletion()
                 doomed = self.root / f".{name}.{secrets.token_hex(6)}"
                 (self.root / name).rename(doomed)
                 sync_folder(self.root)

@@ -31,9 +31,10 @@ from lathe.service.chains.names import RAW
 from lathe.service.errors import ConflictError, OverloadedError, UnavailableError
 from lathe.service.index.bridge import ALIGNMENT_FOLDER, load_bridge
 from lathe.service.index.embedded.generation import REPLAY_ROWS, Generation
-from lathe.service.index.embedded.index import EmbeddedIndex, Move
+from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.snapshot import restore_snapshot
 from lathe.service.index.items import get_text
+from lathe.service.index.protocol import Artifact
 from lathe.service.index.reducer import Reducer, read_artifact_files
 from lathe.service.index.spec import parse_spec
 from lathe.training.locks import lock_file
@@ -60,17 +61,18 @@ class Maintainer:
     def __init__(self, index: EmbeddedIndex) -> None:
         self.index = index
         self.cutover = Cutover(index)
+        self.problem = index.maintenance_problem
+        self.stopping = index.stopping
         self.next_snapshot = 0.0
 
     def run(self) -> None:
         """Do maintenance steps until the index is closed, waiting for rows when idle, whatever goes wrong."""
-        while not self.index.stopping.is_set():
+        while not self.stopping.is_set():
             more = 0
-            with self.index.maintenance_problem.watch():
+            with self.problem.watch():
                 more = self.run_step()
             if not more:
-                self.index.rows_added.wait(IDLE_SECONDS)
-                self.index.rows_added.clear()
+                self.index.wait_for_rows(IDLE_SECONDS)
 
     def run_step(self) -> int:
         """Do one maintenance step, and return the number of rows that the graph still lacks.
@@ -82,11 +84,11 @@ class Maintainer:
             self.cutover.check_generations()
         except Exception:
             log.exception("the next generation of the index %s cannot be checked", self.index.name)
-        more = self.index.generation.extend_graph(CHUNK_ROWS, self.index.job_threads)
+        more = self.index.extend_graph(CHUNK_ROWS)
         if not more and time.monotonic() >= self.next_snapshot:
             begun = time.monotonic()
             try:
-                self.index.snapshots.write(self.index.generation)
+                self.index.write_snapshot()
             finally:  # on a full disk too, try again later
                 took = time.monotonic() - begun
                 self.next_snapshot = time.monotonic() + max(SNAPSHOT_SECONDS, SNAPSHOT_SHARE * took)
@@ -108,29 +110,33 @@ class Cutover:
 
     def __init__(self, index: EmbeddedIndex) -> None:
         self.index = index
+        self.folder = index.folder
+        self.record = index.record
 
     def check_generations(self) -> None:
         """Check the folders of new generations: cut over to finished ones, and delete those that no job works on.
 
-        A re-embedding in progress is noted as the index's move, with its alignment once that is fitted.
+        A re-embedding in progress begins a move of the index, and its alignment is added once that is fitted.
         """
-        serving = f"graph-{self.index.generation.spec.generation}"
-        for folder in self.index.folder.glob("graph-*"):
-            if not folder.is_dir() or folder.name == serving:
+        spec = self.index.spec
+        for folder in self.folder.glob("graph-*"):
+            if not folder.is_dir() or folder.name == f"graph-{spec.generation}":
                 continue
             if _is_abandoned(folder):
                 self._delete_abandoned(folder)
             elif (folder / READY).exists() and not (folder / REFUSED).exists():
                 self._cut_over_or_refuse(folder)
             elif self.index.move is None and (folder / MOVING).exists():
-                self.index.move = Move(folder, read_json_file(folder / MOVING)["text_field"])
-            elif self.index.move is not None and self.index.move.bridge is None:
-                self.index.move.bridge = load_bridge(folder)
+                self.index.begin_move(folder, read_json_file(folder / MOVING)["text_field"])
+            elif (move := self.index.move) is not None and move.bridge is None:
+                self.index.align_move(load_bridge(folder))
 
     def _delete_abandoned(self, folder: Path) -> None:
-        if self.index.move is not None and self.index.move.folder == folder:
-            self.index.move = None
-        self.index.record.drop_spare_vectors()
+        """Delete a generation whose job died, with the vectors that it may have copied into the record."""
+        move = self.index.move
+        if move is not None and move.folder == folder:
+            self.index.end_move()
+        self.record.drop_spare_vectors()
         shutil.rmtree(folder, ignore_errors=True)
         build_lock_path(folder).unlink(missing_ok=True)
 
@@ -156,41 +162,37 @@ class Cutover:
         """
         spec = parse_spec(ready["spec"])
         artifact = None if spec.chain == RAW else read_artifact_files(folder / CHAIN_FOLDER)
-        index = self.index
-        generation = Generation(folder, spec, index.record, Reducer(spec, artifact), index.threads, index.exact_rows)
+        generation = self.index.create_generation(folder, spec, Reducer(spec, artifact))
         try:
             restored = restore_snapshot(generation)
             if ready["text_field"] is not None:
                 self._copy_originals(generation)
             self._catch_up(generation, ready["text_field"])
-            self.index.run_in_writer(self._switch_generation, generation, artifact, ready).result()
-            if restored is not None:
-                self.index.snapshots.record(restored)
+            self.index.run_in_writer(self._switch_generation, generation, artifact, ready, restored).result()
         except BaseException:
             generation.close()
             raise
 
     def _switch_generation(
-        self, generation: Generation, artifact: tuple[bytes, bytes] | None, ready: dict[str, Any]
+        self, generation: Generation, artifact: Artifact, ready: dict[str, Any], snapshot: dict[str, Any] | None
     ) -> None:
-        """Cut over to the new generation: add the last items, change the record, delete the old and the job's files.
+        """Cut over to the new generation: add the last items, let it serve, delete the old one and the job's files.
 
-        Runs in the writer thread. No writes happen meanwhile; a search uses the old or the new generation as a whole.
+        Runs in the writer thread, where no write happens meanwhile.
         """
         self.index.recover_generation()
         self._catch_up(generation, ready["text_field"])
-        generation.rows.mark_dead(self.index.record.read_tombstones())
-        self.index.record.switch_generation(generation.spec, artifact)
-        old, self.index.generation = self.index.generation, generation
-        self.index.move = None
+        generation.mark_deleted()
+        old = self.index.switch_to(generation, artifact, snapshot)
+
         with suppress(sqlite3.Error):  # on a full disk they stay, which does no harm
-            self.index.record.delete_tombstones(ready["sequence"])
+            self.record.delete_tombstones(ready["sequence"])
         old.close()
         shutil.rmtree(old.folder, ignore_errors=True)
-        for done in (VECTORS, READY, MOVING, f"{ALIGNMENT_FOLDER}.json"):
-            (generation.folder / done).unlink(missing_ok=True)
-        for done in (CHAIN_FOLDER, ALIGNMENT_FOLDER):
-            shutil.rmtree(generation.folder / done, ignore_errors=True)
+        for name in (VECTORS, READY, MOVING, f"{ALIGNMENT_FOLDER}.json"):
+            (generation.folder / name).unlink(missing_ok=True)
+        for name in (CHAIN_FOLDER, ALIGNMENT_FOLDER):
+            shutil.rmtree(generation.folder / name, ignore_errors=True)
 
     def _copy_originals(self, generation: Generation) -> None:
         """Copy the new encoder's vectors of all items from the generation's file into the index's SQLite record.
@@ -201,7 +203,7 @@ class Cutover:
         vectors = np.memmap(generation.folder / VECTORS, np.float32, "r", shape=(len(labels), spec.width))
         for start in range(0, len(labels), REPLAY_ROWS):
             part = slice(start, start + REPLAY_ROWS)
-            self.index.record.add_vectors(spec.vectors, labels[part], vectors[part], spec.originals)
+            self.record.add_vectors(spec.vectors, labels[part], vectors[part], spec.originals)
 
     def _catch_up(self, generation: Generation, text_field: str | None) -> None:
         """Add items to the new generation that were written since its job read the record.
@@ -215,12 +217,12 @@ class Cutover:
             generation.replay()
             return
         while True:
-            labels, payloads = self.index.record.read_payloads_after(generation.last_label, REPLAY_ROWS)
+            labels, payloads = self.record.read_payloads_after(generation.last_label, REPLAY_ROWS)
             if not len(labels):
                 return
             texts = [get_text(item, metadata, text_field) for item, metadata in payloads]
             vectors = self.index.encode(generation.spec, texts)
-            self.index.record.add_vectors(generation.spec.vectors, labels, vectors, generation.spec.originals)
+            self.record.add_vectors(generation.spec.vectors, labels, vectors, generation.spec.originals)
             generation.append(labels, vectors)
 
 

@@ -172,7 +172,7 @@ class RowsView:
 class Rows:
     """All rows of a generation, for one appending thread and any number of readers.
 
-    The files are created if missing. Rows that they hold already do not count until the caller sets `count`.
+    The files are created if missing. Rows that they hold already do not count until `restore` is called.
 
     Args:
         width: number of dimensions of the original vectors; None if they are not stored.
@@ -214,6 +214,10 @@ class Rows:
             n = self.count
             originals = np.empty((n, 0), np.float16) if self.originals is None else self.originals.array[:n]
             return RowsView(self.labels.array[:n, 0], originals, self.compact.array[:n], self.alive[:n])
+
+    def restore(self, count: int) -> None:
+        """Count the first rows that the files hold already, none of them dead."""
+        self.count = count
 
     def reserve(self, more: int) -> None:
         """Allocate space for `more` additional rows, so that appending them cannot fail.

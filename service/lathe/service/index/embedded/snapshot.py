@@ -15,7 +15,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class Snapshots:
         self.written_at: float | None = None
         self.saved = (0, 0)
 
-    def record(self, content: dict[str, Any]) -> None:
+    def remember(self, content: Mapping[str, Any]) -> None:
         """Remember the last snapshot by its description."""
         self.written_at, self.saved = content["written_at"], (content["rows"], content["covered"])
 
@@ -77,7 +77,7 @@ class Snapshots:
             OSError: if it cannot be written; the previous snapshot stays.
         """
         if self.saved != (generation.rows.count, generation.covered):
-            self.record(save_snapshot(generation))
+            self.remember(save_snapshot(generation))
 
     def compute_age(self) -> float | None:
         """Return the number of seconds since the last snapshot; None if there is none."""
@@ -150,7 +150,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
             file.forget_digest()
         generation.notes.append(f"{problem}: rows and graph are rebuilt from the record")
         return None
-    rows.count = content["rows"]
+    rows.restore(content["rows"])
     if graph is not None and content["graph"] is not None:
         problem = _load_graph(graph, generation.folder, content, digests[content["graph"]])
         if problem is not None:
@@ -243,7 +243,7 @@ def open_generation(
             opened.close()
             shutil.rmtree(folder, ignore_errors=True)
             generation = opened.enter_context(closing(create()))
-            generation.notes = notes
+            generation.notes.extend(notes)
             generation.replay()
         opened.pop_all()
     for note in generation.notes:
