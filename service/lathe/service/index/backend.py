@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from lathe.service.errors import ServiceError, convert_error
 from lathe.service.home import Home
 from lathe.service.index.embedded.backup import require_index
-from lathe.service.index.embedded.index import Texts
+from lathe.service.index.embedded.index import EncodeTexts
 from lathe.service.index.embedded.indexes import EmbeddedIndexes, list_index_folders
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.milvus.indexes import MilvusIndexes
@@ -28,7 +28,7 @@ def refuse_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
     raise NotImplementedError
 
 
-def open_indexes(settings: Settings, home: Home, encode: Texts = refuse_texts) -> SearchIndexes:
+def open_indexes(settings: Settings, home: Home, encode: EncodeTexts = refuse_texts) -> SearchIndexes:
     """Return the indexes of Milvus if the settings name one in `index_url`, else those of the state folder."""
     if settings.index_url:
         return MilvusIndexes(settings.index_url, settings.index_token)

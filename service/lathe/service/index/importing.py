@@ -49,7 +49,7 @@ class ImportedRow:
 
 
 @dataclass(frozen=True)
-class Cost:
+class ImportCost:
     """Cost of a chain on the vectors of a store, measured on a sample.
 
     Attributes:
@@ -212,7 +212,7 @@ def parse_object(value: Any) -> dict[str, Any] | None:
 
 def measure_cost(
     source: Source, encoder: TextEncoder | None, spec: IndexSpec, reducer: Reducer, on_progress: Progress
-) -> Cost:
+) -> ImportCost:
     """Measure what a chain costs in retrieval quality and saves in bytes, on up to 2,000 rows spread over the source.
 
     The source is read to the end. Sampled duplicates and zero vectors are left out.
@@ -245,7 +245,7 @@ def measure_cost(
     sample = sample[sample.any(axis=1)]
     queries = None if reducer.quantizer is None else reducer.reduce_unquantized(sample)
     graph = create_graph(spec, choose_format(spec, reducer), 1)
-    return Cost(
+    return ImportCost(
         rows=total,
         sampled=len(sample),
         quality=geometry_measures(sample, reducer.reduce_documents(sample), queries),

@@ -16,7 +16,7 @@ from lathe.service.index.embedded.exact import SearchResult, empty_results, merg
 from lathe.service.index.embedded.filter_masks import FilterMasks
 from lathe.service.index.embedded.graphs import create_graph, find_graph_problem
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.embedded.rows import Labels, Rows, RowsView
+from lathe.service.index.embedded.rows import GenerationRows, Labels, RowsView
 from lathe.service.index.embedded.vector_formats import choose_format
 from lathe.service.index.filters import Filter, Mask
 from lathe.service.index.query import DEFAULT_EF, Query
@@ -57,7 +57,7 @@ class Generation:
         exact_rows: number of candidate rows up to which search is exact; None for what is as fast as the graph.
 
     Attributes:
-        vectors: format of the compact vectors in the rows.
+        vector_format: format of the compact vectors in the rows.
         exact_rows: number of candidate rows up to which search is exact; above, the graph is used.
         notes: messages about what had to be rebuilt when the generation was opened.
     """
@@ -77,10 +77,10 @@ class Generation:
         self.record = record
         self.reducer = reducer
         self.threads = threads
-        self.vectors = choose_format(spec, reducer)
-        self.exact_rows = self.vectors.exact_rows if exact_rows is None else exact_rows
-        self.rows = Rows(folder, spec.width if spec.has_originals else None, self.vectors)
-        self.graph = create_graph(spec, self.vectors, threads)
+        self.vector_format = choose_format(spec, reducer)
+        self.exact_rows = self.vector_format.exact_rows if exact_rows is None else exact_rows
+        self.rows = GenerationRows(folder, spec.width if spec.has_originals else None, self.vector_format)
+        self.graph = create_graph(spec, self.vector_format, threads)
         self.filters = FilterMasks(record)
         self.notes: list[str] = []
 
@@ -100,7 +100,7 @@ class Generation:
         Raises:
             BadValueError: if they cannot be stored.
         """
-        compact = self.vectors.encode(originals)
+        compact = self.vector_format.encode(originals)
         if not self.spec.has_originals:
             return NewVectors(compact, None, compact)
         return NewVectors(originals, self.reducer.convert_to_half(originals), compact)
@@ -115,9 +115,10 @@ class Generation:
             new = self.convert(recorded)
             self.rows.append(labels, new.halves, new.compact)
             return
-        if recorded.shape[1] != self.vectors.width:
+        width = self.vector_format.width
+        if recorded.shape[1] != width:
             raise UnavailableError(
-                f"the record holds codes of {recorded.shape[1]} bytes, and its chain has codes of {self.vectors.width}",
+                f"the record holds codes of {recorded.shape[1]} bytes, and its chain has codes of {width}",
                 code="corrupt_index",
             )
         self.rows.append(labels, None, recorded)
@@ -201,7 +202,7 @@ class Generation:
             count: number of candidates per query.
             ef: size of the graph's candidate list.
         """
-        score = self.vectors.score
+        score = self.vector_format.score
         there = view.count if allowed is None else int(allowed.sum())
         count = min(count, there)
         if not count:

@@ -35,7 +35,7 @@ from lathe.transforms.progress import Progress
 POLL_SECONDS = 0.1
 """Number of seconds between checks while waiting for the graph."""
 
-Texts = Callable[[IndexSpec, list[str]], Vectors]
+EncodeTexts = Callable[[IndexSpec, list[str]], Vectors]
 """Function that encodes texts with the encoder that a spec names."""
 
 
@@ -68,7 +68,7 @@ class EmbeddedIndex:
         lock: FileLock,
         threads: int,
         job_threads: int,
-        encode: Texts,
+        encode: EncodeTexts,
         exact_rows: int | None = None,
     ) -> None:
         self.name = name

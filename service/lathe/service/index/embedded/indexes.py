@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from lathe.service.chains.names import is_name, require_name
 from lathe.service.errors import ConflictError, UnavailableError, UnknownNameError, convert_error
 from lathe.service.index.embedded.damage import RecordChecks
-from lathe.service.index.embedded.index import EmbeddedIndex, Texts
+from lathe.service.index.embedded.index import EmbeddedIndex, EncodeTexts
 from lathe.service.index.embedded.maintenance import Maintainer
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.protocol import Artifact, Capabilities
@@ -47,7 +47,7 @@ class EmbeddedIndexes:
 
     capabilities = Capabilities(name="embedded", in_state_folder=True, reindexing=True, ordered=True, backup_tool=None)
 
-    def __init__(self, root: Path, threads: int, job_threads: int, encode: Texts) -> None:
+    def __init__(self, root: Path, threads: int, job_threads: int, encode: EncodeTexts) -> None:
         self.root = root
         self.threads = threads
         self.job_threads = job_threads

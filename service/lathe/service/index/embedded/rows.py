@@ -169,7 +169,7 @@ class RowsView:
         return rows
 
 
-class Rows:
+class GenerationRows:
     """All rows of a generation, for one appending thread and any number of readers.
 
     The files are created if missing. Rows that they hold already do not count until `restore` is called.

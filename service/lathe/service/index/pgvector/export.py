@@ -12,7 +12,7 @@ from lathe.service.index.pgvector.column_types import VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.fields import encode_vectors
 from lathe.service.index.pgvector.table import (
-    Table,
+    PgvectorTable,
     TableName,
     VectorColumn,
     describe_space,
@@ -132,7 +132,7 @@ def export_items(
     return done, changed, _delete_others(connection, name) if delete_others else 0
 
 
-def _ensure_table(connection: Connection, name: TableName, columns: Sequence[VectorColumn]) -> Table:
+def _ensure_table(connection: Connection, name: TableName, columns: Sequence[VectorColumn]) -> PgvectorTable:
     """Create a table with `id` and `metadata` if there is none, and return it.
 
     Raises:

@@ -13,18 +13,18 @@ from lathe.service.index.embedded.vector_formats import CodeFormat, VectorFormat
 from lathe.service.index.spec import IndexSpec
 
 
-def create_graph(spec: IndexSpec, vectors: VectorFormat, threads: int) -> Graph | None:
+def create_graph(spec: IndexSpec, vector_format: VectorFormat, threads: int) -> Graph | None:
     """Return an empty graph for a generation; None if no engine is installed.
 
     FAISS's graph holds the codes of the rows if FAISS can score them. Otherwise the graph holds floats: hnswlib's,
     which searches floats faster, or FAISS's if hnswlib is not installed.
     """
     has_faiss = find_spec("faiss") is not None
-    if isinstance(vectors, CodeFormat) and has_faiss and (scoring := choose_scoring(vectors)):
+    if isinstance(vector_format, CodeFormat) and has_faiss and (scoring := choose_scoring(vector_format)):
         return FaissGraph(spec, scoring, threads)
     if find_spec("hnswlib"):
-        return HnswGraph(spec, vectors.decode, threads)
-    return FaissGraph(spec, FloatScoring(vectors, spec.dimensions), threads) if has_faiss else None
+        return HnswGraph(spec, vector_format.decode, threads)
+    return FaissGraph(spec, FloatScoring(vector_format, spec.dimensions), threads) if has_faiss else None
 
 
 def find_graph_problem(graph: Graph | None) -> str | None:

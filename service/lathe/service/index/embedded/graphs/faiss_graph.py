@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.service.index.embedded.exact import rank_rows
-from lathe.service.index.embedded.graphs.graph import Found, GraphLock
+from lathe.service.index.embedded.graphs.graph import GraphLock, GraphResult
 from lathe.service.index.embedded.graphs.scoring import LinkBytes, RowScoring
 from lathe.service.index.embedded.rows import GROWTH
 from lathe.service.index.reducer import Vectors
@@ -119,7 +119,7 @@ class FaissGraph:
         self.index.metric_type = self.index.storage.metric_type = metric
         self.index.hnsw.is_similarity = metric == self.faiss.METRIC_INNER_PRODUCT
 
-    def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
+    def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
         """Return the k nearest rows and scores; −1 with score −inf where fewer are reached, None if it has fewer."""
         mapped, shift = self.scoring.map_queries(queries)
         with self.lock.searching(0):  # the same for all: searches of any effort run together

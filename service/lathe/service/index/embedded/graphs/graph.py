@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lathe.service.index.reducer import Vectors
 
-Found = tuple[NDArray[np.int64], NDArray[np.float32], int]
+GraphResult = tuple[NDArray[np.int64], NDArray[np.float32], int]
 """Row numbers `(q, k)`, best first, their scores `(q, k)`, and the number of rows in the graph during the search.
 
 A graph that reaches fewer than k rows either fills up with row −1 and score −inf, or returns None."""
@@ -42,7 +42,7 @@ class Graph(Protocol):
             lacking: number of rows that the graph lacks, including `rows`; it may be extended by the others next.
         """
 
-    def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
+    def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
         """Return the k nearest rows to each query; None if the graph has fewer than k rows, or cannot reach k.
 
         Args:

@@ -8,7 +8,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.service.index.embedded.graphs.graph import Found, GraphLock
+from lathe.service.index.embedded.graphs.graph import GraphLock, GraphResult
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec
 
@@ -79,7 +79,7 @@ class HnswGraph:
             self.covered = wanted
             self.bytes = self.estimate_bytes(self.index.get_max_elements())
 
-    def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
+    def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
         """Return the k nearest rows with scores and the row count; None if it has or reaches fewer than k rows."""
         with self.lock.searching(ef):
             covered = self.covered

@@ -99,8 +99,8 @@ class ProductScoring(RowScoring):
     they stand for, as far as the axes are orthogonal.
     """
 
-    def __init__(self, vectors: CodeFormat, step: TransformCoding) -> None:
-        self.vectors = vectors
+    def __init__(self, vector_format: CodeFormat, step: TransformCoding) -> None:
+        self.vector_format = vector_format
         self.step = step
         self.code_bytes = step.bytes
         centroids, places = (found.cpu().numpy() for found in step.product_centroids())
@@ -143,7 +143,7 @@ class ProductScoring(RowScoring):
         """Return the norm factor and 1, over the norm of the decoded vector for cosine; zeros for a zero vector."""
         factors = np.stack([self.step.norm_factors(rows), np.ones(len(rows), np.float32)], axis=1)
         factors[~rows.any(axis=1)] = 0
-        return _divide_by_norms(factors, self.vectors, rows)
+        return _divide_by_norms(factors, self.vector_format, rows)
 
     def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
         """Return the queries in the coordinates of the product quantizer, `(q, k)`, and as shift ⟨q, μ⟩, `(q,)`."""
@@ -156,10 +156,10 @@ class ProductScoring(RowScoring):
 class ByteScoring(RowScoring):
     """Codes of `int8`: a byte for each dimension, with a range for each dimension."""
 
-    def __init__(self, vectors: CodeFormat, step: Int8) -> None:
-        self.vectors = vectors
+    def __init__(self, vector_format: CodeFormat, step: Int8) -> None:
+        self.vector_format = vector_format
         self.step = step
-        self.code_bytes = vectors.width
+        self.code_bytes = vector_format.width
 
     def create_graph(self, m: int) -> Any:
         """Return a graph over FAISS's scalar quantizer of 8 bits with the step's ranges."""
@@ -172,13 +172,13 @@ class ByteScoring(RowScoring):
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
         """Return the decoded values of codes."""
-        decoded: Vectors = self.step.inverse_transform(self.vectors.reducer.view_codes(rows))
+        decoded: Vectors = self.step.inverse_transform(self.vector_format.reducer.view_codes(rows))
         return np.ascontiguousarray(decoded)
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return 1, over the norm of the decoded vector for cosine, and 0."""
         factors = np.stack([np.ones(len(rows), np.float32), np.zeros(len(rows), np.float32)], axis=1)
-        return _divide_by_norms(factors, self.vectors, rows)
+        return _divide_by_norms(factors, self.vector_format, rows)
 
 
 class FloatScoring(RowScoring):
@@ -186,11 +186,11 @@ class FloatScoring(RowScoring):
 
     engine = "faiss"
 
-    def __init__(self, vectors: VectorFormat, dimensions: int) -> None:
-        self.vectors = vectors
+    def __init__(self, vector_format: VectorFormat, dimensions: int) -> None:
+        self.vector_format = vector_format
         self.dimensions = dimensions
         self.code_bytes = 4 * dimensions
-        self.by_distance = vectors.metric == "l2"
+        self.by_distance = vector_format.metric == "l2"
 
     def create_graph(self, m: int) -> Any:
         """Return a graph over floats."""
@@ -199,30 +199,32 @@ class FloatScoring(RowScoring):
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
         """Return the floats of rows."""
-        return np.ascontiguousarray(self.vectors.decode(rows))
+        return np.ascontiguousarray(self.vector_format.decode(rows))
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return 1 and 0 for each row."""
         return np.tile(np.array([1, 0], np.float32), (len(rows), 1))
 
 
-def _divide_by_norms(factors: NDArray[np.float32], vectors: CodeFormat, rows: NDArray[Any]) -> NDArray[np.float32]:
+def _divide_by_norms(
+    factors: NDArray[np.float32], vector_format: CodeFormat, rows: NDArray[Any]
+) -> NDArray[np.float32]:
     """Divide factors `(n, 2)` by the norms of the decoded codes, if the metric is cosine."""
-    if vectors.metric != "cosine":
+    if vector_format.metric != "cosine":
         return factors
-    norms = vectors.quantizer.decoded_norms(vectors.reducer.view_codes(rows))
+    norms = vector_format.quantizer.decoded_norms(vector_format.reducer.view_codes(rows))
     norms[norms == 0] = 1
     divided: NDArray[np.float32] = factors / norms[:, None]
     return divided
 
 
-def choose_scoring(vectors: CodeFormat) -> RowScoring | None:
+def choose_scoring(vector_format: CodeFormat) -> RowScoring | None:
     """Return how FAISS scores the codes of a format; None if it cannot: bits, coordinates that cross bytes, l2."""
-    if vectors.metric == "l2":
+    if vector_format.metric == "l2":
         return None
-    if isinstance(vectors.quantizer, Int8):
-        return ByteScoring(vectors, vectors.quantizer)
-    if isinstance(vectors.quantizer, TransformCoding):
+    if isinstance(vector_format.quantizer, Int8):
+        return ByteScoring(vector_format, vector_format.quantizer)
+    if isinstance(vector_format.quantizer, TransformCoding):
         with suppress(InputError):  # coordinates that cross bytes are no product quantizer
-            return ProductScoring(vectors, vectors.quantizer)
+            return ProductScoring(vector_format, vector_format.quantizer)
     return None
