@@ -1,4 +1,4 @@
-"""Embedded index in use: its record, the generation that serves, and the maintenance thread."""
+"""Embedded index that this process owns: its record, the generation that serves, and its threads."""
 
 import sqlite3
 import threading
@@ -34,18 +34,17 @@ from lathe.transforms.progress import Progress
 
 POLL_SECONDS = 0.1
 """Number of seconds between checks while waiting for the graph."""
-
 EncodeTexts = Callable[[IndexSpec, list[str]], Vectors]
 """Function that encodes texts with the encoder that a spec names."""
 
 
 class EmbeddedIndex:
-    """Embedded index that this process owns: its record, the generation that serves, and a move to another encoder.
+    """Embedded index that this process owns.
 
     The constructor opens the record, and restores the serving generation from its snapshot or rebuilds it.
 
-    No other module assigns an attribute of an index, since writer, maintenance thread and searches share it. `move`
-    belongs to the maintenance thread until `switch_to`; `generation` changes in the writer thread alone.
+    The index alone assigns its attributes, because three kinds of threads share them: the writer thread changes record
+    and generation, the maintenance thread begins and ends moves, and searches only read.
 
     Args:
         threads: number of threads for a search.
@@ -80,11 +79,13 @@ class EmbeddedIndex:
         self.exact_rows = exact_rows
         self.record = IndexRecord(folder / "record.db")
         self.snapshots = Snapshots()
-        with ExitStack() as opened:
+
+        with ExitStack() as opened:  # closes the record if the rest fails
             opened.enter_context(closing(self.record))
             self.record.read_counters()  # an error if writes could not be numbered
             self.generation = self._open_generation(self.record.spec)
             opened.pop_all()
+
         self.move: Move | None = None
         self.lacks_rows = False
         self.deleted = False
@@ -97,7 +98,7 @@ class EmbeddedIndex:
         self.maintenance_problem = ThreadProblem(f"maintenance of the index {name}")
 
     def start(self, maintain: Callable[[], None]) -> None:
-        """Start the maintenance thread, which runs `maintain`; that must return soon after `stopping` is set."""
+        """Start the maintenance thread, which runs a function that returns soon after `stopping` is set."""
         self.maintenance = threading.Thread(target=maintain, name=f"maintenance-{self.name}", daemon=True)
         self.maintenance.start()
 
@@ -110,19 +111,20 @@ class EmbeddedIndex:
         """Finish accepted writes, stop the maintenance thread, and close all files."""
         self.stopping.set()
         self.writer.shutdown(wait=True)
-        self.rows_added.set()
+        self.rows_added.set()  # or the maintenance thread would go on waiting for rows
         if self.maintenance is not None:
             self.maintenance.join()
+
         if snapshot:
             with suppress(OSError):
-                self.snapshots.write(self.generation)
+                self.write_snapshot()
         self.generation.close()
         self.record.close()
         if release:
             self.lock.release()
 
     def close_for_deletion(self) -> None:
-        """Close the index because it is deleted: later writes raise `UnknownNameError`, and its lock stays held."""
+        """Close the index without releasing its lock, and let later writes raise `UnknownNameError`."""
         self.deleted = True
         self.close(snapshot=False, release=False)
 
@@ -131,9 +133,8 @@ class EmbeddedIndex:
     def _open_generation(self, spec: IndexSpec) -> Generation:
         """Open the generation that serves, from its snapshot if possible, and remember that snapshot."""
         folder = self.folder / f"graph-{spec.generation}"
-        # Made before `open_generation`, which would take an OSError for damage of the generation's files.
+        # Built before `open_generation`, which takes an OSError for damage of the generation's files.
         reducer = Reducer(spec, self.record.read_artifact(spec.chain))
-
         create = partial(self.create_generation, folder, spec, reducer)
         generation, restored = open_generation(self.name, folder, create)
         if restored is not None:
@@ -154,10 +155,10 @@ class EmbeddedIndex:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """Queue the insertion of items with original vectors, replacing items with the same ids, and return a future.
+        """Queue the insertion of items, which replace those with the same ids, and return a future.
 
-        All items are written or none. Writes run one after another in a thread, so callers need not hold a thread while
-        they wait.
+        All items are written or none. Writes run one after another in the writer thread, so that callers need not hold
+        a thread while they wait.
 
         Args:
             ids: valid, distinct ids; see `require_ids`.
@@ -184,7 +185,7 @@ class EmbeddedIndex:
         """Check items, write them to the record, append their rows and mark replaced ones as dead.
 
         Runs in the writer thread, with the arguments and errors of `upsert`. Rows that a failed write left out are
-        added first. The maintenance thread is woken.
+        added first. Wakes the maintenance thread.
         """
         generation = self.recover_generation()
         spec = generation.spec
@@ -192,10 +193,11 @@ class EmbeddedIndex:
             raise SpaceMovedError
         if spec.originals == "float16":
             require_float16(vectors)
-        payloads = [serialize_metadata(position, given) for position, given in enumerate(metadata)]
-        if (move := self.move) is not None:
+        payloads = [serialize_metadata(position, fields) for position, fields in enumerate(metadata)]
+        if (move := self.move) is not None:  # the next generation is encoded from texts
             for item, metadata_json in zip(ids, payloads, strict=True):
                 get_text(item, metadata_json, move.text_field)
+
         new = generation.convert(vectors)
         generation.rows.reserve(len(ids))  # all that can fail comes before the record is written
         with self.changing:
@@ -203,12 +205,29 @@ class EmbeddedIndex:
             written = self.record.upsert(ids, new.recorded, metadata, payloads, spec, note)
             generation.rows.append(written.labels, new.halves, new.compact, written.dead)
             self.lacks_rows = False
+
         self.rows_added.set()
         return written
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
-        """Queue the deletion of the items with these ids, and return a future; unknown ids are ignored."""
+        """Queue the deletion of the items with these ids, ignoring unknown ones, and return a future."""
         return self.run_in_writer(self._delete_items, ids)
+
+    def _delete_items(self, ids: Sequence[str]) -> RecordWrite:
+        generation = self.recover_generation()
+        with self.changing:
+            self.lacks_rows = True
+            written = self.record.delete(ids)
+            generation.rows.mark_dead(written.dead)
+            self.lacks_rows = False
+        return written
+
+    def recover_generation(self) -> Generation:
+        """Replay recorded rows that the serving generation lacks since a write failed, then return the generation."""
+        if self.lacks_rows:  # the write may have been recorded, and its rows not added
+            self.generation.replay()
+            self.lacks_rows = False
+        return self.generation
 
     def run_in_writer(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Queue a function call in the writer thread, and return its future.
@@ -229,29 +248,13 @@ class EmbeddedIndex:
 
     @contextmanager
     def translate_closing_errors(self) -> Iterator[None]:
-        """Run the block; once the index is closing, replace errors of SQLite and of files by one that says so."""
+        """Replace errors of SQLite and of files in the block by one that says so, once the index is being closed."""
         try:
             yield
         except (sqlite3.Error, OSError):
             if self.stopping.is_set():
                 raise self._build_closing_error() from None
             raise
-
-    def _delete_items(self, ids: Sequence[str]) -> RecordWrite:
-        generation = self.recover_generation()
-        with self.changing:
-            self.lacks_rows = True
-            written = self.record.delete(ids)
-            generation.rows.mark_dead(written.dead)
-            self.lacks_rows = False
-        return written
-
-    def recover_generation(self) -> Generation:
-        """Replay recorded rows that the serving generation lacks since a write failed, then return the generation."""
-        if self.lacks_rows:  # a write failed: it may have been recorded, and its rows not added
-            self.generation.replay()
-            self.lacks_rows = False
-        return self.generation
 
     # ── maintenance and changes of the generation ────────────────────────────────────────────
 
@@ -265,7 +268,7 @@ class EmbeddedIndex:
         return self.generation.extend_graph(max_rows, self.job_threads)
 
     def write_snapshot(self) -> None:
-        """Write a snapshot of the serving generation, unless nothing was added since the last one.
+        """Write a snapshot of the serving generation, unless nothing was added to it since the last one.
 
         Raises:
             OSError: if it cannot be written; the previous snapshot stays.
@@ -273,28 +276,26 @@ class EmbeddedIndex:
         self.snapshots.write(self.generation)
 
     def begin_move(self, folder: Path, text_field: str) -> None:
-        """Begin a move to another encoder; until it ends, items without a text are refused.
+        """Begin a move to another encoder, whose generation is built in a folder.
 
-        Args:
-            folder: folder of the next generation.
-            text_field: metadata field that must hold the text of each item.
+        Until the move ends, items without a text in this field of their metadata are refused.
         """
         self.move = Move(folder, text_field)
 
     def align_move(self, bridge: Bridge | None) -> None:
-        """Answer queries of the encoder that the index is moving to through an alignment; None if there is none yet."""
+        """Answer queries of the encoder that the index is moving to through an alignment, once there is one."""
         assert self.move is not None
         self.move = replace(self.move, bridge=bridge)
 
     def end_move(self) -> None:
-        """End the move to another encoder, if there is one; the serving generation stays."""
+        """End the move to another encoder without cutting over to its generation."""
         self.move = None
 
     def switch_to(self, generation: Generation, artifact: Artifact, snapshot: Mapping[str, Any] | None) -> Generation:
-        """Let another generation serve, which ends a move, and return the generation that served before.
+        """Let another generation serve, end a move to another encoder, and return the generation that served before.
 
-        Runs in the writer thread, so that the record's settings and the generation change together: no write happens
-        meanwhile. A search uses the old or the new generation as a whole; the caller closes the old one.
+        Call it in the writer thread, so that no write comes between the change of the record's settings and that of the
+        generation. A search uses the old or the new generation as a whole. The caller closes the old one.
 
         Args:
             generation: new generation, with a row for every item of the record.
@@ -333,7 +334,10 @@ class EmbeddedIndex:
         return GenerationServing(self.generation, self.payloads, self.changing, self.translate_closing_errors)
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Return the items with these ids, with original vectors on request; None for an id that does not exist.
+        """Return the items with these ids, with original vectors on request.
+
+        Returns:
+            `{id, metadata}` of each id, or `{id, metadata, vector}`; None for an id that does not exist.
 
         Raises:
             ConflictError: if original vectors are requested, and the index stores none.
@@ -341,19 +345,20 @@ class EmbeddedIndex:
         if vectors:
             require_originals(self.spec, "`vectors`", "vectors")
         with self.translate_closing_errors():
-            found, originals = self.record.read_items(ids) if vectors else (self.record.find_items(ids), {})
+            stored, originals = self.record.read_items(ids) if vectors else (self.record.find_items(ids), {})
+
         items: list[dict[str, Any] | None] = []
         for item in ids:
-            if item not in found:
+            if item not in stored:
                 items.append(None)
                 continue
-            label, metadata = found[item]
+            label, metadata = stored[item]
             content: dict[str, Any] = {"id": item, "metadata": wrap_json(item, metadata)}
             items.append(content | ({"vector": originals[label]} if label in originals else {}))
         return items
 
     def read_note(self, key: str) -> Any:
-        """Return the value that a write stored under the key; None if there is none."""
+        """Return the value that a write stored under the key, or None."""
         return self.record.read_meta(key)
 
     def delete_note(self, key: str) -> None:
@@ -370,7 +375,7 @@ class EmbeddedIndex:
         return self.record.scan(max_items)
 
     def wait_until_linked(self, on_progress: Progress) -> None:
-        """Block until the graph contains every row, reporting progress; return at once without a graph."""
+        """Block until the graph, if there is one, contains every row, and report the progress."""
         while self.generation.graph is not None and self.generation.covered < self.generation.rows.count:
             linked, total = self.generation.covered, self.generation.rows.count
             on_progress(linked / total, f"{linked:,} of {total:,} rows in the graph")

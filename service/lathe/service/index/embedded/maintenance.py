@@ -1,7 +1,7 @@
 """Maintenance of an index, in a thread that works while others search and write.
 
-The thread adds rows to the graph, writes snapshots, and cuts over to a generation that a job built beside the serving
-one:
+The thread adds rows to the graph, writes snapshots, and cuts over to generations that jobs build beside the one that
+serves:
 
   job's process                              the index's owner
   graph-<g>.lock held, graph-<g>/ made
@@ -52,6 +52,13 @@ SNAPSHOT_SHARE = 20
 IDLE_SECONDS = 0.5
 """Maximum number of seconds to wait for new rows before looking for other work."""
 
+READY, REFUSED, MOVING = "ready.json", "refused.json", "moving.json"
+"""Names of the files by which job and owner communicate."""
+CHAIN_FOLDER = "chain"
+"""Name of the folder with the new generation's chain."""
+VECTORS = "vectors.f32"
+"""Name of the file with the original vectors of a re-embedding."""
+
 log = logging.getLogger(__name__)
 
 
@@ -66,12 +73,12 @@ class Maintainer:
         self.next_snapshot = 0.0
 
     def run(self) -> None:
-        """Do maintenance steps until the index is closed, waiting for rows when idle, whatever goes wrong."""
+        """Do maintenance steps until the index is closed, whatever goes wrong, and wait for rows when idle."""
         while not self.stopping.is_set():
-            more = 0
+            lacking = 0
             with self.problem.watch():
-                more = self.run_step()
-            if not more:
+                lacking = self.run_step()
+            if not lacking:
                 self.index.wait_for_rows(IDLE_SECONDS)
 
     def run_step(self) -> int:
@@ -84,25 +91,16 @@ class Maintainer:
             self.cutover.check_generations()
         except Exception:
             log.exception("the next generation of the index %s cannot be checked", self.index.name)
-        more = self.index.extend_graph(CHUNK_ROWS)
-        if not more and time.monotonic() >= self.next_snapshot:
+
+        lacking = self.index.extend_graph(CHUNK_ROWS)
+        if not lacking and time.monotonic() >= self.next_snapshot:
             begun = time.monotonic()
             try:
                 self.index.write_snapshot()
-            finally:  # on a full disk too, try again later
+            finally:  # on a full disk, too, the next try comes later
                 took = time.monotonic() - begun
                 self.next_snapshot = time.monotonic() + max(SNAPSHOT_SECONDS, SNAPSHOT_SHARE * took)
-        return more
-
-
-READY, REFUSED, MOVING = "ready.json", "refused.json", "moving.json"
-"""Names of the files by which job and owner communicate."""
-CHAIN_FOLDER = "chain"
-"""Name of the folder with the new generation's chain."""
-VECTORS = "vectors.f32"
-"""Name of the file with the original vectors of a re-embedding."""
-
-log = logging.getLogger(__name__)
+        return lacking
 
 
 class Cutover:
@@ -141,7 +139,7 @@ class Cutover:
         build_lock_path(folder).unlink(missing_ok=True)
 
     def _cut_over_or_refuse(self, folder: Path) -> None:
-        """Cut over to a finished generation; on failure keep the old one, and tell the job why in `refused.json`.
+        """Cut over to a finished generation, or tell its job in `refused.json` why that failed.
 
         If the server is only overloaded or unavailable, nothing is refused, and the next check tries again.
         """
@@ -155,15 +153,20 @@ class Cutover:
             replace_synced(folder / REFUSED, json.dumps({"error": reason}).encode())
 
     def _cut_over(self, folder: Path, ready: dict[str, Any]) -> None:
-        """Open a finished generation, bring it up to date while the old one serves, then cut over in the writer thread.
+        """Open a finished generation, add what it lacks, and let it serve.
 
         For a re-embedding, the new original vectors are first copied into the record. On an error the new generation is
         closed, and the error raised.
+
+        Args:
+            folder: folder of the generation.
+            ready: content of the job's `ready.json`, `{spec, sequence, text_field}`.
         """
         spec = parse_spec(ready["spec"])
         artifact = None if spec.chain == RAW else read_artifact_files(folder / CHAIN_FOLDER)
         generation = self.index.create_generation(folder, spec, Reducer(spec, artifact))
         try:
+            # Most items are caught up here, while the old generation serves, so that the writer waits for few.
             restored = restore_snapshot(generation)
             if ready["text_field"] is not None:
                 self._copy_originals(generation)
@@ -176,7 +179,7 @@ class Cutover:
     def _switch_generation(
         self, generation: Generation, artifact: Artifact, ready: dict[str, Any], snapshot: dict[str, Any] | None
     ) -> None:
-        """Cut over to the new generation: add the last items, let it serve, delete the old one and the job's files.
+        """Add the last items to the new generation, let it serve, and delete the old one and the job's files.
 
         Runs in the writer thread, where no write happens meanwhile.
         """
@@ -195,15 +198,15 @@ class Cutover:
             shutil.rmtree(generation.folder / name, ignore_errors=True)
 
     def _copy_originals(self, generation: Generation) -> None:
-        """Copy the new encoder's vectors of all items from the generation's file into the index's SQLite record.
+        """Copy the new encoder's vectors of all items from the job's file into the index's record.
 
-        Batches are written between other writes.
+        Each batch is a transaction, so that other writes come in between.
         """
-        spec, labels = generation.spec, generation.rows.take_view().labels
+        spec, labels = generation.spec, generation.take_labels()
         vectors = np.memmap(generation.folder / VECTORS, np.float32, "r", shape=(len(labels), spec.width))
         for start in range(0, len(labels), REPLAY_ROWS):
-            part = slice(start, start + REPLAY_ROWS)
-            self.record.add_vectors(spec.vectors, labels[part], vectors[part], spec.originals)
+            batch = slice(start, start + REPLAY_ROWS)
+            self.record.add_vectors(spec.vectors, labels[batch], vectors[batch], spec.originals)
 
     def _catch_up(self, generation: Generation, text_field: str | None) -> None:
         """Add items to the new generation that were written since its job read the record.
@@ -216,6 +219,7 @@ class Cutover:
         if text_field is None:
             generation.replay()
             return
+
         while True:
             labels, payloads = self.record.read_payloads_after(generation.last_label, REPLAY_ROWS)
             if not len(labels):
@@ -227,7 +231,7 @@ class Cutover:
 
 
 def build_lock_path(folder: Path) -> Path:
-    """Return the path of the lock that a job holds while it builds a generation; it lies beside the folder."""
+    """Return the path of the lock that a job holds while it builds a generation, beside the generation's folder."""
     return folder.with_name(f"{folder.name}.lock")
 
 
