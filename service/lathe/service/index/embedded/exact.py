@@ -81,10 +81,10 @@ def merge_results(first: SearchResult, second: SearchResult, k: int) -> SearchRe
 def rank_rows(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int) -> SearchResult:
     """Return the k best of each query's rows `(q, c)` by their scores, best first.
 
-    Of rows with equal scores, the earlier one comes first.
+    Rows with equal scores stay in their order.
     """
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    if len(rows) == 1:  # one query, the most frequent case: indexing a single row is faster
+    if len(rows) == 1:  # the usual case of one query needs no array of query numbers
         return rows[:, order[0]], scores[:, order[0]]
     queries = np.arange(len(rows))[:, None]
     return rows[queries, order], scores[queries, order]

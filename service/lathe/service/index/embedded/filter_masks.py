@@ -1,4 +1,4 @@
-"""Masks of the rows that satisfy a filter, cached by condition, and the limit on the work that a filter may cause."""
+"""Masks of the rows that satisfy a filter, cached by condition, with a limit on the work that a filter may cause."""
 
 import sqlite3
 import threading
@@ -60,7 +60,7 @@ class FilterWork:
             db.set_progress_handler(None, 0)  # the connection goes on to other readers
 
     def count_interval(self) -> int:
-        """Count the steps since the last call; return 1 once the limit is passed, to interrupt SQLite, else 0."""
+        """Count the steps since the last call, and return 1 to interrupt SQLite once the limit is passed, else 0."""
         self.left -= STEPS_BETWEEN
         return int(self.left < 0)
 
@@ -72,7 +72,7 @@ MAX_FIELD_CHARACTERS = 1_000
 
 
 class FilterMasks:
-    """Masks of the rows of one generation, at most 32 of them in memory.
+    """Masks of the rows of one generation by condition, at most 32 of them in memory.
 
     Attributes:
         steps: number of SQLite steps that any filter may take; large indexes allow more.
@@ -84,14 +84,14 @@ class FilterMasks:
         self.cached: OrderedDict[Condition, Mask] = OrderedDict()
         self.guard = threading.Lock()
 
-    def find_matching(self, wanted: Filter, view: RowsView) -> Mask:
+    def find_matching(self, parsed: Filter, view: RowsView) -> Mask:
         """Return the mask `(n,)` of the rows that satisfy a filter, dead ones included.
 
         Raises:
             TooLargeError: if the filter takes too much work.
         """
         work = FilterWork(max(self.steps, STEPS_PER_ROW * view.count))
-        return evaluate_filter(wanted, lambda condition: self._get_mask(condition, view, work), view.count)
+        return evaluate_filter(parsed, lambda condition: self._get_mask(condition, view, work), view.count)
 
     def _get_mask(self, condition: Condition, view: RowsView, work: FilterWork) -> Mask:
         """Return the mask `(n,)` of the rows whose fields satisfy a condition, from a cache extended by new rows.
@@ -99,21 +99,22 @@ class FilterMasks:
         The fields of a label never change, so only rows added since the last call are looked up.
         """
         with self.guard:
-            old = self.cached.get(condition, np.zeros(0, np.bool_))
-        known = len(old)
+            mask = self.cached.get(condition, np.zeros(0, np.bool_))
+        known = len(mask)
         if known < view.count:
             after = int(view.labels[known - 1]) if known else 0
             matching = find_matching(self.record, condition, after, int(view.labels[-1]), work)
-            old = np.concatenate([old, np.zeros(view.count - known, np.bool_)])
-            old[view.find_rows(matching)] = True
+            mask = np.concatenate([mask, np.zeros(view.count - known, np.bool_)])
+            mask[view.find_rows(matching)] = True
         if len(condition.field) > MAX_FIELD_CHARACTERS:
-            return old[: view.count]
+            return mask[: view.count]
+
         with self.guard:
-            self.cached[condition] = old
+            self.cached[condition] = mask
             self.cached.move_to_end(condition)  # the last in the dictionary was used last
             while len(self.cached) > MASKS_KEPT:
                 self.cached.popitem(last=False)
-        return old[: view.count]
+        return mask[: view.count]
 
     @property
     def bytes(self) -> int:
@@ -134,8 +135,8 @@ def find_matching(record: IndexRecord, condition: Condition, after: int, upto: i
     clause, values = _build_where(condition)
     query = f"SELECT group_concat(label) FROM fields WHERE {clause} AND label > ? AND label <= ?"
     with record.reading() as db, work.count_steps(db):
-        found: str | None = db.execute(query, (*values, after, upto)).fetchone()[0]
-    return np.fromstring(found or "", np.int64, sep=",")
+        labels: str | None = db.execute(query, (*values, after, upto)).fetchone()[0]
+    return np.fromstring(labels or "", np.int64, sep=",")
 
 
 def _build_where(condition: Condition) -> tuple[str, tuple[Value, ...]]:

@@ -53,142 +53,6 @@ COMMIT;
 """SQL that creates the tables of a new record."""
 
 
-def read_meta(db: sqlite3.Connection, key: str) -> Any:
-    """Return a value of the meta table, None if the key is missing.
-
-    Raises:
-        UnavailableError: if the value is damaged.
-    """
-    found = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    try:
-        return None if found is None else parse_json(found[0])
-    except ValueError as error:
-        raise UnavailableError(f"the record's {key[:80]} cannot be read: {error}", code="corrupt_index") from error
-
-
-def read_counter(db: sqlite3.Connection, key: str) -> int:
-    """Return a counter of the meta table, from 0 to `MAX_COUNTER`: `sequence` or `last_label`.
-
-    Raises:
-        UnavailableError: if the value is no such number.
-    """
-    found = read_meta(db, key)
-    if type(found) is not int or not 0 <= found <= MAX_COUNTER:
-        raise UnavailableError(
-            f"the record's {key} is {found!r:.80}; it must be a number from 0 to {MAX_COUNTER}", code="corrupt_index"
-        )
-    return found
-
-
-def write_meta_values(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
-    """Write values to the meta table; None is stored as a value that reads like a missing key."""
-    db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
-
-
-def read_spec(db: sqlite3.Connection) -> IndexSpec:
-    """Read and validate the settings.
-
-    Raises:
-        UnavailableError: if no index can have these settings.
-    """
-    try:
-        return parse_spec(read_meta(db, "spec") or {})
-    except ValueError as error:
-        raise UnavailableError(str(error), code="corrupt_index") from error
-
-
-def write_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
-    """Write the settings, and replace all stored chains by the given one."""
-    write_meta_values(db, {"spec": spec.to_json()})
-    db.execute("DELETE FROM chains")
-    if artifact is not None:
-        db.execute("INSERT INTO chains VALUES (?, ?, ?)", (spec.chain, *artifact))
-
-
-def connect_read_only(path: Path) -> sqlite3.Connection:
-    """Open a connection to a record that only reads."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
-
-
-def require_readable(path: Path) -> None:
-    """Raise `UnavailableError` unless the file is a record that this version of Lathe can read.
-
-    Newer schemas are rejected, and files whose tables are not those of `TABLES`: SQLite would run a trigger, a view, a
-    check or a generated column of somebody else on a read or write. Symbolic links are too, because SQLite opens its
-    files by path and follows links. The folder belongs to the server, so no other user can put a link there afterwards.
-    """
-    for found in (path.parent, *(path.with_name(path.name + side) for side in ("", "-wal", "-shm", "-journal"))):
-        if found.is_symlink():
-            raise UnavailableError(
-                f"{found.name} is a link, and links in a state folder are not followed: put what it points to there",
-                code="corrupt_index",
-            )
-    try:
-        connection = connect_read_only(path)
-        try:
-            application, version = (
-                connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-            )
-            query = f"SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT {MAX_ENTRIES}"
-            entries = {tuple(row) for row in connection.execute(query)}
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise UnavailableError(f"{path.name} cannot be read: {error}", code="corrupt_index") from error
-    if application != APPLICATION_ID:
-        raise UnavailableError(f"{path.name} is not the record of an index", code="corrupt_index")
-    if version > SCHEMA_VERSION:
-        raise UnavailableError(
-            f"{path.name} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it",
-            code="newer_schema",
-        )
-    if version < 1:
-        raise UnavailableError(f"{path.name} is of schema {version}; schemas begin with 1", code="corrupt_index")
-    if (problem := _find_schema_problem(entries)) is not None:
-        raise UnavailableError(f"{path.name} {problem}", code="corrupt_index")
-
-
-def _find_schema_problem(entries: set[tuple[str, str, str, str | None]]) -> str | None:
-    """Return what distinguishes entries of `sqlite_schema` from those of a record.
-
-    Returns None if nothing does. A record has one table of vectors with any number, or two while an index moves to
-    another encoder.
-    """
-    kinds = {kind for kind, *_ in entries}
-    if kinds & {"trigger", "view"}:
-        return "holds a trigger or view, which no record has"
-    expected = _read_expected_entries()
-    vectors = {entry for entry in entries if re.fullmatch(r"vectors_[1-9][0-9]{0,9}", entry[1])}
-    if not 1 <= len(vectors) <= 2:
-        return f"has {len(vectors)} tables of vectors; a record has 1 or 2"
-    ours = expected | {("table", entry[1], entry[1], VECTORS_TABLE.format(name=entry[1])) for entry in vectors}
-    for _, name, _, _ in sorted(entries - ours, key=str):
-        return f"has another table or index {name[:80]!r} than a record"
-    for _, name, _, _ in sorted(ours - entries, key=str):
-        return f"lacks the table {name!r}"
-    return None
-
-
-@cache
-def _read_expected_entries() -> frozenset[tuple[str, str, str, str | None]]:
-    """Return the entries of `sqlite_schema` of every record: all tables and indexes but those of vectors."""
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(TABLES)
-        entries = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
-    return frozenset(tuple(entry) for entry in entries if entry[1] != "vectors_1")
-
-
-def slice_parameters(values: list[Any]) -> Iterator[list[Any]]:
-    """Yield the values in slices that fit into one statement."""
-    for start in range(0, len(values), MAX_PARAMETERS):
-        yield values[start : start + MAX_PARAMETERS]
-
-
-def placeholders(values: Sequence[Any]) -> str:
-    """Return one SQL placeholder (`?`) per value, separated by commas, for an `IN` clause."""
-    return ",".join("?" * len(values))
-
-
 class RecordFile:
     """SQLite file of a record, for any number of concurrent readers and one writer at a time.
 
@@ -223,7 +87,7 @@ class RecordFile:
         return connection
 
     def close(self) -> None:
-        """Close every connection; closing the last one moves the WAL into the file."""
+        """Close every connection, the last of which moves the WAL into the file."""
         self.closed = True
         while not self.idle.empty():
             self.idle.get().close()
@@ -231,7 +95,7 @@ class RecordFile:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Lend a pooled connection that sees all committed writes, and take it back after the block.
+        """Lend a pooled connection, which sees all committed writes, for the block.
 
         Raises:
             sqlite3.ProgrammingError: after `close`.
@@ -242,10 +106,11 @@ class RecordFile:
             connection = self.idle.get_nowait()
         except queue.Empty:
             connection = self.connect()
+
         try:
             yield connection
         finally:
-            if self.closed:
+            if self.closed:  # since the block began
                 connection.close()
             else:
                 self.idle.put(connection)
@@ -264,7 +129,7 @@ class RecordFile:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Run the block as the only writer of the record.
 
-        It is committed at the end, durably on disk, and rolled back on any exception.
+        What the block writes is on the disk when the block ends, and is rolled back on any exception.
 
         Raises:
             UnavailableError: if the file was deleted or replaced since it was opened: what is written to the open file
@@ -284,12 +149,150 @@ class RecordFile:
     def _require_in_place(self) -> None:
         """Raise `UnavailableError` unless the path still leads to the file that is open."""
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != self.identity:
+            status = None
+        if status is None or (status.st_dev, status.st_ino) != self.identity:
             raise UnavailableError(
                 f"the record of the index {self.path.parent.name} was deleted or replaced while the server has it "
                 "open: nothing is written to it any more; restore it, then start the server again",
                 code="state_unwritable",
             )
+
+
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """Open a connection to a record that only reads."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+
+
+def require_readable(path: Path) -> None:
+    """Raise `UnavailableError` unless the file is a record that this version of Lathe can read.
+
+    Newer schemas are rejected, and files whose tables are not those of `TABLES`: SQLite would run a trigger, a view, a
+    check or a generated column of somebody else on a read or write. Symbolic links are too, because SQLite opens its
+    files by path and follows links. The folder belongs to the server, so no other user can put a link there afterwards.
+    """
+    for file in (path.parent, *(path.with_name(path.name + side) for side in ("", "-wal", "-shm", "-journal"))):
+        if file.is_symlink():
+            raise UnavailableError(
+                f"{file.name} is a link, and links in a state folder are not followed: put what it points to there",
+                code="corrupt_index",
+            )
+    try:
+        connection = connect_read_only(path)
+        try:
+            application, version = (
+                connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+            )
+            query = f"SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT {MAX_ENTRIES}"
+            entries = {tuple(row) for row in connection.execute(query)}
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise UnavailableError(f"{path.name} cannot be read: {error}", code="corrupt_index") from error
+
+    if application != APPLICATION_ID:
+        raise UnavailableError(f"{path.name} is not the record of an index", code="corrupt_index")
+    if version > SCHEMA_VERSION:
+        raise UnavailableError(
+            f"{path.name} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it",
+            code="newer_schema",
+        )
+    if version < 1:
+        raise UnavailableError(f"{path.name} is of schema {version}; schemas begin with 1", code="corrupt_index")
+    if (problem := _find_schema_problem(entries)) is not None:
+        raise UnavailableError(f"{path.name} {problem}", code="corrupt_index")
+
+
+def _find_schema_problem(entries: set[tuple[str, str, str, str | None]]) -> str | None:
+    """Return what distinguishes entries of `sqlite_schema` from those of a record; None if nothing does.
+
+    A record has one table of vectors with any number, or two while an index moves to
+    another encoder.
+    """
+    kinds = {kind for kind, *_ in entries}
+    if kinds & {"trigger", "view"}:
+        return "holds a trigger or view, which no record has"
+    expected = _read_expected_entries()
+    vectors = {entry for entry in entries if re.fullmatch(r"vectors_[1-9][0-9]{0,9}", entry[1])}
+    if not 1 <= len(vectors) <= 2:
+        return f"has {len(vectors)} tables of vectors; a record has 1 or 2"
+
+    expected |= {("table", entry[1], entry[1], VECTORS_TABLE.format(name=entry[1])) for entry in vectors}
+    for _, name, _, _ in sorted(entries - expected, key=str):
+        return f"has another table or index {name[:80]!r} than a record"
+    for _, name, _, _ in sorted(expected - entries, key=str):
+        return f"lacks the table {name!r}"
+    return None
+
+
+@cache
+def _read_expected_entries() -> frozenset[tuple[str, str, str, str | None]]:
+    """Return the entries of `sqlite_schema` that every record has: all but those of its tables of vectors."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(TABLES)
+        entries = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
+    return frozenset(tuple(entry) for entry in entries if entry[1] != "vectors_1")
+
+
+def read_meta(db: sqlite3.Connection, key: str) -> Any:
+    """Return a value of the meta table; None if the key is missing.
+
+    Raises:
+        UnavailableError: if the value is damaged.
+    """
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    try:
+        return None if row is None else parse_json(row[0])
+    except ValueError as error:
+        raise UnavailableError(f"the record's {key[:80]} cannot be read: {error}", code="corrupt_index") from error
+
+
+def read_counter(db: sqlite3.Connection, key: str) -> int:
+    """Return a counter of the meta table, `sequence` or `last_label`, from 0 to `MAX_COUNTER`.
+
+    Raises:
+        UnavailableError: if the value is no such number.
+    """
+    counter = read_meta(db, key)
+    if type(counter) is not int or not 0 <= counter <= MAX_COUNTER:
+        raise UnavailableError(
+            f"the record's {key} is {counter!r:.80}; it must be a number from 0 to {MAX_COUNTER}", code="corrupt_index"
+        )
+    return counter
+
+
+def write_meta_values(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
+    """Write values to the meta table; a value None reads like a missing key."""
+    db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
+
+
+def read_spec(db: sqlite3.Connection) -> IndexSpec:
+    """Read and validate the settings.
+
+    Raises:
+        UnavailableError: if no index can have these settings.
+    """
+    try:
+        return parse_spec(read_meta(db, "spec") or {})
+    except ValueError as error:
+        raise UnavailableError(str(error), code="corrupt_index") from error
+
+
+def write_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
+    """Write the settings, and replace all stored chains by that of the settings."""
+    write_meta_values(db, {"spec": spec.to_json()})
+    db.execute("DELETE FROM chains")
+    if artifact is not None:
+        db.execute("INSERT INTO chains VALUES (?, ?, ?)", (spec.chain, *artifact))
+
+
+def slice_parameters(values: list[Any]) -> Iterator[list[Any]]:
+    """Yield the values in slices that fit into one statement."""
+    for start in range(0, len(values), MAX_PARAMETERS):
+        yield values[start : start + MAX_PARAMETERS]
+
+
+def placeholders(values: Sequence[Any]) -> str:
+    """Return one SQL placeholder (`?`) per value, separated by commas, for an `IN` clause."""
+    return ",".join("?" * len(values))

@@ -49,7 +49,7 @@ class RowFile:
         self.dtype = np.dtype(dtype)
         self.width = width
         self.scattered = scattered
-        self.from_disk = True  # whether the last rows that were read came from there
+        self.from_disk = True  # whether the last rows that were read came from the disk
         self.row_bytes = self.dtype.itemsize * width
         self.file = continue_file(path)
         self.descriptor = self.file.fileno()
@@ -75,18 +75,20 @@ class RowFile:
         self.array: NDArray[Any] = np.ndarray((rows, self.width), self.dtype, self.map)
 
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return copies of the rows of some numbers, `(k, width)`; fastest in ascending order.
+        """Return copies of the rows with these numbers, `(k, width)`.
 
-        While rows come from the disk, the system is first asked for all of them at once, not for one after the other.
+        Reading is fastest in ascending order. While rows come from the disk, the system is first asked for all of them
+        at once, not for one after the other.
         """
         if self.from_disk and hasattr(mmap, "MADV_WILLNEED"):
             for position in (rows * self.row_bytes).tolist():
-                beyond = position % mmap.PAGESIZE
+                beyond = position % mmap.PAGESIZE  # madvise takes whole pages
                 self.map.madvise(mmap.MADV_WILLNEED, position - beyond, beyond + self.row_bytes)
+
         begun = time.perf_counter()
-        found: NDArray[Any] = self.array[rows]
+        copies: NDArray[Any] = self.array[rows]
         self.from_disk = time.perf_counter() - begun > SLOW_ROW_SECONDS * len(rows)
-        return found
+        return copies
 
     def compute_digest(self, rows: int, block_bytes: int = HASHED_BYTES) -> str:
         """Return the SHA-256 of the first rows, reading `block_bytes` at once.
@@ -95,6 +97,7 @@ class RowFile:
         """
         if rows < self.digested:
             self.forget_digest()
+
         end = rows * self.row_bytes
         position = self.digested * self.row_bytes
         while position < end:
@@ -104,6 +107,7 @@ class RowFile:
                 raise OSError(errno.EIO, "the file has become shorter", str(self.path))
             self.digest.update(block)
             position += len(block)
+
         self.digested = rows
         return self.digest.hexdigest()
 
@@ -117,18 +121,19 @@ class RowFile:
         os.fsync(self.descriptor)
 
     def close(self) -> None:
-        """Close the file; arrays that map it stay usable."""
+        """Close the file, without the arrays that map it, which stay usable."""
         self.file.close()
 
 
 def _allocate(descriptor: int, size: int) -> None:
-    """Allocate disk blocks for a file up to `size` bytes, without holes; raise `OSError` if the disk is full."""
+    """Allocate disk blocks for a file up to `size` bytes, without holes, and raise `OSError` if the disk is full."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return
-    have = os.fstat(descriptor).st_size
-    while have < size:  # macOS: writing to a hole through the map on a full disk would be a SIGBUS
-        have += os.pwrite(descriptor, bytes(min(size - have, HASHED_BYTES)), have)
+
+    allocated = os.fstat(descriptor).st_size
+    while allocated < size:  # macOS: writing to a hole through the map on a full disk would be a SIGBUS
+        allocated += os.pwrite(descriptor, bytes(min(size - allocated, HASHED_BYTES)), allocated)
 
 
 GROWTH = 1.5
@@ -159,7 +164,7 @@ class RowsView:
         return len(self.labels)
 
     def find_rows(self, labels: Labels) -> NDArray[np.int64]:
-        """Return the row numbers of the labels; labels without a row are left out."""
+        """Return the row numbers of the labels, without labels that have no row."""
         if not self.count or not len(labels):
             return np.empty(0, np.int64)
         positions = np.searchsorted(self.labels, labels)
@@ -225,11 +230,12 @@ class GenerationRows:
         Raises:
             OSError: if the disk is full.
         """
-        wanted = self.count + more
-        capacity = min(len(file.array) for file in (*self.files,))
-        if wanted <= min(capacity, len(self.alive)):
+        needed = self.count + more
+        capacity = min(len(file.array) for file in self.files)
+        if needed <= min(capacity, len(self.alive)):
             return
-        grown = max(wanted, int(capacity * GROWTH))
+
+        grown = max(needed, int(capacity * GROWTH))
         for file in self.files:
             file.reserve(grown)
         alive = np.ones(grown, np.bool_)
@@ -244,7 +250,7 @@ class GenerationRows:
         compact: NDArray[Any],
         replaced: Labels | None = None,
     ) -> None:
-        """Append rows, and atomically for readers mark the rows they replace as dead.
+        """Append rows and mark the rows that they replace as dead, both at once for readers.
 
         Args:
             labels: labels `(n,)`, all above the existing ones.
@@ -261,15 +267,16 @@ class GenerationRows:
         if self.originals is not None:
             self.originals.array[rows] = originals
         self.compact.array[rows] = compact
-        alive, gone = self._compute_alive(replaced)
+
+        alive, died = self._compute_alive(replaced)
         with self.changing:
-            self.alive, self.dead, self.count = alive, self.dead + gone, rows.stop
+            self.alive, self.dead, self.count = alive, self.dead + died, rows.stop
 
     def mark_dead(self, labels: Labels) -> None:
-        """Mark the rows of the labels as dead; labels without a row are ignored."""
-        alive, gone = self._compute_alive(labels)
+        """Mark the rows of the labels as dead, and ignore labels without a row."""
+        alive, died = self._compute_alive(labels)
         with self.changing:
-            self.alive, self.dead = alive, self.dead + gone
+            self.alive, self.dead = alive, self.dead + died
 
     def _compute_alive(self, labels: Labels | None) -> tuple[NDArray[np.bool_], int]:
         """Return a copy of `alive` that is false in the rows of the labels, and how many of these were alive.
@@ -280,12 +287,13 @@ class GenerationRows:
         rows = rows[self.alive[rows]]
         if not len(rows):
             return self.alive, 0
-        alive = self.alive.copy()
+
+        alive = self.alive.copy()  # views hold the old mask
         alive[rows] = False
         return alive, len(rows)
 
     def compute_digests(self, rows: int, block_bytes: int = HASHED_BYTES) -> dict[str, str]:
-        """Return the SHA-256 of the first rows of each file, by file name; reads `block_bytes` at once."""
+        """Return the SHA-256 of the first rows of each file, by file name, reading `block_bytes` at once."""
         return {file.path.name: file.compute_digest(rows, block_bytes) for file in self.files}
 
     def sync(self) -> None:
@@ -294,6 +302,6 @@ class GenerationRows:
             file.sync()
 
     def close(self) -> None:
-        """Close the files; arrays that map them stay usable."""
+        """Close the files, without the arrays that map them, which stay usable."""
         for file in self.files:
             file.close()
