@@ -1,11 +1,11 @@
-"""Backups of an index: a copy of the record alone, because everything else is built from it.
+"""Backups of an index: copies of the record alone, because everything else is built from it.
 
 <backup>/
 ├── record.db     the record at one moment, compacted
 └── backup.json   {schema, index, count, sequence, spec, made_at, sha256}
 
-A backup may come from somebody else. What a record of ours can never hold is refused by name when the backup is
-restored, as it would fail every later request. All rows are read.
+A backup may come from somebody else. When it is restored, all rows are read, and what no index can have written is
+refused by name, because it would fail every later request.
 """
 
 import hashlib
@@ -46,10 +46,8 @@ COPIED_BYTES = 1 << 20
 def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
     """Copy the record of an index at this moment into a new folder, while its owner may go on writing.
 
-    The folder also gets a manifest, `backup.json`: schema, index, count, write number, settings, time and SHA-256.
-
     Returns:
-        The manifest of the backup.
+        The manifest of the backup, which is written to the folder, too.
 
     Raises:
         UnknownNameError: if the index does not exist.
@@ -59,6 +57,7 @@ def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
     require_index(folder)
     if to.exists():
         raise ConflictError(f"{to} exists; a backup is never overwritten")
+
     to = to.absolute()
     make_root(to.parent)
     staging = to.with_name(f".{to.name}.{secrets.token_hex(6)}")
@@ -71,9 +70,11 @@ def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
             source.writer.execute("VACUUM INTO ?", (str(copy),))  # one read transaction: consistent
         finally:
             source.close()
+
         with copy.open("r+b") as file:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
+
         copied = IndexRecord(copy, read_only=True)
         manifest = {
             "schema": SCHEMA_VERSION,
@@ -104,7 +105,7 @@ def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str
         name: name of the new index; None for the original name.
 
     Returns:
-        The manifest of the backup, with the new name and the number of items found.
+        The manifest of the backup, with the new name and the number of items in the record.
 
     Raises:
         BadValueError: if no index can have that name.
@@ -117,6 +118,7 @@ def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str
     require_name(name, "an index")
     if (root / name).exists():
         raise ConflictError(f"an index {name} exists: restore under another name, or delete it first")
+
     staging = root / f".{name}.{secrets.token_hex(6)}"
     try:
         make_root(root)
@@ -127,9 +129,11 @@ def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str
         with copy.open("r+b") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != manifest["sha256"]:
                 raise UnavailableError(f"the record of {source} was altered: its SHA-256 does not match")
+
         with closing(IndexRecord(copy)) as record:
             require_sound_record(record)
             count = record.count_items()["count"]
+
         with copy.open("r+b") as file:
             os.fsync(file.fileno())
         staging.rename(root / name)
@@ -152,6 +156,7 @@ def _read_backup_manifest(source: Path) -> dict[str, Any]:
         raise UnavailableError(f"there is no backup at {source}: {MANIFEST} is missing") from None
     except (OSError, ValueError) as error:
         raise UnavailableError(f"the manifest of {source} cannot be read: {error}") from error
+
     for field, kind in (("schema", int), ("index", str), ("sha256", str)):
         if type(manifest.get(field)) is not kind:
             raise UnavailableError(f"the manifest of {source} cannot be read: {field} must be of type {kind.__name__}")
@@ -182,7 +187,7 @@ BURIED_ITEMS = "SELECT 1 FROM tombstones JOIN items USING (label) LIMIT 1"
 def require_sound_record(record: IndexRecord) -> None:
     """Raise an error with the first problem unless a record holds what an index can serve.
 
-    Its tables were compared when it was opened. Here are checked: SQLite's own integrity check, the settings and the
+    The tables were compared when the record was opened. Checked here are the file, by SQLite, the settings and the
     chain, counters, tombstones, entries for filters, and each item's id, metadata and vector.
 
     Raises:
@@ -200,7 +205,7 @@ def require_sound_record(record: IndexRecord) -> None:
 
 
 def _find_problem(record: IndexRecord) -> str | None:
-    """Return what an index could not serve, None if there is nothing."""
+    """Return what is wrong with the content of a record; None if an index can serve all of it."""
     spec, (sequence, last_label) = record.spec, record.read_counters()
     vector_bytes = _measure_vectors(record, spec)
     with record.reading() as db:
@@ -212,6 +217,7 @@ def _find_problem(record: IndexRecord) -> str | None:
             return f"it has {counts['items']} items and {counts[f'vectors_{spec.vectors}']} vectors"
         if counts["chains"] > 1:
             return f"it has {counts['chains']} chains; an index has at most one"
+
         for query, values, what in (
             (ODD_FIELDS, (), "an entry for filters that no metadata has"),
             (ODD_TOMBSTONES, (last_label, sequence), "a tombstone of no label or write"),
@@ -219,6 +225,7 @@ def _find_problem(record: IndexRecord) -> str | None:
         ):
             if db.execute(query, values).fetchone() is not None:
                 return f"it has {what}"
+
         for label, item, metadata, vector in _read_items(db, spec):
             if problem := _find_item_problem(item, metadata) or _find_vector_problem(vector, spec, vector_bytes):
                 return f"the item {item!r:.80} {problem}"
@@ -228,7 +235,7 @@ def _find_problem(record: IndexRecord) -> str | None:
 
 
 def _measure_vectors(record: IndexRecord, spec: IndexSpec) -> int:
-    """Return the number of bytes of each stored vector or code, after loading the chain.
+    """Load the chain, and return the number of bytes of each stored vector or code.
 
     Raises:
         UnavailableError: if the chain is missing, or there are neither originals nor codes.
@@ -243,15 +250,12 @@ def _measure_vectors(record: IndexRecord, spec: IndexSpec) -> int:
 
 
 def _read_items(db: sqlite3.Connection, spec: IndexSpec) -> Iterator[tuple[int, object, object, object]]:
-    """Yield label, id, metadata and vector of all items.
-
-    The vector is None if it is missing.
-    """
+    """Yield label, id, metadata and vector of all items; the vector is None if it is missing."""
     cursor = db.execute(
         f"SELECT label, id, metadata, vector FROM items LEFT JOIN vectors_{spec.vectors} USING (label) ORDER BY label"
     )
-    while found := cursor.fetchmany(CHECKED_ROWS):
-        yield from found
+    while rows := cursor.fetchmany(CHECKED_ROWS):
+        yield from rows
 
 
 def _find_item_problem(item: object, metadata: object) -> str | None:

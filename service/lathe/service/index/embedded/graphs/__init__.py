@@ -28,7 +28,7 @@ def create_graph(spec: IndexSpec, vector_format: VectorFormat, threads: int) -> 
 
 
 def find_graph_problem(graph: Graph | None) -> str | None:
-    """Return a message for the user if searches are exact, because no graph's engine is installed; else None."""
+    """Return a message for the user if searches are exact because no graph's engine is installed, else None."""
     if graph is not None:
         return None
     return "searches are exact: pip install 'lathe-service[faiss]' makes graphs"

@@ -34,7 +34,7 @@ class Graph(Protocol):
     covered: int
 
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
-        """Add rows that follow the covered ones; searches meanwhile wait, or use the rows covered before.
+        """Add rows that follow the covered ones, while searches wait or use the rows covered before.
 
         Args:
             rows: the rows `(n, k)`.
@@ -43,7 +43,7 @@ class Graph(Protocol):
         """
 
     def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
-        """Return the k nearest rows to each query; None if the graph has fewer than k rows, or cannot reach k.
+        """Return the k nearest rows to each query, or None if the graph has fewer than k rows or cannot reach k.
 
         Args:
             queries: reduced queries `(q, d)`, as floats, of norm 1 for cosine.
@@ -55,7 +55,9 @@ class Graph(Protocol):
         """
 
     def save(self, file: IO[bytes]) -> None:
-        """Write the graph to an open, empty file; searches may go on, but the graph must not be extended meanwhile.
+        """Write the graph to an open, empty file.
+
+        Searches may go on, but the graph must not be extended meanwhile.
 
         Raises:
             OSError: if the disk is full.
@@ -124,6 +126,7 @@ class GraphLock:
             self.ef = ef
             self.holders += 1
             self.changed.notify_all()  # the next may be of the same kind
+
         try:
             yield
         finally:

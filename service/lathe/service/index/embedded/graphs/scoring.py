@@ -1,4 +1,4 @@
-"""How FAISS scores rows: codes as a product quantizer or as a byte for each dimension, or floats."""
+"""Scoring of rows by FAISS: codes as a product quantizer or as a byte for each dimension, or floats."""
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -40,9 +40,9 @@ class LinkBytes:
 
     def convert(self, vectors: Vectors) -> Vectors:
         """Round vectors `(n, d)` to whole numbers from 1 to 255, as floats `(n, width)`; the padding is 0."""
-        found = np.zeros((len(vectors), self.width), np.float32)
-        found[:, : len(self.positions)] = np.floor(vectors[:, self.positions] * self.scale + MIDDLE)
-        return found
+        rounded = np.zeros((len(vectors), self.width), np.float32)
+        rounded[:, : len(self.positions)] = np.floor(vectors[:, self.positions] * self.scale + MIDDLE)
+        return rounded
 
     @property
     def bytes(self) -> int:
@@ -51,7 +51,7 @@ class LinkBytes:
 
 
 class RowScoring(ABC):
-    """How FAISS stores rows of one format, and how its inner products with queries become exact scores.
+    """Storage of the rows of one format in FAISS, and the way from its inner products to exact scores.
 
     The score of a row is `factors[row, 0]` · inner product + `factors[row, 1]` · shift of the query; see
     `compute_factors` and `map_queries`. By default queries are not mapped, and codes are compared directly.
@@ -103,13 +103,16 @@ class ProductScoring(RowScoring):
         self.vector_format = vector_format
         self.step = step
         self.code_bytes = step.bytes
-        centroids, places = (found.cpu().numpy() for found in step.product_centroids())
-        self.places = places
+        # Centroids `(bytes, 256, 8)`, and the position of each coordinate of the codes among FAISS's 8 of each byte.
+        centroids, self.positions = (tensor.cpu().numpy() for tensor in step.product_centroids())
+
         decoder = step.decoder.cpu().numpy()
         lengths = np.linalg.norm(decoder, axis=1)
+        # Unit axes and the mean in columns, `(d, k + 1)`: one product gives a query's coordinates and its shift.
         self.axes = np.vstack([decoder / lengths[:, None], step.mean.cpu().numpy()]).T.copy()
+
         scale = np.zeros(BYTE * step.bytes, np.float32)
-        scale[places] = lengths
+        scale[self.positions] = lengths
         self.centroids = centroids * scale.reshape(step.bytes, 1, BYTE)
 
     def create_graph(self, m: int) -> Any:
@@ -123,7 +126,7 @@ class ProductScoring(RowScoring):
 
     def create_links(self) -> LinkBytes:
         """Return an empty storage of the coordinates."""
-        return LinkBytes(self.places, float(np.abs(self.centroids).max()))
+        return LinkBytes(self.positions, float(np.abs(self.centroids).max()))
 
     def prepare_comparisons(self, storage: Any) -> None:
         """Compute the table of distances between the 256 centroids of each code byte, unless it was computed."""
@@ -149,12 +152,12 @@ class ProductScoring(RowScoring):
         """Return the queries in the coordinates of the product quantizer, `(q, k)`, and as shift ⟨q, μ⟩, `(q,)`."""
         products = queries @ self.axes
         coordinates = np.zeros((len(queries), BYTE * self.code_bytes), np.float32)
-        coordinates[:, self.places] = products[:, :-1]
+        coordinates[:, self.positions] = products[:, :-1]
         return coordinates, products[:, -1]
 
 
 class ByteScoring(RowScoring):
-    """Codes of `int8`: a byte for each dimension, with a range for each dimension."""
+    """Codes of `int8`: a byte for each dimension, which has its own range."""
 
     def __init__(self, vector_format: CodeFormat, step: Int8) -> None:
         self.vector_format = vector_format
@@ -219,7 +222,10 @@ def _divide_by_norms(
 
 
 def choose_scoring(vector_format: CodeFormat) -> RowScoring | None:
-    """Return how FAISS scores the codes of a format; None if it cannot: bits, coordinates that cross bytes, l2."""
+    """Return the scoring of a format's codes by FAISS, or None if FAISS cannot score them.
+
+    It cannot score bits, coordinates that cross bytes, and any codes by l2.
+    """
     if vector_format.metric == "l2":
         return None
     if isinstance(vector_format.quantizer, Int8):
