@@ -41,7 +41,7 @@ def get_capabilities(settings: Settings) -> Capabilities:
 
 
 def find_problem(settings: Settings, home: Home) -> str | None:
-    """List the indexes, and return why their backend cannot be reached; None if it can."""
+    """List the indexes, and return why their backend cannot be reached, or None if it can."""
     with closing(open_indexes(settings, home)) as indexes:
         try:
             indexes.names()
@@ -51,7 +51,7 @@ def find_problem(settings: Settings, home: Home) -> str | None:
 
 
 def describe_indexes(settings: Settings, home: Home) -> list[dict[str, Any]]:
-    """Describe all indexes without owning them; one that cannot be read is described by its error."""
+    """Describe all indexes without owning them, each by its error if it cannot be read."""
     if get_capabilities(settings).in_state_folder:
         return [describe_folder(folder) for folder in list_index_folders(home.indexes)]
     with closing(open_indexes(settings, home)) as indexes:

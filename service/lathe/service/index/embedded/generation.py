@@ -173,7 +173,7 @@ class Generation:
         if query.rescoring is not None:
             require_originals(self.spec, "rescoring", "rescore")
         view = self.rows.take_view()
-        allowed = self._compute_allowed(view, query.wanted)
+        allowed = self._compute_allowed(view, query.item_filter)
         vectors, k = query.vectors, query.k
 
         labels = np.full((len(vectors), k), -1, np.int64)
@@ -257,12 +257,12 @@ class Generation:
             rows, scores = merge_results((rows, scores), empty_results(len(rows), 0), count)  # barred rows last
         return rows[:, :count], scores[:, :count], min(covered, view.count)
 
-    def _compute_allowed(self, view: RowsView, wanted: Filter | None) -> Mask | None:
+    def _compute_allowed(self, view: RowsView, item_filter: Filter | None) -> Mask | None:
         """Return the mask `(n,)` of the rows that are alive and satisfy the filter; None if all may be returned."""
         alive = None if not self.rows.dead else view.alive
-        if wanted is None:
+        if item_filter is None:
             return alive
-        return self.filters.find_matching(wanted, view) & view.alive
+        return self.filters.find_matching(item_filter, view) & view.alive
 
     def close(self) -> None:
         """Close the row files; arrays that a running search uses stay valid."""

@@ -130,7 +130,7 @@ class MilvusIndex:
         If the query asks for rescoring, up to 16,384 candidates are taken from Milvus and ranked here by the originals.
         """
         count = min(math.ceil(query.k * (query.rescoring or 1)), MAX_CANDIDATES)
-        condition = "" if query.wanted is None else translate_filter(query.wanted)
+        condition = "" if query.item_filter is None else translate_filter(query.item_filter)
         found: list[list[Hit]] = []
         for part in query.slice_batches(count, self.spec.width):
             vectors = query.vectors[part]
