@@ -72,7 +72,7 @@ def _measure(chain: Chain | None, m: int, base: Vectors, queries: Vectors, truth
 
 
 def _build_spec(chain: Chain | None, m: int, width: int) -> IndexSpec:
-    """Return the settings of an index without an encoder; the names of its spaces are used nowhere else."""
+    """Return the settings of an index without an encoder, whose names of spaces are used nowhere else."""
     return IndexSpec(
         encoder=None,
         encoder_fingerprint=None,

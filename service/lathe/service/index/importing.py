@@ -207,7 +207,7 @@ def _read_ids(path: Path) -> list[str]:
 
 
 def parse_object(value: Any) -> dict[str, Any] | None:
-    """Return the value if it is a dict, or the dict that a JSON text encodes; None for anything else."""
+    """Return the value if it is a dict, or the dict that a JSON text encodes, or None for anything else."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(value)

@@ -36,12 +36,12 @@ class Change:
 
 
 class SpaceMovedError(Exception):
-    """Error for vectors of a space that the index no longer serves; the caller must encode the texts again."""
+    """Error for vectors of a space that the index no longer serves, whose texts the caller must encode again."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a backend of indexes supports; whoever uses indexes reads this instead of asking which backend it is.
+    """What a backend of indexes supports, which callers read instead of asking which backend it is.
 
     Attributes:
         name: name of the backend in messages.
@@ -82,10 +82,10 @@ class SearchIndex(Protocol):
 
     @property
     def bridge(self) -> Bridge | None:
-        """Alignment for queries of the encoder that the index is moving to; None if there is none."""
+        """Alignment for queries of the encoder that the index is moving to, or None if there is none."""
 
     def read_artifact(self) -> Artifact:
-        """Return manifest and tensors of the chain that the current settings name; None for raw vectors."""
+        """Return manifest and tensors of the chain that the current settings name, or None for raw vectors."""
 
     def get_serving(self) -> Serving:
         """Return the current state to search in, which stays consistent if the index changes."""

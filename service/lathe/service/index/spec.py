@@ -53,7 +53,7 @@ class IndexSpec:
 
     @property
     def has_originals(self) -> bool:
-        """Whether the original vectors are stored; without them, codes are."""
+        """Whether the original vectors are stored, and not codes alone."""
         return self.originals != "none"
 
     @property

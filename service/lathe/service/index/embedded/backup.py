@@ -205,7 +205,7 @@ def require_sound_record(record: IndexRecord) -> None:
 
 
 def _find_problem(record: IndexRecord) -> str | None:
-    """Return what is wrong with the content of a record; None if an index can serve all of it."""
+    """Return what is wrong with the content of a record, or None if an index can serve all of it."""
     spec, (sequence, last_label) = record.spec, record.read_counters()
     vector_bytes = _measure_vectors(record, spec)
     with record.reading() as db:
@@ -250,7 +250,7 @@ def _measure_vectors(record: IndexRecord, spec: IndexSpec) -> int:
 
 
 def _read_items(db: sqlite3.Connection, spec: IndexSpec) -> Iterator[tuple[int, object, object, object]]:
-    """Yield label, id, metadata and vector of all items; the vector is None if it is missing."""
+    """Yield label, id, metadata and vector of all items, with None for a missing vector."""
     cursor = db.execute(
         f"SELECT label, id, metadata, vector FROM items LEFT JOIN vectors_{spec.vectors} USING (label) ORDER BY label"
     )

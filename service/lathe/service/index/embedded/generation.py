@@ -51,7 +51,9 @@ class NewVectors:
 
 
 class Generation:
-    """Rows, graph and chain of one generation of an index; empty until a snapshot is restored or rows are replayed.
+    """Rows, graph and chain of one generation of an index.
+
+    A generation has no rows until a snapshot is restored or rows are replayed.
 
     Args:
         record: SQLite file of the index, from which rows and filter fields are read.
@@ -96,7 +98,7 @@ class Generation:
 
     @property
     def last_label(self) -> int:
-        """Label of the last row; 0 if there is none."""
+        """Label of the last row, or 0 if there is none."""
         return int(self.rows.labels.array[self.rows.count - 1, 0]) if self.rows.count else 0
 
     def convert(self, originals: Vectors) -> NewVectors:
@@ -258,14 +260,14 @@ class Generation:
         return rows[:, :count], scores[:, :count], min(covered, view.count)
 
     def _compute_allowed(self, view: RowsView, item_filter: Filter | None) -> Mask | None:
-        """Return the mask `(n,)` of the rows that are alive and satisfy the filter; None if all may be returned."""
+        """Return the mask `(n,)` of the rows that are alive and satisfy the filter, or None if all may be returned."""
         alive = None if not self.rows.dead else view.alive
         if item_filter is None:
             return alive
         return self.filters.find_matching(item_filter, view) & view.alive
 
     def close(self) -> None:
-        """Close the row files; arrays that a running search uses stay valid."""
+        """Close the row files, without the arrays that a running search uses."""
         self.rows.close()
 
 

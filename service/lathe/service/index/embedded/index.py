@@ -104,7 +104,7 @@ class EmbeddedIndex:
 
     @property
     def maintenance_warning(self) -> str | None:
-        """Message about the last unexpected error of the maintenance thread; None since its work succeeds."""
+        """Message about an unexpected error of the maintenance thread, or None if its last step succeeded."""
         return self.maintenance_problem.message
 
     def close(self, snapshot: bool = True, release: bool = True) -> None:
@@ -318,11 +318,11 @@ class EmbeddedIndex:
 
     @property
     def bridge(self) -> Bridge | None:
-        """Alignment for queries of the encoder that the index is moving to; None if there is none."""
+        """Alignment for queries of the encoder that the index is moving to, or None if there is none."""
         return None if (move := self.move) is None else move.bridge
 
     def read_artifact(self) -> Artifact:
-        """Return manifest and tensors of the chain of the generation that serves; None for raw vectors.
+        """Return manifest and tensors of the chain of the generation that serves, or None for raw vectors.
 
         Raises:
             UnavailableError: if the record does not have the chain, because the index cuts over at this moment.
@@ -330,7 +330,7 @@ class EmbeddedIndex:
         return self.record.read_artifact(self.spec.chain)
 
     def get_serving(self) -> GenerationServing:
-        """Return the current generation to search in; it stays the same if the index changes."""
+        """Return the current generation to search in, which stays the same if the index changes."""
         return GenerationServing(self.generation, self.payloads, self.changing, self.translate_closing_errors)
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:

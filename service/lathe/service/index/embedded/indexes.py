@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class EmbeddedIndexes:
-    """All indexes in a folder, opened on demand and kept open; an open index belongs to this process.
+    """All indexes in a folder, opened on demand and kept open by this process, which then owns them.
 
     Args:
         threads: number of threads for a search.
@@ -61,7 +61,7 @@ class EmbeddedIndexes:
         self.checks = RecordChecks()
 
     def start(self) -> None:
-        """Start opening all indexes in a thread, so that the first search need not wait; return at once."""
+        """Start opening all indexes in a thread, so that the first search need not wait, and return at once."""
         threading.Thread(target=self.open_all, name="indexes", daemon=True).start()
 
     def open_all(self) -> None:
@@ -78,7 +78,7 @@ class EmbeddedIndexes:
         self.checks.start()  # it reads every record as a whole, so nothing waits for it
 
     def warnings(self) -> list[str]:
-        """Return messages about unopened and damaged indexes, from the last check; nothing is read now."""
+        """Return messages about unopened and damaged indexes, as of the last check."""
         damaged = [f"the index {name} is damaged: {damage}" for name, damage in self.checks.list_damaged().items()]
         maintenance = [index.maintenance_warning for index in self.opened.copy().values()]
         unopened = [f"the index {name} cannot be opened: {why}" for name, why in self.unopened.copy().items()]
@@ -90,7 +90,7 @@ class EmbeddedIndexes:
         return {"open": len(self.opened) - damaged, "damaged": damaged, "unavailable": len(self.unopened)}
 
     def close(self) -> None:
-        """Stop the checks and close all indexes; later attempts to open one fail."""
+        """Stop the checks, close all indexes, and let later attempts to open one fail."""
         with self.changing:
             self.closed = True
             opened, self.opened = self.opened, {}

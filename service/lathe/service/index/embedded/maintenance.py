@@ -104,7 +104,7 @@ class Maintainer:
 
 
 class Cutover:
-    """Owner's side of a reindexing, for one index; used by its maintenance thread alone."""
+    """Owner's side of a reindexing of one index, which its maintenance thread alone calls."""
 
     def __init__(self, index: EmbeddedIndex) -> None:
         self.index = index

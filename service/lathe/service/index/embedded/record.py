@@ -1,4 +1,4 @@
-"""Record of an index: everything that cannot be rebuilt, in one SQLite file; see `record_file` for its tables.
+"""Record of an index: everything that cannot be rebuilt, in one SQLite file.
 
 meta         spec, sequence (number of writes), last_label (last label given), notes of imports
 items        label → id, metadata       a label stands for one version of one item, for ever
@@ -76,7 +76,7 @@ class IndexRecord(RecordFile):
     # ── settings and counters ────────────────────────────────────────────────────────────────
 
     def read_meta(self, key: str) -> Any:
-        """Return a value of the meta table; None if the key is missing."""
+        """Return a value of the meta table, or None if the key is missing."""
         with self.reading() as db:
             return read_meta(db, key)
 
@@ -87,7 +87,7 @@ class IndexRecord(RecordFile):
             return read_spec(db)
 
     def read_artifact(self, chain: str) -> Artifact:
-        """Return manifest and tensors of a chain as bytes; None if `chain` is `none`, which stands for raw vectors.
+        """Return manifest and tensors of a chain as bytes, or None if `chain` is `none`, which stands for raw vectors.
 
         Raises:
             UnavailableError: if the record does not have the chain.

@@ -205,7 +205,7 @@ def require_readable(path: Path) -> None:
 
 
 def _find_schema_problem(entries: set[tuple[str, str, str, str | None]]) -> str | None:
-    """Return what distinguishes entries of `sqlite_schema` from those of a record; None if nothing does.
+    """Return what distinguishes entries of `sqlite_schema` from those of a record, or None if nothing does.
 
     A record has one table of vectors with any number, or two while an index moves to
     another encoder.
@@ -236,7 +236,7 @@ def _read_expected_entries() -> frozenset[tuple[str, str, str, str | None]]:
 
 
 def read_meta(db: sqlite3.Connection, key: str) -> Any:
-    """Return a value of the meta table; None if the key is missing.
+    """Return a value of the meta table, or None if the key is missing.
 
     Raises:
         UnavailableError: if the value is damaged.
@@ -263,7 +263,7 @@ def read_counter(db: sqlite3.Connection, key: str) -> int:
 
 
 def write_meta_values(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
-    """Write values to the meta table; a value None reads like a missing key."""
+    """Write values to the meta table, where a value None reads like a missing key."""
     db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
 
 

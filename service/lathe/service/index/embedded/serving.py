@@ -74,7 +74,7 @@ class PayloadCache:
 
 
 def wrap_json(item: str, metadata: bytes | None) -> Any:
-    """Wrap the JSON metadata of an item for insertion into a response as it is; None stays None.
+    """Wrap the JSON metadata of an item, unless it is None, for insertion into a response as it is.
 
     The metadata is parsed once, because a response with damaged metadata would not be JSON.
 

@@ -80,7 +80,7 @@ class Snapshots:
             self.remember(save_snapshot(generation))
 
     def compute_age(self) -> float | None:
-        """Return the number of seconds since the last snapshot; None if there is none."""
+        """Return the number of seconds since the last snapshot, or None if there is none."""
         return None if self.written_at is None else round(max(time.time() - self.written_at, 0.0), 1)
 
 
@@ -165,7 +165,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
 
 
 def _find_rows_problem(generation: Generation, content: dict[str, Any]) -> str | None:
-    """Return why the rows that a snapshot describes cannot be used; None if they can."""
+    """Return why the rows that a snapshot describes cannot be used, or None if they can."""
     rows, digests = generation.rows, content["digests"]
     if content.get("space_id", generation.spec.space_id) != generation.spec.space_id:
         return f"the snapshot is of another chain, in the space {content['space_id']}"

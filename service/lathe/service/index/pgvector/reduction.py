@@ -57,7 +57,7 @@ class ReducedRows:
 
 
 def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -> FullVectors:
-    """Return a column of full vectors; if its type declares no dimensions, those of the first vector are taken.
+    """Return a column of full vectors, with the dimensions of the first vector if its type declares none.
 
     Raises:
         UnknownNameError: if the table has no such column.
@@ -82,7 +82,7 @@ def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -
 
 
 def read_sample(connection: Connection, full: FullVectors, rows: int) -> Iterator[Vectors]:
-    """Yield batches `(n, d)` of the vectors of up to `rows` random rows; rows with NULL are left out."""
+    """Yield batches `(n, d)` of the vectors of up to `rows` random rows without NULL."""
     # Sorting addresses instead of vectors keeps the sort small; in a partitioned table an address is unique only
     # within its partition. OFFSET 0 keeps the lookup by address, where a join would read the whole table again.
     query = sql.SQL(

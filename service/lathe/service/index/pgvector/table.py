@@ -80,7 +80,7 @@ class PgvectorTable:
 
 
 def parse_table_name(written: str) -> TableName:
-    """Parse `TABLE` or `SCHEMA.TABLE`; raise `BadValueError` if a part is empty."""
+    """Parse `TABLE` or `SCHEMA.TABLE`, or raise `BadValueError` if a part is empty."""
     schema, dot, table = written.rpartition(".")
     if not table or (dot and not schema):
         raise BadValueError(f"--table takes TABLE or SCHEMA.TABLE, got {written!r}", param="table")
@@ -88,7 +88,7 @@ def parse_table_name(written: str) -> TableName:
 
 
 def find_table(connection: Connection, name: TableName) -> PgvectorTable | None:
-    """Return the table of a name, with its columns and key, from the catalogue; None if there is none."""
+    """Return the table of a name, with its columns and key, from the catalogue, or None if there is none."""
     found = connection.execute(
         "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.relname = %s AND c.relkind IN ('r', 'p') AND "
@@ -113,7 +113,7 @@ def find_table(connection: Connection, name: TableName) -> PgvectorTable | None:
 
 
 def require_table(connection: Connection, name: TableName) -> PgvectorTable:
-    """Return the table of a name; raise `UnknownNameError` if there is none."""
+    """Return the table of a name, or raise `UnknownNameError` if there is none."""
     table = find_table(connection, name)
     if table is None:
         raise UnknownNameError(f"the database has no table {name}; upper and lower case differ here", param="table")
@@ -121,7 +121,7 @@ def require_table(connection: Connection, name: TableName) -> PgvectorTable:
 
 
 def require_column(table: PgvectorTable, name: str) -> Column:
-    """Return a column of a table; raise `UnknownNameError`, with the names there are, if there is none."""
+    """Return a column of a table, or raise `UnknownNameError`, with the names there are, if there is none."""
     if name not in table.columns:
         raise UnknownNameError(f"the table {table.name} has no column {name}; it has {', '.join(table.columns)}")
     return table.columns[name]

@@ -14,7 +14,7 @@ from lathe.service.index.spec import IndexSpec
 
 
 def create_graph(spec: IndexSpec, vector_format: VectorFormat, threads: int) -> Graph | None:
-    """Return an empty graph for a generation; None if no engine is installed.
+    """Return an empty graph for a generation, or None if no engine is installed.
 
     FAISS's graph holds the codes of the rows if FAISS can score them. Otherwise the graph holds floats: hnswlib's,
     which searches floats faster, or FAISS's if hnswlib is not installed.

@@ -79,7 +79,7 @@ class FaissGraph:
         self.factors = np.empty((0, 2), np.float32)
 
     def _create_links(self) -> LinkBytes | None:
-        """Return the storage by which rows are linked, with the covered rows; None to compare the codes themselves."""
+        """Return the storage that links rows, with the covered rows, or None to compare the codes themselves."""
         links = self.scoring.create_links()
         if links is not None and self.covered:
             codes = self.faiss.vector_to_array(self.faiss.downcast_index(self.index.storage).codes)

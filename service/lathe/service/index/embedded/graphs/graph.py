@@ -78,7 +78,7 @@ class Graph(Protocol):
 
     @property
     def bytes(self) -> int:
-        """Memory of the graph in bytes, without row files that it shares; 0 while empty."""
+        """Memory of the graph in bytes, without row files that it shares, or 0 while empty."""
 
 
 class GraphLock:

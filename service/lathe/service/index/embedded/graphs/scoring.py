@@ -39,7 +39,7 @@ class LinkBytes:
         self.storage = faiss.IndexScalarQuantizer(self.width, kind, faiss.METRIC_L2)
 
     def convert(self, vectors: Vectors) -> Vectors:
-        """Round vectors `(n, d)` to whole numbers from 1 to 255, as floats `(n, width)`; the padding is 0."""
+        """Round vectors `(n, d)` to whole numbers from 1 to 255, as floats `(n, width)` padded by 0."""
         rounded = np.zeros((len(vectors), self.width), np.float32)
         rounded[:, : len(self.positions)] = np.floor(vectors[:, self.positions] * self.scale + MIDDLE)
         return rounded
@@ -77,7 +77,7 @@ class RowScoring(ABC):
         """Return the two factors of each row's score, `(n, 2)`."""
 
     def create_links(self) -> LinkBytes | None:
-        """Return an empty storage by which many rows are linked; None if the codes themselves are compared as fast."""
+        """Return an empty storage that links many rows, or None if the codes themselves are compared as fast."""
         return None
 
     def prepare_comparisons(self, storage: Any) -> None:  # noqa: B027
@@ -134,7 +134,7 @@ class ProductScoring(RowScoring):
             storage.pq.compute_sdc_table()
 
     def comparison_bytes(self, storage: Any) -> int:
-        """Return the bytes of the table of centroid distances, 262 kB for each code byte; 0 before it is computed."""
+        """Return the bytes of the table of centroid distances, 262 kB a code byte, or 0 before it is computed."""
         return int(4 * storage.pq.sdc_table.size())
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
@@ -143,7 +143,7 @@ class ProductScoring(RowScoring):
         return centroids.reshape(len(rows), -1)
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the norm factor and 1, over the norm of the decoded vector for cosine; zeros for a zero vector."""
+        """Return the norm factor and 1, over the norm of the decoded vector for cosine, or zeros for a zero vector."""
         factors = np.stack([self.step.norm_factors(rows), np.ones(len(rows), np.float32)], axis=1)
         factors[~rows.any(axis=1)] = 0
         return _divide_by_norms(factors, self.vector_format, rows)
