@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.ann.data import Numbers, Vectors
-from lathe.service.index.embedded.graphs.choice import create_graph
+from lathe.service.index.embedded.graphs import create_graph
 from lathe.service.index.embedded.vector_formats import choose_format
 from lathe.service.index.reducer import Reducer, read_artifact_files
 from lathe.service.index.spec import IndexSpec

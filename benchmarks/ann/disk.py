@@ -26,7 +26,7 @@ from benchmarks.ann.candidates import EF_CONSTRUCTION, SEED, TARGETS, K, microse
 from benchmarks.ann.compressed import CodesGraph
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.service.index.embedded.exact import rescore
-from lathe.service.index.embedded.row_file import RowFile
+from lathe.service.index.embedded.rows import RowFile
 
 EFFORTS = ((40, 30), (60, 40), (110, 60), (150, 80), (200, 110), (320, 150))
 """Candidate lists of the graph, and candidates that the originals rank."""

@@ -18,9 +18,9 @@ from lathe.service.encoder_settings import AddedEncoders
 from lathe.service.errors import ConflictError, ServiceError, convert_error
 from lathe.service.home import Home
 from lathe.service.index.bridge import load_bridge
-from lathe.service.index.embedded.cutover import READY, Cutover, build_lock_path
+from lathe.service.index.embedded.damage import find_damage
 from lathe.service.index.embedded.indexes import acquire_index
-from lathe.service.index.embedded.schema import find_damage
+from lathe.service.index.embedded.maintenance import READY, Cutover, build_lock_path
 from lathe.service.index.embedded.snapshot import compute_digest
 from lathe.service.index.query import Query
 from lathe.service.index.reducer import read_artifact_files

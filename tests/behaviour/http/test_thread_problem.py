@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from lathe.service.index.embedded.checks import RecordChecks
+from lathe.service.index.embedded.damage import RecordChecks
 from lathe.service.index.embedded.maintenance import Maintainer
 from lathe.service.jobs.local import LocalJobs
 from lathe.service.monitoring import state_monitor

@@ -97,7 +97,7 @@ def test_exact_and_graph_search_of_codes_find_the_best_by_the_chains_own_scores(
     for exact_rows, least in ((None, 0.99), (20, 0.93)):
         with opened(folder, exact_rows=exact_rows) as index:
             assert overlap(found(index, queries, ef=300), truth(queries, 10, metric, steps)) >= least
-            filtered = found(index, queries, ef=300, wanted=parse_filter({"odd": True}))
+            filtered = found(index, queries, ef=300, item_filter=parse_filter({"odd": True}))
             assert overlap(filtered, truth(queries, 10, metric, steps, lambda n: n % 2)) >= least
 
 

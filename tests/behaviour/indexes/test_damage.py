@@ -7,10 +7,11 @@ import threading
 import numpy as np
 import pytest
 
+from lathe.service.index.embedded.damage import find_damage
 from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.indexes import EmbeddedIndexes, acquire_index
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.embedded.schema import PAGE_BYTES, find_damage
+from lathe.service.index.embedded.record_file import PAGE_BYTES
 from lathe.service.index.query import Query
 from lathe.service.index.spec import IndexSpec
 

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from lathe.service.index.embedded.graph_lock import GraphLock
+from lathe.service.index.embedded.graphs.graph import GraphLock
 from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.indexes import acquire_index
 from lathe.service.index.embedded.maintenance import Maintainer

@@ -57,7 +57,7 @@ def test_nothing_but_codes_is_stored(folders):
     _, folder = folders
     assert not (folder / "graph-1" / "originals.f16").exists()
     with opened(folder) as index:
-        width = index.generation.vectors.width
+        width = index.generation.vector_format.width
         with index.record.reading() as db:
             sizes = {row[0] for row in db.execute("SELECT length(vector) FROM vectors_1")}
         assert sizes == {width}

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lathe.service.errors import BadValueError
-from lathe.service.index.embedded.filter_work import FILTER_STEPS, FilterWork
+from lathe.service.index.embedded.filter_masks import FILTER_STEPS, FilterWork, find_matching
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.fields import INDEXED_CHARACTERS, MAX_FIELDS, PRESENT, list_entries
 from lathe.service.index.filters import MAX_CONDITIONS, MAX_DEPTH, Condition, evaluate_filter, parse_filter
@@ -41,7 +41,7 @@ def find_by_record(record, given):
 
     def mask_of(condition):
         mask = np.zeros(ITEMS, np.bool_)
-        mask[record.find_matching(condition, 0, ITEMS, FilterWork(FILTER_STEPS)) - 1] = True
+        mask[find_matching(record, condition, 0, ITEMS, FilterWork(FILTER_STEPS)) - 1] = True
         return mask
 
     return np.flatnonzero(evaluate_filter(parse_filter(given), mask_of, ITEMS)).tolist()
@@ -67,9 +67,9 @@ def test_an_empty_filter_matches_every_item_and_its_negation_none(record):
 def test_find_matching_returns_labels_of_the_given_range_only(record):
     condition = parse_filter({"a": {"exists": True}})
     work = FilterWork(FILTER_STEPS)
-    whole = record.find_matching(condition, 0, ITEMS, work)
-    assert record.find_matching(condition, 50, 120, work).tolist() == [label for label in whole if 50 < label <= 120]
-    assert not len(record.find_matching(condition, ITEMS, ITEMS, work))
+    whole = find_matching(record, condition, 0, ITEMS, work)
+    assert find_matching(record, condition, 50, 120, work).tolist() == [label for label in whole if 50 < label <= 120]
+    assert not len(find_matching(record, condition, ITEMS, ITEMS, work))
 
 
 def test_list_entries_names_nested_fields_with_dots_and_each_list_element():

@@ -42,8 +42,8 @@ def doctor() -> None:
         read_machine,
     )
     from lathe.service.index.backend import describe_folder
+    from lathe.service.index.embedded.damage import find_damage
     from lathe.service.index.embedded.indexes import list_folders_without_record, list_index_folders
-    from lathe.service.index.embedded.schema import find_damage
     from lathe.transforms.chain import Chain
 
     settings, home = load_state()

@@ -24,7 +24,7 @@ from lathe.training.fitting.gates import list_failed_gates
 from lathe.training.reporting.text import align_columns, format_number
 
 if TYPE_CHECKING:
-    from lathe.service.index.importing import Cost
+    from lathe.service.index.importing import ImportCost
     from lathe.service.settings import Settings
     from lathe.training.encoder.text_encoder import TextEncoder
     from lathe.training.sources.source import Source
@@ -177,7 +177,7 @@ def _encode_texts(encoder: "TextEncoder | None", texts: list[str]) -> Any:
     return encoder.encode(texts).vectors
 
 
-def _require_gates(cost: "Cost", gates: Mapping[str, float]) -> None:
+def _require_gates(cost: "ImportCost", gates: Mapping[str, float]) -> None:
     """Raise `BadValueError` if a measure of the chain's quality is missing or does not reach its gate."""
     unknown = set(gates) - set(cost.quality)
     if unknown:
@@ -187,7 +187,7 @@ def _require_gates(cost: "Cost", gates: Mapping[str, float]) -> None:
         raise BadValueError(f"nothing was written: on these vectors the chain does not reach {', '.join(failed)}")
 
 
-def _format_cost(cost: "Cost", title: str) -> str:
+def _format_cost(cost: "ImportCost", title: str) -> str:
     rows = [[name, format_number(cost.quality[key], ".3f")] for key, name in MEASURE_NAMES.items()]
     for name, sizes in (("bytes per vector", cost.bytes_per_vector), ("bytes of the graph", cost.graph_bytes)):
         rows.append([name, f"{sizes['before']:,}", f"→ {sizes['after']:,}"])

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from lathe.service.errors import ServiceError, convert_error
 from lathe.service.home import Home
 from lathe.service.index.embedded.backup import require_index
-from lathe.service.index.embedded.index import Texts
+from lathe.service.index.embedded.index import EncodeTexts
 from lathe.service.index.embedded.indexes import EmbeddedIndexes, list_index_folders
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.milvus.indexes import MilvusIndexes
@@ -28,7 +28,7 @@ def refuse_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
     raise NotImplementedError
 
 
-def open_indexes(settings: Settings, home: Home, encode: Texts = refuse_texts) -> SearchIndexes:
+def open_indexes(settings: Settings, home: Home, encode: EncodeTexts = refuse_texts) -> SearchIndexes:
     """Return the indexes of Milvus if the settings name one in `index_url`, else those of the state folder."""
     if settings.index_url:
         return MilvusIndexes(settings.index_url, settings.index_token)
@@ -41,7 +41,7 @@ def get_capabilities(settings: Settings) -> Capabilities:
 
 
 def find_problem(settings: Settings, home: Home) -> str | None:
-    """List the indexes, and return why their backend cannot be reached; None if it can."""
+    """List the indexes, and return why their backend cannot be reached, or None if it can."""
     with closing(open_indexes(settings, home)) as indexes:
         try:
             indexes.names()
@@ -51,7 +51,7 @@ def find_problem(settings: Settings, home: Home) -> str | None:
 
 
 def describe_indexes(settings: Settings, home: Home) -> list[dict[str, Any]]:
-    """Describe all indexes without owning them; one that cannot be read is described by its error."""
+    """Describe all indexes without owning them, each by its error if it cannot be read."""
     if get_capabilities(settings).in_state_folder:
         return [describe_folder(folder) for folder in list_index_folders(home.indexes)]
     with closing(open_indexes(settings, home)) as indexes:

@@ -1,4 +1,4 @@
-"""Alignment for queries of the encoder that an index is moving to, while it still holds the vectors of the old one.
+"""Move of an index to another encoder, and the alignment for its queries while the index holds the old vectors.
 
 A re-embedding first encodes some of the index's texts with the new encoder. Their old and new vectors are the pairs
 that the alignment is fitted on; until the move is done it maps new queries to the old space.
@@ -56,6 +56,21 @@ class Bridge:
             "pairs": self.pairs,
             "recall_at_10": self.recall_at_10,
         }
+
+
+@dataclass(frozen=True)
+class Move:
+    """Re-embedding in progress, by which an index moves to another encoder.
+
+    Attributes:
+        folder: folder of the next generation.
+        text_field: metadata field that must hold the text of each item that is written meanwhile.
+        bridge: alignment for queries of the new encoder; None until it is fitted.
+    """
+
+    folder: Path
+    text_field: str
+    bridge: Bridge | None = None
 
 
 def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) -> None:

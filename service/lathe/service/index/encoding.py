@@ -43,7 +43,7 @@ def find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
 
 
 def encode_for_index(embedder: Embedder, spec: IndexSpec, texts: list[str]) -> NDArray[np.float32]:
-    """Encode texts of items to vectors `(n, d)` in an index's space, without a chain; block until the encoder is done.
+    """Encode texts of items to vectors `(n, d)` in an index's space, without a chain, and wait for the encoder.
 
     Raises:
         ServiceError: if the index has no encoder, or the encoder is not served, is not ready or has changed.

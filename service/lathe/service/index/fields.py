@@ -34,12 +34,12 @@ def list_entries(metadata: Mapping[str, Any]) -> set[tuple[str, Value]]:
     Raises:
         BadValueError: if the metadata has too many values, too long names or too many levels.
     """
-    found = set()
+    entries = set()
     for entry in _walk_values(metadata, "", 0):
-        found.add(entry)
-        if len(found) > MAX_FIELDS:
+        entries.add(entry)
+        if len(entries) > MAX_FIELDS:
             raise BadValueError(f"the metadata of an item may have at most {MAX_FIELDS} values", param="metadata")
-    return found
+    return entries
 
 
 def _walk_values(value: Any, name: str, depth: int) -> Iterator[tuple[str, Value]]:
@@ -82,5 +82,5 @@ def convert_to_stored(value: Any) -> Value:
     if isinstance(value, str) and len(value) > INDEXED_CHARACTERS:
         digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         return f"{value[:INDEXED_CHARACTERS]}\u0001{digest}"
-    found: Value = value
-    return found
+    stored: Value = value
+    return stored

@@ -1,4 +1,4 @@
-"""Filters on metadata.
+"""Filters on metadata: their grammar, and the conditions that the backends translate.
 
     {"lang": "en"}                              equality; with a list, that it holds the value
     {"year": {"gte": 2000, "lt": 2010}}         ranges: gt, gte, lt, lte, of numbers or of texts
@@ -66,17 +66,20 @@ Filter = Condition | Junction
 """Parsed filter."""
 
 
-def parse_filter(given: Any) -> Filter:
+def parse_filter(value: Any) -> Filter:
     """Parse a filter from a JSON object.
 
     Raises:
         BadValueError: if it is not a valid filter, or has too many conditions or levels; the message names the part.
     """
-    return _parse_part(given, 0, _ConditionBudget())
+    return _parse_part(value, 0, _ConditionBudget())
 
 
 class _ConditionBudget:
-    """Counter of the conditions that a filter may still have; an empty object costs one too, as it is evaluated."""
+    """Counter of the conditions that a filter may still have.
+
+    An empty object costs one, too, because it is evaluated.
+    """
 
     def __init__(self) -> None:
         self.left = MAX_CONDITIONS
@@ -87,22 +90,22 @@ class _ConditionBudget:
         self.left -= 1
 
 
-def _parse_part(given: Any, depth: int, budget: _ConditionBudget) -> Filter:
-    """Parse a filter or a nested part of one; several keys are combined by `and`."""
-    if not isinstance(given, dict):
+def _parse_part(value: Any, depth: int, budget: _ConditionBudget) -> Filter:
+    """Parse a filter or a nested part of a filter, and combine several keys by `and`."""
+    if not isinstance(value, dict):
         raise BadValueError('a filter is an object such as {"field": "value"}', param="filter")
     if depth > MAX_DEPTH:
         raise BadValueError(f"a filter may be nested at most {MAX_DEPTH} deep", param="filter")
-    if not given:
+    if not value:
         budget.spend()
-    parts = [_parse_entry(key, value, depth, budget) for key, value in given.items()]
+    parts = [_parse_entry(key, entry, depth, budget) for key, entry in value.items()]
     return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
 
 
 def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> Filter:
-    """Parse one key of a filter object with its value: a logical operator, or a field with a value or operators.
+    """Parse a key of a filter object with its value: a logical operator, or a field with a value or operators.
 
-    Several operators on a field are combined by `and`; each spends one condition of the budget.
+    Several operators on a field are combined by `and`. Each spends one condition of the budget.
     """
     plain = key.removeprefix("$")
     if plain in ("and", "or"):
@@ -111,51 +114,52 @@ def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> 
         return Junction(plain, tuple(_parse_part(part, depth + 1, budget) for part in value))
     if plain == "not":
         return Junction("not", (_parse_part(value, depth + 1, budget),))
+
     if not isinstance(value, dict):
         value = {"eq": value}
     if not value:
         raise BadValueError(f"{key}: give one of {', '.join(OPERATORS)}", param="filter")
     parts = []
-    for operator, wanted in value.items():
+    for operator, operand in value.items():
         budget.spend()
-        parts.append(_parse_operator(key, operator.removeprefix("$"), wanted))
+        parts.append(_parse_operator(key, operator.removeprefix("$"), operand))
     return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
 
 
-def _parse_operator(field: str, operator: str, wanted: Any) -> Filter:
-    """Parse `{"field": {operator: wanted}}`; negative operators become a `not` of the positive condition."""
+def _parse_operator(field: str, operator: str, operand: Any) -> Filter:
+    """Parse `{field: {operator: operand}}`, where a negative operator becomes a `not` of the positive condition."""
     if operator == "eq":
-        return _build_equality(field, wanted)
+        return _build_equality(field, operand)
     if operator == "ne":
-        return Junction("not", (_build_equality(field, wanted),))
+        return Junction("not", (_build_equality(field, operand),))
     if operator in ("in", "nin"):
-        found = _build_membership(field, wanted)
-        return found if operator == "in" else Junction("not", (found,))
+        membership = _build_membership(field, operand)
+        return membership if operator == "in" else Junction("not", (membership,))
     if operator == "exists":
-        if not isinstance(wanted, bool):
+        if not isinstance(operand, bool):
             raise BadValueError(f"{field}: exists takes true or false", param="filter")
-        there = Condition(field, "exists")
-        return there if wanted else Junction("not", (there,))
+        existence = Condition(field, "exists")
+        return existence if operand else Junction("not", (existence,))
     for side in RANGES:
         if operator == side:
-            return _build_range(field, side, wanted)
+            return _build_range(field, side, operand)
     raise BadValueError(f"{field}: there is no operator {operator!r}; there are {', '.join(OPERATORS)}", param="filter")
 
 
-def _build_equality(field: str, wanted: Any) -> Condition:
-    return Condition(field, "in", (_convert_comparable(field, wanted),))
+def _build_equality(field: str, operand: Any) -> Condition:
+    return Condition(field, "in", (_convert_comparable(field, operand),))
 
 
-def _build_membership(field: str, wanted: Any) -> Condition:
-    if not isinstance(wanted, list) or not 0 < len(wanted) <= 1000:
+def _build_membership(field: str, operand: Any) -> Condition:
+    if not isinstance(operand, list) or not 0 < len(operand) <= 1000:
         raise BadValueError(f"{field}: in and nin take a list of 1 to 1,000 values", param="filter")
-    return Condition(field, "in", tuple(_convert_comparable(field, value) for value in wanted))
+    return Condition(field, "in", tuple(_convert_comparable(field, value) for value in operand))
 
 
-def _build_range(field: str, side: Range, wanted: Any) -> Condition:
-    if isinstance(wanted, bool) or not isinstance(wanted, int | float | str):
+def _build_range(field: str, side: Range, operand: Any) -> Condition:
+    if isinstance(operand, bool) or not isinstance(operand, int | float | str):
         raise BadValueError(f"{field}: {side} takes a number or a text", param="filter")
-    return Condition(field, side, (convert_to_stored(wanted),))
+    return Condition(field, side, (convert_to_stored(operand),))
 
 
 def _convert_comparable(field: str, value: Any) -> Value:
@@ -170,8 +174,9 @@ def evaluate_filter(parsed: Filter, mask_of: Callable[[Condition], Mask], rows: 
         return mask_of(parsed)
     if parsed.kind == "not":
         return ~evaluate_filter(parsed.parts[0], mask_of, rows)
-    everything = np.full(rows, parsed.kind == "and")
+
+    mask = np.full(rows, parsed.kind == "and")
     combine = np.logical_and if parsed.kind == "and" else np.logical_or
     for part in parsed.parts:  # one mask at a time: a filter of 256 conditions would hold 256 bytes of each row
-        combine(everything, evaluate_filter(part, mask_of, rows), out=everything)
-    return everything
+        combine(mask, evaluate_filter(part, mask_of, rows), out=mask)
+    return mask

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lathe.service.chains.names import RAW
 from lathe.service.errors import NotSupportedError
 from lathe.service.index.embedded.exact import rescore
-from lathe.service.index.embedded.graphs.choice import create_graph, find_graph_problem
+from lathe.service.index.embedded.graphs import create_graph, find_graph_problem
 from lathe.service.index.embedded.graphs.graph import Graph
 from lathe.service.index.embedded.vector_formats import choose_format
 from lathe.service.index.reducer import Reducer, Vectors, read_artifact_files
@@ -22,7 +22,7 @@ from lathe.training.advice.index_plan import Trial
 from lathe.transforms import Chain
 
 TIMED_QUERIES = 100
-"""Number of queries that are timed, one by one."""
+"""Number of queries that are timed, each alone."""
 EFS = (20, 40, 80, 160, 320)
 RESCORINGS = (1, 2, 4, 8, 16)
 """Values of ef, and numbers of candidates that the originals rank again, as multiples of k; 1 ranks none."""
@@ -55,23 +55,24 @@ def measure_graph(
 def _measure(chain: Chain | None, m: int, base: Vectors, queries: Vectors, truth: NDArray[np.int64], k: int) -> Trial:
     spec = _build_spec(chain, m, base.shape[1])
     reducer = Reducer(spec, None if chain is None else _serialize(chain))
-    vectors = choose_format(spec, reducer)
-    graph = create_graph(spec, vectors, 1)
+    vector_format = choose_format(spec, reducer)
+    graph = create_graph(spec, vector_format, 1)
     if graph is None:
         raise NotSupportedError(f"an index cannot be planned: {find_graph_problem(graph)}")
-    rows, originals = vectors.encode(base), reducer.convert_to_half(base)
+    rows, originals = vector_format.encode(base), reducer.convert_to_half(base)
+
     begun = time.process_time()
     graph.extend(rows, 1, len(rows))
     build_seconds = time.process_time() - begun
 
     rescorings = (1,) if chain is None else RESCORINGS
-    found = dict(_measure_searches(graph, reducer, queries, originals, truth, k, rescorings))
+    searches = dict(_measure_searches(graph, reducer, queries, originals, truth, k, rescorings))
     disk = rows.itemsize * rows.shape[1] + originals.itemsize * originals.shape[1]
-    return Trial(len(base), graph.bytes / len(base), disk, build_seconds, found)
+    return Trial(len(base), graph.bytes / len(base), disk, build_seconds, searches)
 
 
 def _build_spec(chain: Chain | None, m: int, width: int) -> IndexSpec:
-    """Return the settings of an index without an encoder; the names of its spaces are used nowhere else."""
+    """Return the settings of an index without an encoder, whose names of spaces are used nowhere else."""
     return IndexSpec(
         encoder=None,
         encoder_fingerprint=None,
@@ -106,22 +107,25 @@ def _measure_searches(
     The microseconds are those of reducing the query, searching the graph and ranking the candidates by the originals.
     """
     reduced = reducer.reduce_queries(queries)
-    singles = [slice(one, one + 1) for one in range(min(TIMED_QUERIES, len(queries)))]
-    reducing = _measure_microseconds(partial(reducer.reduce_queries, queries[one]) for one in singles)
-    ranking = {1: 0.0}  # which takes as long whatever the ef
+    singles = [slice(number, number + 1) for number in range(min(TIMED_QUERIES, len(queries)))]
+    reducing = _measure_microseconds(partial(reducer.reduce_queries, queries[single]) for single in singles)
+    ranking = {1: 0.0}  # by rescoring; it takes as long whatever the ef
+
     for ef in EFS:
         possible = [rescoring for rescoring in rescorings if rescoring * k <= ef]
-        if not possible or (answer := graph.search(reduced, max(possible) * k, ef)) is None:
+        if not possible or (result := graph.search(reduced, max(possible) * k, ef)) is None:
             continue
-        searching = _measure_microseconds(partial(graph.search, reduced[one], max(possible) * k, ef) for one in singles)
+        candidates = max(possible) * k
+        searching = _measure_microseconds(partial(graph.search, reduced[single], candidates, ef) for single in singles)
         for rescoring in possible:
-            tried = answer[0][:, : rescoring * k]
+            rows = result[0][:, : rescoring * k]
             if rescoring not in ranking:
                 ranking[rescoring] = _measure_microseconds(
-                    partial(rescore, queries[one], originals, tried[one], k, "cosine") for one in singles
+                    partial(rescore, queries[single], originals, rows[single], k, "cosine") for single in singles
                 )
-            best = tried if rescoring == 1 else rescore(queries, originals, tried, k, "cosine")[0]
-            recall = float(np.mean([np.isin(right, ours).mean() for right, ours in zip(truth, best, strict=True)]))
+            best = rows if rescoring == 1 else rescore(queries, originals, rows, k, "cosine")[0]
+            recalls = [np.isin(nearest, retrieved).mean() for nearest, retrieved in zip(truth, best, strict=True)]
+            recall = float(np.mean(recalls))
             yield (ef, rescoring), (recall, reducing + searching + ranking[rescoring])
 
 

@@ -1,4 +1,7 @@
-"""Import of an existing vector store: measuring what the chain costs there, then adding the rows, resumably."""
+"""Import of an existing vector store: measures what the chain costs there, then adds the rows.
+
+An import that was stopped is resumed after its last batch.
+"""
 
 import time
 from collections.abc import Mapping
@@ -11,7 +14,7 @@ import numpy as np
 import orjson
 
 from lathe.service.errors import BadValueError
-from lathe.service.index.embedded.graphs.choice import create_graph
+from lathe.service.index.embedded.graphs import create_graph
 from lathe.service.index.embedded.graphs.hnsw import estimate_float_graph
 from lathe.service.index.embedded.vector_formats import choose_format
 from lathe.service.index.items import require_ids
@@ -49,7 +52,7 @@ class ImportedRow:
 
 
 @dataclass(frozen=True)
-class Cost:
+class ImportCost:
     """Cost of a chain on the vectors of a store, measured on a sample.
 
     Attributes:
@@ -69,7 +72,7 @@ class Cost:
 
 
 class Ids:
-    """Assignment of ids to the rows of a source, and of the other fields to metadata.
+    """Assignment of ids to the rows of a source, and of their other fields to metadata.
 
     Args:
         listed: file with one id per line, or a .npy file of integers; None to take ids from the rows.
@@ -103,14 +106,14 @@ class Ids:
         for position, record in enumerate(records):
             field = self._find_id_field(record)
             item = self._get_id(record, field, first + position)
-            rest = {key: value for key, value in record.items() if key not in (vector_field, field)}
-            nested = parse_object(rest.get("metadata"))
+            fields = {key: value for key, value in record.items() if key not in (vector_field, field)}
+            nested = parse_object(fields.get("metadata"))
             if nested is not None:
-                del rest["metadata"]
-                rest |= nested
+                del fields["metadata"]
+                fields |= nested
             if text_field is not None and isinstance(batch.values, list):
-                rest[text_field] = batch.values[position]
-            rows.append(ImportedRow(item, _write_metadata(first + position, rest) if rest else None))
+                fields[text_field] = batch.values[position]
+            rows.append(ImportedRow(item, _write_metadata(first + position, fields) if fields else None))
         return rows
 
     def _find_id_field(self, record: Mapping[str, Any]) -> str | None:
@@ -134,7 +137,7 @@ MAX_EXACT = 2**53
 
 
 def write_id(value: Any) -> str:
-    """Return an id as text: a text as it is, a whole number in digits, bytes as UTF-8.
+    """Return an id as text, which is the text itself, a whole number in digits, or bytes as UTF-8.
 
     A float is taken if it is a whole number that floats hold exactly, as tables with missing values write ids.
 
@@ -159,7 +162,7 @@ def write_id(value: Any) -> str:
 
 
 def decode_bytes(value: bytes) -> str:
-    """Return bytes as text; raise `ValueError` if they are not UTF-8."""
+    """Return bytes as text, and raise `ValueError` if they are not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -177,11 +180,12 @@ def _write_metadata(number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
         return decode_bytes(value) if isinstance(value, bytes) else str(value)
 
     try:
-        found: dict[str, Any] = orjson.loads(orjson.dumps(fields, default=convert, option=orjson.OPT_SERIALIZE_NUMPY))
+        content = orjson.dumps(fields, default=convert, option=orjson.OPT_SERIALIZE_NUMPY)
     except (orjson.JSONEncodeError, TypeError) as error:
         reason = error.__cause__ or error
         raise BadValueError(f"row {number}: the metadata holds {reason}", param="metadata") from None
-    return found
+    metadata: dict[str, Any] = orjson.loads(content)
+    return metadata
 
 
 def _read_ids(path: Path) -> list[str]:
@@ -203,7 +207,7 @@ def _read_ids(path: Path) -> list[str]:
 
 
 def parse_object(value: Any) -> dict[str, Any] | None:
-    """Return the value if it is a dict, or the dict that a JSON text encodes; None for anything else."""
+    """Return the value if it is a dict, or the dict that a JSON text encodes, or None for anything else."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(value)
@@ -212,7 +216,7 @@ def parse_object(value: Any) -> dict[str, Any] | None:
 
 def measure_cost(
     source: Source, encoder: TextEncoder | None, spec: IndexSpec, reducer: Reducer, on_progress: Progress
-) -> Cost:
+) -> ImportCost:
     """Measure what a chain costs in retrieval quality and saves in bytes, on up to 2,000 rows spread over the source.
 
     The source is read to the end. Sampled duplicates and zero vectors are left out.
@@ -229,23 +233,24 @@ def measure_cost(
         NotFiniteError: if the encoder gives NaN or inf for a text of the sample.
     """
     total = source.count()
-    wanted = np.unique(np.linspace(0, max(total - 1, 0), SAMPLE_ROWS).astype(int))
-    taken: list[Any] = []
+    numbers = np.unique(np.linspace(0, max(total - 1, 0), SAMPLE_ROWS).astype(int))
+    values: list[Any] = []
     read = 0
     for batch in source.batches():
-        inside = wanted[(wanted >= read) & (wanted < read + len(batch))] - read
-        taken += [batch.values[position] for position in inside]
+        inside = numbers[(numbers >= read) & (numbers < read + len(batch))] - read
+        values += [batch.values[position] for position in inside]
         read += len(batch)
         on_progress(0.5 * min(read / max(total, 1), 1), f"reading a sample, {read:,} of {total:,} rows")
-    on_progress(0.5, f"measuring {spec.chain} on {len(taken):,} rows")
+
+    on_progress(0.5, f"measuring {spec.chain} on {len(values):,} rows")
     try:
-        sample = np.unique(_load_vectors(taken, encoder, spec), axis=0)
+        sample = np.unique(_load_vectors(values, encoder, spec), axis=0)
     except NotFiniteError as error:
-        raise error.at(f"row {wanted[error.position or 0] + 1:,}") from None
+        raise error.at(f"row {numbers[error.position or 0] + 1:,}") from None
     sample = sample[sample.any(axis=1)]
     queries = None if reducer.quantizer is None else reducer.reduce_unquantized(sample)
     graph = create_graph(spec, choose_format(spec, reducer), 1)
-    return Cost(
+    return ImportCost(
         rows=total,
         sampled=len(sample),
         quality=geometry_measures(sample, reducer.reduce_documents(sample), queries),
@@ -266,9 +271,10 @@ def add_rows(
     on_progress: Progress,
     skip_zeros: bool,
 ) -> dict[str, int]:
-    """Add all rows of a source to an index, in batches; a run that was stopped resumes after its last batch.
+    """Add all rows of a source to an index, in batches.
 
-    Each batch stores the progress in the index as a note, which is deleted at the end.
+    Each batch stores the progress in the index as a note, which is deleted at the end, so that a run that was stopped
+    resumes after its last batch.
 
     Args:
         index: index to fill.
@@ -290,7 +296,8 @@ def add_rows(
     spec = index.spec
     note = index.read_note(NOTE) or {}
     done = int(note.get("rows", 0)) if note.get("key") == key else 0
-    total, seen, put, left_out, replaced, begun = source.count(), 0, 0, 0, 0, time.monotonic()
+    total, seen, added, left_out, replaced, begun = source.count(), 0, 0, 0, 0, time.monotonic()
+
     for batch in source.batches():
         first, seen = seen, seen + len(batch)
         if seen <= done:
@@ -300,27 +307,30 @@ def add_rows(
             vectors = _load_vectors(batch.values, encoder, spec)
         except NotFiniteError as error:
             raise error.at(f"the text of {rows[error.position or 0].id!r}") from None
+
         kept = _select_rows(vectors, rows, spec, skip_zeros)
         if kept:
-            named, said = zip(*((rows[position].id, rows[position].metadata) for position in kept), strict=True)
-            require_ids(named)
-            written = index.upsert(named, vectors[kept], said, None, note={NOTE: {"key": key, "rows": seen}}).result()
+            items = [rows[position].id for position in kept]
+            metadata = [rows[position].metadata for position in kept]
+            require_ids(items)
+            progress = {NOTE: {"key": key, "rows": seen}}
+            written = index.upsert(items, vectors[kept], metadata, None, note=progress).result()
             replaced += written.removed or 0
-        put, left_out = put + len(kept), left_out + len(batch) - len(kept)
+        added, left_out = added + len(kept), left_out + len(batch) - len(kept)
         on_progress(seen / max(total, 1), format_progress(seen, total, seen - done, time.monotonic() - begun))
     index.delete_note(NOTE)
-    return {"imported": put, "left_out": left_out, "replaced": replaced}
+    return {"imported": added, "left_out": left_out, "replaced": replaced}
 
 
 def _select_rows(vectors: Vectors, rows: list[ImportedRow], spec: IndexSpec, skip_zeros: bool) -> list[int]:
     """Return the indices of the rows to import: all, but for cosine only those with a nonzero vector."""
     if spec.metric != "cosine":
         return list(range(len(rows)))
-    there = vectors.any(axis=1)
-    if not there.all() and not skip_zeros:
-        item = rows[int((~there).argmax())].id
+    nonzero = vectors.any(axis=1)
+    if not nonzero.all() and not skip_zeros:
+        item = rows[int((~nonzero).argmax())].id
         raise BadValueError(f"the vector of {item!r} is zero and has no direction; --skip-zeros skips such rows")
-    return [int(position) for position in np.flatnonzero(there)]
+    return [int(position) for position in np.flatnonzero(nonzero)]
 
 
 def _load_vectors(values: Any, encoder: TextEncoder | None, spec: IndexSpec) -> Vectors:

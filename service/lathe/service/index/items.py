@@ -35,7 +35,7 @@ def require_ids(ids: Sequence[str]) -> None:
 
 
 def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> bytes | None:
-    """Serialize metadata as JSON bytes; return None if there is none or it is empty.
+    """Serialize metadata as JSON bytes, or return None if there is no metadata.
 
     Raises:
         TooLargeError: if it takes more than 256 KiB.
@@ -44,7 +44,7 @@ def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> byt
     if not metadata:
         return None
     try:
-        found = orjson.dumps(metadata)
+        serialized = orjson.dumps(metadata)
     except orjson.JSONEncodeError:
         raise BadValueError(f"metadata[{position}] is nested too deep", param="metadata") from None
     if (number := find_rounded_number(metadata)) is not None:
@@ -53,9 +53,9 @@ def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> byt
             "be below 2^64; write larger ones as texts",
             param="metadata",
         )
-    if len(found) > METADATA_BYTES:
+    if len(serialized) > METADATA_BYTES:
         raise TooLargeError(f"metadata[{position}] is larger than {METADATA_BYTES:,} bytes", param="metadata")
-    return found
+    return serialized
 
 
 def parse_metadata(item: str, metadata: bytes) -> dict[str, Any]:
@@ -65,14 +65,14 @@ def parse_metadata(item: str, metadata: bytes) -> dict[str, Any]:
         UnavailableError: if it is damaged.
     """
     try:
-        found = orjson.loads(metadata)
+        parsed = orjson.loads(metadata)
     except orjson.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict):
+        parsed = None
+    if not isinstance(parsed, dict):
         raise UnavailableError(
             f"the stored metadata of the item {item!r} is damaged: write or delete the item", code="corrupt_index"
         )
-    return found
+    return parsed
 
 
 def get_text(item: str, metadata: bytes | None, text_field: str) -> str:

@@ -36,12 +36,12 @@ class Change:
 
 
 class SpaceMovedError(Exception):
-    """Error for vectors of a space that the index no longer serves; the caller must encode the texts again."""
+    """Error for vectors of a space that the index no longer serves, whose texts the caller must encode again."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a backend of indexes supports; whoever uses indexes reads this instead of asking which backend it is.
+    """What a backend of indexes supports, which callers read instead of asking which backend it is.
 
     Attributes:
         name: name of the backend in messages.
@@ -82,13 +82,13 @@ class SearchIndex(Protocol):
 
     @property
     def bridge(self) -> Bridge | None:
-        """Alignment for queries of the encoder that the index is moving to; None if there is none."""
+        """Alignment for queries of the encoder that the index is moving to, or None if there is none."""
 
     def read_artifact(self) -> Artifact:
-        """Return manifest and tensors of the chain that the current settings name; None for raw vectors."""
+        """Return manifest and tensors of the chain that the current settings name, or None for raw vectors."""
 
     def get_serving(self) -> Serving:
-        """Return the current state to search in; it stays consistent if the index changes."""
+        """Return the current state to search in, which stays consistent if the index changes."""
 
     def upsert(
         self,
@@ -98,13 +98,16 @@ class SearchIndex(Protocol):
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """Queue the insertion of items, replacing those with the same ids; see `EmbeddedIndex.upsert`."""
+        """Queue the insertion of items, which replace those with the same ids.
+
+        See `EmbeddedIndex.upsert` for arguments and errors.
+        """
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
-        """Queue the deletion of the items with these ids; ids that do not exist are ignored."""
+        """Queue the deletion of the items with these ids, ignoring unknown ones."""
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Return the items with these ids, with original vectors on request; None for an id that does not exist."""
+        """Return the items with these ids, with original vectors on request, and None for unknown ids."""
 
     def describe(self) -> dict[str, Any]:
         """Return the settings, counts and state of the index as a dict."""
@@ -134,13 +137,13 @@ class SearchIndexes(Protocol):
     capabilities: Capabilities
 
     def warnings(self) -> list[str]:
-        """Return messages about unusable or damaged indexes, from the last check; nothing is read now."""
+        """Return messages about unusable or damaged indexes, as of the last check."""
 
     def count_states(self) -> dict[str, int]:
         """Return the number of indexes in each state, for the metrics."""
 
     def start(self) -> None:
-        """Start opening all indexes in the background; return at once."""
+        """Start opening all indexes in the background, and return at once."""
 
     def close(self) -> None:
         """Close all indexes."""
@@ -149,10 +152,10 @@ class SearchIndexes(Protocol):
         """Return the names of all indexes."""
 
     def get(self, name: str) -> SearchIndex:
-        """Return the open index of that name; raise `UnknownNameError` if it does not exist."""
+        """Return the open index of that name, or raise `UnknownNameError`."""
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> SearchIndex:
-        """Create an index and return it; if the name exists already, return that index unchanged."""
+        """Create an index and return it, or return the existing index of that name unchanged."""
 
     def delete(self, name: str) -> None:
         """Delete an index permanently."""
@@ -161,4 +164,4 @@ class SearchIndexes(Protocol):
         """Raise unless the index exists and this process may change it."""
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return a description of every index; one that cannot be opened is described by its error."""
+        """Return a description of every index, which is its error if it cannot be opened."""

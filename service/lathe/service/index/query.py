@@ -16,7 +16,7 @@ DEFAULT_EF = 100
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """Vectors to search with, and how many items to return for each.
+    """Search request: vectors, how many items to return for each, and which items and scores count.
 
     Attributes:
         vectors: original query vectors `(q, d)`, or reduced ones `(q, k)` if `reduced`.
@@ -24,7 +24,7 @@ class Query:
         ef: size of the graph's candidate list; raised to the number of candidates if smaller. None for the default.
         rescoring: take this many times k candidates, and rank them by the original vectors; None ranks by the reduced
             ones.
-        wanted: filter that the items must satisfy; None for all items.
+        item_filter: filter that the items must satisfy; None for all items.
         reduced: whether the vectors are reduced already; they must not be rescored then.
     """
 
@@ -32,14 +32,14 @@ class Query:
     k: int
     ef: int | None = None
     rescoring: float | None = None
-    wanted: Filter | None = None
+    item_filter: Filter | None = None
     reduced: bool = False
 
     def slice_batches(self, candidates: int, width: int) -> Iterator[slice]:
         """Yield consecutive slices of the query vectors, so that searching one slice after another bounds the memory.
 
-        A slice has at most 256 queries, and so few that the original vectors of all their candidates have at most 2²⁴
-        entries; but at least one.
+        A slice has at least one query, at most 256, and so few that the original vectors of all their candidates have
+        at most 2²⁴ entries.
         """
         step = max(1, min(MAX_BATCH_QUERIES, MAX_BATCH_ENTRIES // (candidates * width)))
         for start in range(0, len(self.vectors), step):

@@ -106,7 +106,7 @@ class Reducer:
         return self._prepare(_map_to_floats(self.documents, originals), self.unit)
 
     def encode(self, originals: Vectors) -> NDArray[np.uint8]:
-        """Map originals `(n, d)` to the codes of the chain, as bytes `(n, b)`; only with a quantizer.
+        """Map originals `(n, d)` to the codes of a chain that ends in a quantizer, as bytes `(n, b)`.
 
         Raises:
             BadValueError: if a result is not finite.
@@ -116,7 +116,7 @@ class Reducer:
         return np.ascontiguousarray(codes).view(np.uint8)
 
     def decode(self, codes: NDArray[np.uint8]) -> Vectors:
-        """Return the vectors `(n, k)` that codes `(n, b)` stand for, of length 1 for cosine; only with a quantizer."""
+        """Return the vectors `(n, k)` that codes `(n, b)` of the quantizer stand for, of length 1 for cosine."""
         assert self.quantizer is not None
         return self._prepare(self.quantizer.inverse_transform(self.view_codes(codes)))
 
@@ -130,7 +130,7 @@ class Reducer:
         return codes.view(np.int8 if self.quantizer.code_dtype == torch.int8 else np.uint8)
 
     def _prepare(self, reduced: Vectors, unit: bool = False) -> Vectors:
-        """Return reduced vectors as contiguous rows, of length 1 for cosine; `unit` says that they have it already."""
+        """Return reduced vectors as contiguous rows, normalized for cosine unless their length is 1 (`unit`)."""
         return np.ascontiguousarray(normalize_rows(reduced) if self.metric == "cosine" and not unit else reduced)
 
     def convert_to_half(self, originals: Vectors) -> NDArray[np.float16]:
@@ -183,7 +183,7 @@ def read_artifact_files(folder: Path) -> tuple[bytes, bytes]:
 
 
 def normalize_rows(vectors: Vectors) -> Vectors:
-    """Return the rows normalized to length 1; rows without a direction become zeros."""
+    """Return the rows normalized to length 1, or zeros for rows without a direction."""
     vectors = np.asarray(vectors, np.float32)
     norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
     if norms.size and norms.min() > MIN_ORDINARY_NORM and norms.max() < np.inf:  # NumPy begins sooner than torch

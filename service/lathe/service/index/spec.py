@@ -53,7 +53,7 @@ class IndexSpec:
 
     @property
     def has_originals(self) -> bool:
-        """Whether the original vectors are stored; without them, codes are."""
+        """Whether the original vectors are stored, and not codes alone."""
         return self.originals != "none"
 
     @property
@@ -103,19 +103,21 @@ def parse_spec(content: Mapping[str, Any]) -> IndexSpec:
     return spec
 
 
-def require_same_settings(name: str, spec: IndexSpec, asked: Mapping[str, Any]) -> None:
+def require_same_settings(name: str, spec: IndexSpec, requested: Mapping[str, Any]) -> None:
     """Raise `ConflictError`, naming the settings, if an existing index has other settings than those requested.
 
     Args:
         name: name of the index, for the message.
         spec: its settings.
-        asked: requested settings by name; settings that are left out may differ.
+        requested: requested settings by name; settings that are left out may differ.
     """
-    found = spec.to_json()
-    differ = [f"{key} {found[key]} (requested: {value})" for key, value in asked.items() if found[key] != value]
-    if differ:
+    stored = spec.to_json()
+    differing = [
+        f"{key} {stored[key]} (requested: {value})" for key, value in requested.items() if stored[key] != value
+    ]
+    if differing:
         raise ConflictError(
-            f"the index {name} exists with {', '.join(differ)}: reindex it, or delete it first", param="name"
+            f"the index {name} exists with {', '.join(differing)}: reindex it, or delete it first", param="name"
         )
 
 

@@ -39,7 +39,7 @@ class IndexRequest:
 
 @dataclass(frozen=True)
 class ReindexRequest:
-    """Settings that an index is to have from its next generation on; None keeps a setting."""
+    """Settings that an index is to have from its next generation on, where None keeps a setting."""
 
     chain: str | None = None
     encoder: str | None = None
@@ -150,7 +150,7 @@ class SpecResolver:
     def _resolve_target(
         self, encoder: HasSpace | None, chain: str, dimensions: int | None, width: int | None
     ) -> tuple[Target, str | None, int]:
-        """Resolve chain and dimensions; return them with the encoder's fingerprint and the originals' dimensions.
+        """Resolve chain and dimensions, and return the target, the encoder's fingerprint and the originals' dimensions.
 
         Without an encoder, the fingerprint is that of the encoder the chain was fitted for, or None.
 

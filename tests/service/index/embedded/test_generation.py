@@ -158,7 +158,7 @@ def test_search_with_large_k_returns_all_matching_rows_and_then_padding(make, li
     for wanted, there in ((None, 62), ({"odd": True}, 31), ({"odd": 1}, 0), ({"odd": {"ne": 1}}, 62)):
         for rescoring in (None, 2.0):
             parsed = parse_filter(wanted) if wanted else None
-            labels, scores = made.generation.search(Query(queries, 100, rescoring=rescoring, wanted=parsed))
+            labels, scores = made.generation.search(Query(queries, 100, rescoring=rescoring, item_filter=parsed))
             assert labels.shape == scores.shape == (3, 100)
             assert [len(set(found)) for found in labels[:, :there].tolist()] == [there] * 3
             assert (labels[:, there:] == -1).all() and (labels[:, :there] > 0).all()
@@ -179,7 +179,7 @@ def test_filtered_search_follows_writes_made_after_the_filters_first_use(make):
         made.put(chosen, normal(120, 10 + step), metadata)
         made.delete([f"id {number}" for number in draw.choice(500, 40, replace=False)])
         made.link(70)
-        labels, scores = made.generation.search(Query(queries, 10, ef=400, wanted=wanted))
+        labels, scores = made.generation.search(Query(queries, 10, ef=400, item_filter=wanted))
         expected, right = made.truth(queries, 10, passes)
         assert set(labels.ravel().tolist()) <= {label for label, _, m in made.items.values() if passes(m)}
         assert recall(labels, expected) >= 0.99
@@ -202,7 +202,7 @@ def test_filtered_search_has_recall_of_098_if_the_filter_correlates_with_cluster
             def passes(metadata, asked=asked, some="tenth" in wanted):
                 return metadata["cluster"] in asked and not (some and metadata["tenth"])
 
-            labels, _ = made.generation.search(Query(queries, 10, wanted=parse_filter(wanted)))
+            labels, _ = made.generation.search(Query(queries, 10, item_filter=parse_filter(wanted)))
             assert recall(labels, made.truth(queries, 10, passes)[0]) >= 0.98
 
 
@@ -256,11 +256,11 @@ def test_the_conditions_of_one_filter_share_a_work_limit(make):
     conditions = [{"x": {"gte": number}} for number in range(4)]  # some 220,000 steps each
     made.generation.filters.steps = 500_000
     with pytest.raises(TooLargeError, match="use fewer conditions"):
-        made.generation.search(Query(vectors[:1], 3, wanted=parse_filter({"and": conditions})))
+        made.generation.search(Query(vectors[:1], 3, item_filter=parse_filter({"and": conditions})))
     for condition in conditions:
-        labels, _ = made.generation.search(Query(vectors[:1], 3, wanted=parse_filter(condition)))
+        labels, _ = made.generation.search(Query(vectors[:1], 3, item_filter=parse_filter(condition)))
         assert labels[0, 0] == 1
-    labels, _ = made.generation.search(Query(vectors[:1], 3, wanted=parse_filter({"and": conditions})))
+    labels, _ = made.generation.search(Query(vectors[:1], 3, item_filter=parse_filter({"and": conditions})))
     assert labels[0, 0] == 1  # their masks are known by now
 
 
@@ -268,7 +268,7 @@ def test_a_filter_over_ten_values_per_row_is_allowed_with_a_work_limit_of_zero(m
     made, vectors = make(), normal(1000)
     made.put(names(1000), vectors, [{"x": list(range(10))}] * 1000)
     made.generation.filters.steps = 0
-    labels, _ = made.generation.search(Query(vectors[:1], 3, wanted=parse_filter({"x": {"gte": 0}})))
+    labels, _ = made.generation.search(Query(vectors[:1], 3, item_filter=parse_filter({"x": {"gte": 0}})))
     assert labels[0, 0] == 1
 
 
@@ -276,5 +276,5 @@ def test_a_condition_on_a_field_whose_name_takes_megabytes_is_not_kept(make):
     made, vectors = make(), normal(20)
     made.put(names(20), vectors, [{"x": 1}] * 20)
     for field in ("x", "y" * 1_000_000):
-        made.generation.search(Query(vectors[:1], 3, wanted=parse_filter({field: 1})))
+        made.generation.search(Query(vectors[:1], 3, item_filter=parse_filter({field: 1})))
     assert [condition.field for condition in made.generation.filters.cached] == ["x"]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from lathe.service.errors import BadValueError, TooLargeError, UnavailableError, convert_error
-from lathe.service.index.embedded.filter_work import FILTER_STEPS, FilterWork
+from lathe.service.index.embedded.filter_masks import FILTER_STEPS, FilterWork, find_matching
 from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.indexes import acquire_index
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.embedded.schema import MAX_PARAMETERS, SCHEMA_VERSION
+from lathe.service.index.embedded.record_file import MAX_PARAMETERS, SCHEMA_VERSION
 from lathe.service.index.filters import parse_filter
 from lathe.service.index.query import Query
 from lathe.service.index.spec import IndexSpec
@@ -48,7 +48,7 @@ def put(record, ids, metadata=None, seed=0, spec=SPEC, rows=None):
 
 def matching(record, condition, steps=FILTER_STEPS):
     """Return the labels that satisfy a condition, with a limit on the work."""
-    return record.find_matching(condition, 0, 10**6, FilterWork(steps))
+    return find_matching(record, condition, 0, 10**6, FilterWork(steps))
 
 
 def tables(record):

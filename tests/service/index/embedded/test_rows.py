@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lathe.service.index.embedded.row_file import MIN_ROWS, RowFile
-from lathe.service.index.embedded.rows import Rows
+from lathe.service.index.embedded.rows import MIN_ROWS, GenerationRows, RowFile
 
 WIDTH, DIMENSIONS = 12, 8
 FLOATS = SimpleNamespace(file_name="reduced.f32", dtype="float32", width=DIMENSIONS)
@@ -14,7 +13,7 @@ FLOATS = SimpleNamespace(file_name="reduced.f32", dtype="float32", width=DIMENSI
 
 @pytest.fixture
 def rows(tmp_path):
-    rows = Rows(tmp_path, WIDTH, FLOATS)
+    rows = GenerationRows(tmp_path, WIDTH, FLOATS)
     yield rows
     rows.close()
 
@@ -57,7 +56,7 @@ def test_take_view_shows_all_appended_rows_however_the_files_grow(rows, sizes):
 
 
 def test_a_view_is_unchanged_by_later_appends_and_by_closing(tmp_path):
-    rows = Rows(tmp_path, WIDTH, FLOATS)
+    rows = GenerationRows(tmp_path, WIDTH, FLOATS)
     first = batch(100)
     rows.append(*first)
     view = rows.take_view()
@@ -95,11 +94,11 @@ def test_rows_appended_after_mark_dead_are_alive(rows):
 
 def test_reopened_files_have_the_appended_rows(tmp_path):
     given = batch(2000)
-    rows = Rows(tmp_path, WIDTH, FLOATS)
+    rows = GenerationRows(tmp_path, WIDTH, FLOATS)
     rows.append(*given)
     rows.sync()
     rows.close()
-    again = Rows(tmp_path, WIDTH, FLOATS)
+    again = GenerationRows(tmp_path, WIDTH, FLOATS)
     assert again.count == 0
     again.count = 2000
     assert_holds(again.take_view(), given)
@@ -110,11 +109,11 @@ def test_reopened_files_have_the_appended_rows(tmp_path):
 
 @pytest.mark.parametrize("missing", ["labels.i64", "originals.f16", "reduced.f32"])
 def test_rows_can_be_appended_to_files_of_unequal_length(tmp_path, missing):
-    rows = Rows(tmp_path, WIDTH, FLOATS)
+    rows = GenerationRows(tmp_path, WIDTH, FLOATS)
     rows.append(*batch(5000))
     rows.close()
     (tmp_path / missing).unlink()
-    again = Rows(tmp_path, WIDTH, FLOATS)
+    again = GenerationRows(tmp_path, WIDTH, FLOATS)
     for seed in range(3):
         again.append(*batch(900, first=1 + 2700 * seed, seed=seed))
     assert_holds(again.take_view(), joined(*(batch(900, first=1 + 2700 * seed, seed=seed) for seed in range(3))))

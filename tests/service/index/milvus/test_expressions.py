@@ -84,7 +84,7 @@ def index(indexes, metadata):
 
 def find_ids(index, given):
     """Return the ids of the items that a search with a filter finds."""
-    hits = index.search(Query(np.ones((1, 4), np.float32), ITEMS, wanted=parse_filter(given)))[0]
+    hits = index.search(Query(np.ones((1, 4), np.float32), ITEMS, item_filter=parse_filter(given)))[0]
     return sorted(hit["id"] for hit in hits)
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.errors import ExportError
-from lathe.training.export.faiss_codes import CodeIndex, build_code_index, linear_transform
 from lathe.training.export.folder import (
     Exported,
     open_staging_folder,
@@ -30,6 +29,7 @@ from lathe.training.export.folder import (
     write_description,
 )
 from lathe.training.export.numpy_codec import write_codec
+from lathe.training.faiss_codes import CodeIndex, build_code_index, linear_transform
 from lathe.transforms.base import Map
 from lathe.transforms.chain import Chain
 from lathe.transforms.codes import TransformCoding

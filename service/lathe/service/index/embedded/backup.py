@@ -1,8 +1,11 @@
-"""Backups of an index: a copy of the record alone, because everything else is built from it.
+"""Backups of an index: copies of the record alone, because everything else is built from it.
 
 <backup>/
 ├── record.db     the record at one moment, compacted
 └── backup.json   {schema, index, count, sequence, spec, made_at, sha256}
+
+A backup may come from somebody else. When it is restored, all rows are read, and what no index can have written is
+refused by name, because it would fail every later request.
 """
 
 import hashlib
@@ -10,15 +13,22 @@ import json
 import os
 import secrets
 import shutil
+import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lathe.service.chains.names import is_name, require_name
-from lathe.service.errors import ConflictError, UnavailableError, UnknownNameError
+from lathe.service.errors import BadValueError, ConflictError, UnavailableError, UnknownNameError
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.embedded.restored_record import require_sound_record
+from lathe.service.index.fields import list_entries
+from lathe.service.index.items import METADATA_BYTES, parse_metadata, require_ids
+from lathe.service.index.reducer import Reducer
+from lathe.service.index.spec import IndexSpec
 from lathe.transforms.beneath import open_beneath, read_beneath
 from lathe.transforms.files import create_file, make_folder, make_root, sync_folder, write_synced
 from lathe.transforms.json_files import parse_json_object
@@ -36,10 +46,8 @@ COPIED_BYTES = 1 << 20
 def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
     """Copy the record of an index at this moment into a new folder, while its owner may go on writing.
 
-    The folder also gets a manifest, `backup.json`: schema, index, count, write number, settings, time and SHA-256.
-
     Returns:
-        The manifest of the backup.
+        The manifest of the backup, which is written to the folder, too.
 
     Raises:
         UnknownNameError: if the index does not exist.
@@ -49,6 +57,7 @@ def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
     require_index(folder)
     if to.exists():
         raise ConflictError(f"{to} exists; a backup is never overwritten")
+
     to = to.absolute()
     make_root(to.parent)
     staging = to.with_name(f".{to.name}.{secrets.token_hex(6)}")
@@ -61,9 +70,11 @@ def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
             source.writer.execute("VACUUM INTO ?", (str(copy),))  # one read transaction: consistent
         finally:
             source.close()
+
         with copy.open("r+b") as file:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
+
         copied = IndexRecord(copy, read_only=True)
         manifest = {
             "schema": SCHEMA_VERSION,
@@ -94,7 +105,7 @@ def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str
         name: name of the new index; None for the original name.
 
     Returns:
-        The manifest of the backup, with the new name and the number of items found.
+        The manifest of the backup, with the new name and the number of items in the record.
 
     Raises:
         BadValueError: if no index can have that name.
@@ -107,6 +118,7 @@ def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str
     require_name(name, "an index")
     if (root / name).exists():
         raise ConflictError(f"an index {name} exists: restore under another name, or delete it first")
+
     staging = root / f".{name}.{secrets.token_hex(6)}"
     try:
         make_root(root)
@@ -117,9 +129,11 @@ def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str
         with copy.open("r+b") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != manifest["sha256"]:
                 raise UnavailableError(f"the record of {source} was altered: its SHA-256 does not match")
+
         with closing(IndexRecord(copy)) as record:
             require_sound_record(record)
             count = record.count_items()["count"]
+
         with copy.open("r+b") as file:
             os.fsync(file.fileno())
         staging.rename(root / name)
@@ -142,6 +156,7 @@ def _read_backup_manifest(source: Path) -> dict[str, Any]:
         raise UnavailableError(f"there is no backup at {source}: {MANIFEST} is missing") from None
     except (OSError, ValueError) as error:
         raise UnavailableError(f"the manifest of {source} cannot be read: {error}") from error
+
     for field, kind in (("schema", int), ("index", str), ("sha256", str)):
         if type(manifest.get(field)) is not kind:
             raise UnavailableError(f"the manifest of {source} cannot be read: {field} must be of type {kind.__name__}")
@@ -153,3 +168,116 @@ def _read_backup_manifest(source: Path) -> dict[str, Any]:
             f"{source} is of schema {schema}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe"
         )
     return manifest
+
+
+CHECKED_ROWS = 4096
+"""Number of rows that are read at once."""
+
+ODD_FIELDS = """SELECT 1 FROM fields WHERE typeof(name) != 'text'
+ OR NOT (typeof(value) IN ('text', 'integer', 'real') OR value IN (x'', x'00', x'01', x'02')) LIMIT 1"""
+"""SQL that finds an entry for filters that no metadata can have."""
+
+ODD_TOMBSTONES = "SELECT 1 FROM tombstones WHERE label NOT BETWEEN 1 AND ? OR sequence NOT BETWEEN 1 AND ? LIMIT 1"
+"""SQL that finds a tombstone of a label that was never given, or of a write that never was."""
+
+BURIED_ITEMS = "SELECT 1 FROM tombstones JOIN items USING (label) LIMIT 1"
+"""SQL that finds a tombstone of an item that exists."""
+
+
+def require_sound_record(record: IndexRecord) -> None:
+    """Raise an error with the first problem unless a record holds what an index can serve.
+
+    The tables were compared when the record was opened. Checked here are the file, by SQLite, the settings and the
+    chain, counters, tombstones, entries for filters, and each item's id, metadata and vector.
+
+    Raises:
+        UnavailableError: if the record is damaged.
+        ArtifactError: if its chain is.
+    """
+    try:
+        problem = str(record.writer.execute("PRAGMA integrity_check(1)").fetchone()[0])
+        if problem == "ok":
+            problem = _find_problem(record) or "ok"
+    except sqlite3.Error as error:  # text that is not UTF-8, for instance
+        problem = str(error)
+    if problem != "ok":
+        raise UnavailableError(f"the record is damaged: {problem}", code="corrupt_index")
+
+
+def _find_problem(record: IndexRecord) -> str | None:
+    """Return what is wrong with the content of a record, or None if an index can serve all of it."""
+    spec, (sequence, last_label) = record.spec, record.read_counters()
+    vector_bytes = _measure_vectors(record, spec)
+    with record.reading() as db:
+        counts = {
+            name: db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+            for name in ("items", f"vectors_{spec.vectors}", "chains")
+        }
+        if counts["items"] != counts[f"vectors_{spec.vectors}"]:
+            return f"it has {counts['items']} items and {counts[f'vectors_{spec.vectors}']} vectors"
+        if counts["chains"] > 1:
+            return f"it has {counts['chains']} chains; an index has at most one"
+
+        for query, values, what in (
+            (ODD_FIELDS, (), "an entry for filters that no metadata has"),
+            (ODD_TOMBSTONES, (last_label, sequence), "a tombstone of no label or write"),
+            (BURIED_ITEMS, (), "a tombstone of an item that exists"),
+        ):
+            if db.execute(query, values).fetchone() is not None:
+                return f"it has {what}"
+
+        for label, item, metadata, vector in _read_items(db, spec):
+            if problem := _find_item_problem(item, metadata) or _find_vector_problem(vector, spec, vector_bytes):
+                return f"the item {item!r:.80} {problem}"
+            if not 1 <= label <= last_label:
+                return f"the item {item!r:.80} has the label {label}; the last one given is {last_label}"
+    return None
+
+
+def _measure_vectors(record: IndexRecord, spec: IndexSpec) -> int:
+    """Load the chain, and return the number of bytes of each stored vector or code.
+
+    Raises:
+        UnavailableError: if the chain is missing, or there are neither originals nor codes.
+        ArtifactError: if the chain cannot be served.
+    """
+    reducer = Reducer(spec, record.read_artifact(spec.chain))
+    if spec.has_originals:
+        return spec.width * np.dtype(spec.stored_dtype).itemsize
+    if reducer.quantizer is None:
+        raise UnavailableError("its chain has no codes, and it stores no originals either", code="corrupt_index")
+    return reducer.measure_bytes(spec.dimensions)
+
+
+def _read_items(db: sqlite3.Connection, spec: IndexSpec) -> Iterator[tuple[int, object, object, object]]:
+    """Yield label, id, metadata and vector of all items, with None for a missing vector."""
+    cursor = db.execute(
+        f"SELECT label, id, metadata, vector FROM items LEFT JOIN vectors_{spec.vectors} USING (label) ORDER BY label"
+    )
+    while rows := cursor.fetchmany(CHECKED_ROWS):
+        yield from rows
+
+
+def _find_item_problem(item: object, metadata: object) -> str | None:
+    try:
+        if not isinstance(item, str):
+            return "has an id that is no text"
+        require_ids([item])
+        if metadata is None:
+            return None
+        if not isinstance(metadata, bytes) or len(metadata) > METADATA_BYTES:
+            return "has metadata that are no bytes, or too many"
+        list_entries(parse_metadata(item, metadata))
+    except BadValueError as error:
+        return f"cannot be one of ours: {error.message}"
+    except UnavailableError:
+        return "has metadata that are no JSON object"
+    return None
+
+
+def _find_vector_problem(vector: object, spec: IndexSpec, vector_bytes: int) -> str | None:
+    if not isinstance(vector, bytes) or len(vector) != vector_bytes:
+        return f"has no vector of {vector_bytes} bytes"
+    if spec.has_originals and not np.isfinite(np.frombuffer(vector, spec.stored_dtype)).all():
+        return "has a vector with NaN or inf"
+    return None

@@ -1,4 +1,7 @@
-"""Exact search in blocks of rows, used while there is no graph and for selective filters; and rescoring."""
+"""Exact comparison of queries with rows: search of all rows in blocks, and rescoring of candidates.
+
+Exact search is used while there is no graph, for rows that the graph lacks, and for filters that few rows satisfy.
+"""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -17,7 +20,7 @@ SearchResult = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Row numbers `(q, k)` and their scores, best first; padded with row −1 and score −inf."""
 
 
-class Originals(Protocol):
+class OriginalVectors(Protocol):
     """Original vectors of all rows: an array, or a file of rows."""
 
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.float16]:
@@ -37,45 +40,51 @@ def search_exactly(
     score: Scorer,
     block_entries: int = BLOCK_ENTRIES,
 ) -> SearchResult:
-    """Return the k best of the given rows for each query, with scores, by comparing the queries with every row.
+    """Return the k best rows for each query, with scores, by comparing the queries with every row.
 
     Args:
-        queries: `(q, d)`.
+        queries: reduced queries `(q, d)`.
         vectors: all rows `(n, width)`, floats or codes.
         rows: rows to compare with, as ascending numbers or a slice.
         allowed: mask `(n,)` of the rows that may be returned; None for all.
         k: number of rows per query.
-        score: compares queries with rows.
+        score: function that compares queries with rows.
         block_entries: maximum number of scores held in memory at once.
     """
     compared = np.arange(len(vectors))[rows] if isinstance(rows, slice) else rows
-    q = torch.from_numpy(np.require(queries, requirements=["C", "W"]))
+    query_tensor = torch.from_numpy(np.require(queries, requirements=["C", "W"]))
     best = empty_results(len(queries), k)
     step = max(k, block_entries // max(len(queries), 1), 1)
+
     for start in range(0, len(compared), step):
-        part = compared[start : start + step]
-        block = vectors[part[0] : part[-1] + 1] if isinstance(rows, slice) else vectors[part]
-        scores = score(q, block)
+        numbers = compared[start : start + step]
+        # Basic slicing does not copy the block, indexing by an array does.
+        block = vectors[numbers[0] : numbers[-1] + 1] if isinstance(rows, slice) else vectors[numbers]
+        scores = score(query_tensor, block)
         if allowed is not None:
-            scores.masked_fill_(torch.from_numpy(~allowed[part]), -torch.inf)
-        values, positions = scores.topk(min(k, len(part)), dim=1)
-        numbers = part[positions.numpy()]
-        numbers[np.isneginf(values.numpy())] = -1
-        best = merge_results(best, (numbers, values.numpy()), k)
+            scores.masked_fill_(torch.from_numpy(~allowed[numbers]), -torch.inf)
+
+        values, positions = scores.topk(min(k, len(numbers)), dim=1)
+        block_rows = numbers[positions.numpy()]
+        block_rows[np.isneginf(values.numpy())] = -1
+        best = merge_results(best, (block_rows, values.numpy()), k)
     return best
 
 
-def merge_results(one: SearchResult, other: SearchResult, k: int) -> SearchResult:
+def merge_results(first: SearchResult, second: SearchResult, k: int) -> SearchResult:
     """Return the k best rows of two search results, query by query."""
-    rows = np.concatenate([one[0], other[0]], axis=1)
-    scores = np.concatenate([one[1], other[1]], axis=1)
+    rows = np.concatenate([first[0], second[0]], axis=1)
+    scores = np.concatenate([first[1], second[1]], axis=1)
     return rank_rows(rows, scores, k)
 
 
 def rank_rows(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int) -> SearchResult:
-    """Return the k best of each query's rows `(q, c)` by their scores, best first; the earlier of equal ones."""
+    """Return the k best of each query's rows `(q, c)` by their scores, best first.
+
+    Rows with equal scores stay in their order.
+    """
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    if len(rows) == 1:
+    if len(rows) == 1:  # the usual case of one query needs no array of query numbers
         return rows[:, order[0]], scores[:, order[0]]
     queries = np.arange(len(rows))[:, None]
     return rows[queries, order], scores[queries, order]
@@ -87,7 +96,7 @@ def empty_results(queries: int, k: int) -> SearchResult:
 
 
 def rescore(
-    queries: NDArray[np.float32], originals: Originals, candidates: NDArray[np.int64], k: int, metric: Metric
+    queries: NDArray[np.float32], originals: OriginalVectors, candidates: NDArray[np.int64], k: int, metric: Metric
 ) -> SearchResult:
     """Rank the candidates of each query by the original vectors, and return the k best with their scores.
 
@@ -100,14 +109,15 @@ def rescore(
     """
     # One pass in the order of the file: a page is read once, whichever queries share it.
     candidates = np.sort(candidates, axis=1)
-    wanted, places = np.maximum(candidates[:1], 0)[0], [slice(None)]
+    rows, positions = np.maximum(candidates[:1], 0)[0], [slice(None)]
     if len(candidates) > 1:
-        wanted, inverse = np.unique(np.maximum(candidates, 0), return_inverse=True)
-        places = list(inverse.reshape(candidates.shape))
-    vectors = torch.from_numpy(originals[wanted]).float().numpy()  # several times as fast as NumPy's conversion
+        rows, inverse = np.unique(np.maximum(candidates, 0), return_inverse=True)
+        positions = list(inverse.reshape(candidates.shape))  # of each query's candidates in `rows`
+    vectors = torch.from_numpy(originals[rows]).float().numpy()  # several times as fast as NumPy's conversion
+
     scores = np.empty(candidates.shape, np.float32)
-    for query, place, row in zip(queries, places, scores, strict=True):
-        found = vectors[place]
-        row[:] = -np.linalg.norm(found - query, axis=1) if metric == "l2" else found @ query
+    for query, position, query_scores in zip(queries, positions, scores, strict=True):
+        compared = vectors[position]
+        query_scores[:] = -np.linalg.norm(compared - query, axis=1) if metric == "l2" else compared @ query
     scores[candidates < 0] = -np.inf
     return rank_rows(candidates, scores, k)

@@ -1,14 +1,69 @@
-"""Masks of the rows that satisfy a filter, cached by condition."""
+"""Masks of the rows that satisfy a filter, cached by condition, with a limit on the work that a filter may cause."""
 
+import sqlite3
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
-from lathe.service.index.embedded.filter_work import FILTER_STEPS, STEPS_PER_ROW, FilterWork
+from lathe.service.errors import TooLargeError
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.embedded.rows import RowsView
+from lathe.service.index.embedded.record_file import STEPS_BETWEEN, placeholders
+from lathe.service.index.embedded.rows import Labels, RowsView
+from lathe.service.index.fields import Value
 from lathe.service.index.filters import Condition, Filter, Mask, evaluate_filter
+
+SIDES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+"""SQL operator of each range test."""
+FILTER_STEPS = 200_000_000
+"""Number of steps that any filter may take, about 5 s on one core."""
+STEPS_PER_ROW = 200
+"""Number of steps that a filter may take per row of a large index.
+
+A value that a condition meets takes 8 to 12 steps of SQLite's virtual machine, and a million values 0.3 s. So a filter
+may look at some 18 values of each row, or at 18 million values of an index however few rows it has: 5 s on one core.
+"""
+
+
+class FilterWork:
+    """Counter of the SQLite steps that the conditions of one search take, with a limit.
+
+    Steps and not seconds: the same search is refused every time or never, however busy the server is. It asks for more
+    than a request may, so the answer is 413 as for too many results, and trying again does not help.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.allowed = self.left = steps
+
+    @contextmanager
+    def count_steps(self, db: sqlite3.Connection) -> Iterator[None]:
+        """Count the steps of the statements in the block, and stop the one that passes the limit.
+
+        Raises:
+            TooLargeError: if the limit is passed.
+        """
+        db.set_progress_handler(self.count_interval, STEPS_BETWEEN)
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_INTERRUPT":
+                raise
+            raise TooLargeError(
+                "the filter is too expensive: its conditions meet too many values in the metadata of this index "
+                f"(more than {self.allowed:,} steps of SQLite); use fewer conditions, or narrower ones",
+                param="filter",
+                code="filter_too_expensive",
+            ) from None
+        finally:
+            db.set_progress_handler(None, 0)  # the connection goes on to other readers
+
+    def count_interval(self) -> int:
+        """Count the steps since the last call, and return 1 to interrupt SQLite once the limit is passed, else 0."""
+        self.left -= STEPS_BETWEEN
+        return int(self.left < 0)
+
 
 MASKS_KEPT = 32
 """Number of filter conditions whose masks are cached."""
@@ -17,7 +72,7 @@ MAX_FIELD_CHARACTERS = 1_000
 
 
 class FilterMasks:
-    """Masks of the rows of one generation, at most 32 of them in memory.
+    """Masks of the rows of one generation by condition, at most 32 of them in memory.
 
     Attributes:
         steps: number of SQLite steps that any filter may take; large indexes allow more.
@@ -29,14 +84,14 @@ class FilterMasks:
         self.cached: OrderedDict[Condition, Mask] = OrderedDict()
         self.guard = threading.Lock()
 
-    def find_matching(self, wanted: Filter, view: RowsView) -> Mask:
+    def find_matching(self, parsed: Filter, view: RowsView) -> Mask:
         """Return the mask `(n,)` of the rows that satisfy a filter, dead ones included.
 
         Raises:
             TooLargeError: if the filter takes too much work.
         """
         work = FilterWork(max(self.steps, STEPS_PER_ROW * view.count))
-        return evaluate_filter(wanted, lambda condition: self._get_mask(condition, view, work), view.count)
+        return evaluate_filter(parsed, lambda condition: self._get_mask(condition, view, work), view.count)
 
     def _get_mask(self, condition: Condition, view: RowsView, work: FilterWork) -> Mask:
         """Return the mask `(n,)` of the rows whose fields satisfy a condition, from a cache extended by new rows.
@@ -44,24 +99,57 @@ class FilterMasks:
         The fields of a label never change, so only rows added since the last call are looked up.
         """
         with self.guard:
-            old = self.cached.get(condition, np.zeros(0, np.bool_))
-        known = len(old)
+            mask = self.cached.get(condition, np.zeros(0, np.bool_))
+        known = len(mask)
         if known < view.count:
             after = int(view.labels[known - 1]) if known else 0
-            matching = self.record.find_matching(condition, after, int(view.labels[-1]), work)
-            old = np.concatenate([old, np.zeros(view.count - known, np.bool_)])
-            old[view.find_rows(matching)] = True
+            matching = find_matching(self.record, condition, after, int(view.labels[-1]), work)
+            mask = np.concatenate([mask, np.zeros(view.count - known, np.bool_)])
+            mask[view.find_rows(matching)] = True
         if len(condition.field) > MAX_FIELD_CHARACTERS:
-            return old[: view.count]
+            return mask[: view.count]
+
         with self.guard:
-            self.cached[condition] = old
+            self.cached[condition] = mask
             self.cached.move_to_end(condition)  # the last in the dictionary was used last
             while len(self.cached) > MASKS_KEPT:
                 self.cached.popitem(last=False)
-        return old[: view.count]
+        return mask[: view.count]
 
     @property
     def bytes(self) -> int:
         """Memory of the cached masks in bytes."""
         with self.guard:
             return sum(mask.nbytes for mask in self.cached.values())
+
+
+def find_matching(record: IndexRecord, condition: Condition, after: int, upto: int, work: FilterWork) -> Labels:
+    """Return the labels in (after, upto] whose fields satisfy a condition.
+
+    SQLite returns the labels as one text: rows that become Python objects take three times as long, 0.1 kB each,
+    and the interpreter's lock, which every other request waits for.
+
+    Raises:
+        TooLargeError: if the filter that the condition belongs to has used up its work.
+    """
+    clause, values = _build_where(condition)
+    query = f"SELECT group_concat(label) FROM fields WHERE {clause} AND label > ? AND label <= ?"
+    with record.reading() as db, work.count_steps(db):
+        labels: str | None = db.execute(query, (*values, after, upto)).fetchone()[0]
+    return np.fromstring(labels or "", np.int64, sep=",")
+
+
+def _build_where(condition: Condition) -> tuple[str, tuple[Value, ...]]:
+    """Translate a condition into an SQL clause on the table `fields`, and its parameters.
+
+    A range compares a text with texts only, and a number with numbers only.
+    """
+    if condition.test == "exists":
+        return "name = ?", (condition.field,)
+    if condition.test == "in":
+        return f"name = ? AND value IN ({placeholders(condition.values)})", (condition.field, *condition.values)
+    kinds = "'text'" if isinstance(condition.values[0], str) else "'integer', 'real'"
+    return f"name = ? AND value {SIDES[condition.test]} ? AND typeof(value) IN ({kinds})", (
+        condition.field,
+        *condition.values,
+    )

@@ -1,6 +1,7 @@
-"""Generation of an index: rows, graph and chain that belong together. A search uses one generation throughout.
+"""Generation of an index: rows, graph and chain that belong together.
 
-Reindexing builds the next generation beside the serving one; see `lathe.service.jobs.kinds.reindex` and `cutover`.
+A search uses one generation throughout. Reindexing builds the next one beside it; see
+`lathe.service.jobs.kinds.reindex` and `maintenance`.
 """
 
 import math
@@ -14,9 +15,9 @@ from numpy.typing import NDArray
 from lathe.service.errors import UnavailableError
 from lathe.service.index.embedded.exact import SearchResult, empty_results, merge_results, rescore, search_exactly
 from lathe.service.index.embedded.filter_masks import FilterMasks
-from lathe.service.index.embedded.graphs.choice import create_graph, find_graph_problem
+from lathe.service.index.embedded.graphs import create_graph, find_graph_problem
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.embedded.rows import Labels, Rows, RowsView
+from lathe.service.index.embedded.rows import GenerationRows, Labels, RowsView
 from lathe.service.index.embedded.vector_formats import choose_format
 from lathe.service.index.filters import Filter, Mask
 from lathe.service.index.query import DEFAULT_EF, Query
@@ -50,14 +51,16 @@ class NewVectors:
 
 
 class Generation:
-    """Rows, graph and chain of one generation of an index; empty until a snapshot is restored or rows are replayed.
+    """Rows, graph and chain of one generation of an index.
+
+    A generation has no rows until a snapshot is restored or rows are replayed.
 
     Args:
         record: SQLite file of the index, from which rows and filter fields are read.
         exact_rows: number of candidate rows up to which search is exact; None for what is as fast as the graph.
 
     Attributes:
-        vectors: format of the compact vectors in the rows.
+        vector_format: format of the compact vectors in the rows.
         exact_rows: number of candidate rows up to which search is exact; above, the graph is used.
         notes: messages about what had to be rebuilt when the generation was opened.
     """
@@ -77,10 +80,10 @@ class Generation:
         self.record = record
         self.reducer = reducer
         self.threads = threads
-        self.vectors = choose_format(spec, reducer)
-        self.exact_rows = self.vectors.exact_rows if exact_rows is None else exact_rows
-        self.rows = Rows(folder, spec.width if spec.has_originals else None, self.vectors)
-        self.graph = create_graph(spec, self.vectors, threads)
+        self.vector_format = choose_format(spec, reducer)
+        self.exact_rows = self.vector_format.exact_rows if exact_rows is None else exact_rows
+        self.rows = GenerationRows(folder, spec.width if spec.has_originals else None, self.vector_format)
+        self.graph = create_graph(spec, self.vector_format, threads)
         self.filters = FilterMasks(record)
         self.notes: list[str] = []
 
@@ -89,9 +92,13 @@ class Generation:
         """Number of rows in the graph."""
         return self.graph.covered if self.graph else 0
 
+    def take_labels(self) -> Labels:
+        """Return the labels of all current rows, ascending."""
+        return self.rows.take_view().labels
+
     @property
     def last_label(self) -> int:
-        """Label of the last row; 0 if there is none."""
+        """Label of the last row, or 0 if there is none."""
         return int(self.rows.labels.array[self.rows.count - 1, 0]) if self.rows.count else 0
 
     def convert(self, originals: Vectors) -> NewVectors:
@@ -100,55 +107,62 @@ class Generation:
         Raises:
             BadValueError: if they cannot be stored.
         """
-        compact = self.vectors.encode(originals)
+        compact = self.vector_format.encode(originals)
         if not self.spec.has_originals:
             return NewVectors(compact, None, compact)
         return NewVectors(originals, self.reducer.convert_to_half(originals), compact)
 
     def append(self, labels: Labels, recorded: NDArray[Any]) -> None:
-        """Add rows for items of the record: their labels, and what it stores of them, see `read_rows_after`.
+        """Append the rows of items that the record holds.
+
+        Args:
+            labels: labels of the items `(n,)`, above those of all rows.
+            recorded: original vectors `(n, d)`, or without originals codes `(n, b)`.
 
         Raises:
-            UnavailableError: if it stores codes of another size than the chain's.
+            UnavailableError: if the codes are of another size than the chain's.
         """
         if self.spec.has_originals:
             new = self.convert(recorded)
             self.rows.append(labels, new.halves, new.compact)
             return
-        if recorded.shape[1] != self.vectors.width:
+
+        width = self.vector_format.width
+        if recorded.shape[1] != width:
             raise UnavailableError(
-                f"the record holds codes of {recorded.shape[1]} bytes, and its chain has codes of {self.vectors.width}",
+                f"the record holds codes of {recorded.shape[1]} bytes, and its chain has codes of {width}",
                 code="corrupt_index",
             )
         self.rows.append(labels, None, recorded)
 
     def replay(self) -> None:
-        """Read the items that follow the last row from the SQLite record, in label order, and append their rows.
-
-        Then mark the rows of all deleted or replaced items as dead.
-        """
+        """Append the rows of all items that the record has after the last row, then mark deleted items as dead."""
         while True:
             labels, recorded = self.record.read_rows_after(self.last_label, REPLAY_ROWS, self.spec)
             if not len(labels):
                 break
             self.append(labels, recorded)
+        self.mark_deleted()
+
+    def mark_deleted(self) -> None:
+        """Mark the rows of items that were deleted or replaced in the record as dead."""
         self.rows.mark_dead(self.record.read_tombstones())
 
     def extend_graph(self, max_rows: int, threads: int) -> int:
-        """Add up to `max_rows` rows to the graph; return how many rows it still lacks. Without a graph, return 0."""
+        """Add up to `max_rows` rows to the graph, and return how many rows it still lacks, or 0 without a graph."""
         if self.graph is None:
             return 0
-        view = self.rows.take_view()
-        upto = min(view.count, self.graph.covered + max_rows)
-        if upto > self.graph.covered:
-            lacking = view.count - self.graph.covered
-            self.graph.extend(view.compact[self.graph.covered : upto], threads, lacking)
+        view, covered = self.rows.take_view(), self.graph.covered
+        upto = min(view.count, covered + max_rows)
+        if upto > covered:
+            self.graph.extend(view.compact[covered:upto], threads, lacking=view.count - covered)
         return view.count - self.graph.covered
 
     def search(self, query: Query) -> tuple[Labels, NDArray[np.float32]]:
         """Return labels and scores of the k nearest items to each vector of the query, best first.
 
-        Items are ranked by compact vectors; if the query asks for rescoring, the candidates are by the originals.
+        Items are ranked by their compact vectors. If the query asks for rescoring, the best of these are ranked again
+        by the original vectors.
 
         Returns:
             Labels `(q, k)`, −1 where there are fewer items, and scores `(q, k)`: similarities, the highest first; for
@@ -161,34 +175,36 @@ class Generation:
         if query.rescoring is not None:
             require_originals(self.spec, "rescoring", "rescore")
         view = self.rows.take_view()
-        allowed = self._compute_allowed(view, query.wanted)
+        allowed = self._compute_allowed(view, query.item_filter)
         vectors, k = query.vectors, query.k
+
         labels = np.full((len(vectors), k), -1, np.int64)
         scores = np.full((len(vectors), k), -np.inf, np.float32)
         candidates = math.ceil(k * (query.rescoring or 1))
-        for part in query.slice_batches(candidates, self.spec.width):
-            directions = normalize_rows(vectors[part]) if self.spec.metric == "cosine" else vectors[part]
+        for batch in query.slice_batches(candidates, self.spec.width):
+            directions = normalize_rows(vectors[batch]) if self.spec.metric == "cosine" else vectors[batch]
             mapped = query.reduced or self.reducer.only_normalizes
-            reduced = directions if mapped else self.reducer.reduce_queries(vectors[part])
-            found = self.find_candidates(reduced, view, allowed, candidates, query.ef or DEFAULT_EF)
+            reduced = directions if mapped else self.reducer.reduce_queries(vectors[batch])
+            result = self.find_candidates(reduced, view, allowed, candidates, query.ef or DEFAULT_EF)
             if query.rescoring is not None:
+                originals = directions
+                if self.reducer.leading is not None:
+                    originals = self.reducer.map_for_rescoring(vectors[batch])
                 assert self.rows.originals is not None
-                asked = (
-                    self.reducer.map_for_rescoring(vectors[part]) if self.reducer.leading is not None else directions
-                )
-                found = rescore(asked, self.rows.originals, found[0], k, self.spec.metric)
-            rows, scores[part, : found[1].shape[1]] = found
+                result = rescore(originals, self.rows.originals, result[0], k, self.spec.metric)
+
+            rows, scores[batch, : result[1].shape[1]] = result  # fewer columns than k if there are fewer rows
             if view.count:
-                labels[part, : rows.shape[1]] = np.where(rows < 0, -1, view.labels[rows])
+                labels[batch, : rows.shape[1]] = np.where(rows < 0, -1, view.labels[rows])
         return labels, -scores if self.spec.metric == "l2" else scores
 
     def find_candidates(
         self, queries: Vectors, view: RowsView, allowed: Mask | None, count: int, ef: int
     ) -> SearchResult:
-        """Return the best rows by compact vectors, with scores: from the graph, and exactly from rows not in it yet.
+        """Return the best rows by compact vectors, with their scores.
 
-        All allowed rows are scanned exactly if there are at most `exact_rows`, and for each query for which the graph
-        finds too few rows.
+        They come from the graph, and by exact search from the rows that are not in it yet. All allowed rows are
+        searched exactly if there are at most `exact_rows`, and for each query for which the graph finds too few.
 
         Args:
             queries: reduced queries `(q, k)`.
@@ -197,17 +213,17 @@ class Generation:
             count: number of candidates per query.
             ef: size of the graph's candidate list.
         """
-        score = self.vectors.score
-        there = view.count if allowed is None else int(allowed.sum())
-        count = min(count, there)
+        score = self.vector_format.score
+        candidate_rows = view.count if allowed is None else int(allowed.sum())
+        count = min(count, candidate_rows)
         if not count:
             return empty_results(len(queries), 0)
-        if there <= self.exact_rows:
-            rows = np.arange(view.count) if allowed is None else np.flatnonzero(allowed)
-            among = slice(0, view.count) if allowed is None else rows
+        if candidate_rows <= self.exact_rows:
+            among = slice(0, view.count) if allowed is None else np.flatnonzero(allowed)
             return search_exactly(queries, view.compact, among, None, count, score)
+
         rows, scores, covered = self._search_graph(queries, view, allowed, count, ef)
-        short = (rows < 0).any(axis=1) & (covered > 0)
+        short = (rows < 0).any(axis=1) & (covered > 0)  # queries for which the graph reached too few allowed rows
         if covered < view.count:
             behind = search_exactly(queries, view.compact, slice(covered, view.count), allowed, count, score)
             rows, scores = merge_results((rows, scores), behind, count)
@@ -219,54 +235,55 @@ class Generation:
     def _search_graph(
         self, queries: Vectors, view: RowsView, allowed: Mask | None, count: int, ef: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
-        """Return the best rows in the graph, their scores, and the number of rows in it; only −1 rows and 0 on failure.
+        """Return the best rows in the graph, their scores, and the number of rows in the graph.
 
-        Rows that are not allowed fill the candidate list too, so proportionally more candidates are requested;
-        still, a query may get too few rows, padded with −1. The graph fails if it is missing, if that needs too many
-        candidates, or if it reaches too few rows.
+        Rows that are not allowed fill the candidate list too, so proportionally more candidates are requested. Still, a
+        query may get too few rows, padded with −1. The result has no rows and covers 0 if the graph is missing, if so
+        many candidates take longer than exact search, or if the graph reaches too few rows.
         """
-        none, covered = (*empty_results(len(queries), count), 0), self.covered
+        nothing, covered = (*empty_results(len(queries), count), 0), self.covered
         share = 1.0 if allowed is None or not covered else float(allowed[:covered].mean())
         requested = count if share == 1 else math.ceil(1.2 * count / max(share, 1e-9)) + 16
         if self.graph is None or requested > min(MAX_CANDIDATES, covered):
-            return none
-        answer = self.graph.search(queries, requested, max(math.ceil(ef / share), requested))
-        if answer is None:
-            return none
-        rows, scores, covered = answer
-        barred = rows >= view.count  # added after the view
+            return nothing
+        result = self.graph.search(queries, requested, max(math.ceil(ef / share), requested))
+        if result is None:
+            return nothing
+
+        rows, scores, covered = result
+        barred = rows >= view.count  # added after the view was taken
         if allowed is not None:
             barred |= ~allowed[np.minimum(rows, view.count - 1)]
         if barred.any():
             rows, scores = np.where(barred, -1, rows), np.where(barred, np.float32(-np.inf), scores)
-            rows, scores = merge_results((rows, scores), empty_results(len(rows), 0), count)
+            rows, scores = merge_results((rows, scores), empty_results(len(rows), 0), count)  # barred rows last
         return rows[:, :count], scores[:, :count], min(covered, view.count)
 
-    def _compute_allowed(self, view: RowsView, wanted: Filter | None) -> Mask | None:
-        """Return the mask `(n,)` of the rows that are alive and satisfy the filter; None if all may be returned."""
+    def _compute_allowed(self, view: RowsView, item_filter: Filter | None) -> Mask | None:
+        """Return the mask `(n,)` of the rows that are alive and satisfy the filter, or None if all may be returned."""
         alive = None if not self.rows.dead else view.alive
-        if wanted is None:
+        if item_filter is None:
             return alive
-        return self.filters.find_matching(wanted, view) & view.alive
+        return self.filters.find_matching(item_filter, view) & view.alive
 
     def close(self) -> None:
-        """Close the row files; arrays used by a running search stay valid."""
+        """Close the row files, without the arrays that a running search uses."""
         self.rows.close()
 
 
-def describe_state(generation: "Generation") -> str:
-    """Return `building` while more rows than exact search is fast for are not in the graph yet, else `ready`."""
-    behind = generation.rows.count - generation.covered
-    return "building" if generation.graph is not None and behind > generation.exact_rows else "ready"
+def describe_state(generation: Generation) -> str:
+    """Return `building` while the graph lacks more rows than exact search is fast for, else `ready`."""
+    lacking = generation.rows.count - generation.covered
+    return "building" if generation.graph is not None and lacking > generation.exact_rows else "ready"
 
 
-def measure_bytes(generation: "Generation", record_bytes: int) -> dict[str, int]:
-    """Return the bytes of record, rows and graph: the first two are files, the graph is in memory."""
+def measure_bytes(generation: Generation, record_bytes: int) -> dict[str, int]:
+    """Return the bytes of the record and of the rows, which are files, and of the graph, which is in memory."""
     graph = generation.graph
     return {"record": record_bytes, "rows": generation.rows.bytes, "graph": graph.bytes if graph else 0}
 
 
-def measure_memory(generation: "Generation", payload_bytes: int) -> dict[str, dict[str, int]]:
+def measure_memory(generation: Generation, payload_bytes: int) -> dict[str, dict[str, int]]:
     """Return the memory of an open index in bytes by part, without and with the page cache.
 
     Returns:
@@ -286,11 +303,11 @@ def measure_memory(generation: "Generation", payload_bytes: int) -> dict[str, di
     }
 
 
-def list_hints(generation: "Generation") -> list[str]:
-    """Return advice for the user: to install a graph's engine, and to compact an index with over 30% dead rows."""
+def list_hints(generation: Generation) -> list[str]:
+    """Return advice to install a graph's engine if there is none, and to compact an index with over 30% dead rows."""
     rows = generation.rows
-    found = [problem] if (problem := find_graph_problem(generation.graph)) else []
+    hints = [problem] if (problem := find_graph_problem(generation.graph)) else []
     if rows.dead > WORTH_COMPACTING * max(rows.count, 1):
         share = f"{rows.dead:,} of {rows.count:,} rows are of deleted or replaced items"
-        found.append(f"{share}; /reindex with {{}} compacts")
-    return found
+        hints.append(f"{share}; /reindex with {{}} compacts")
+    return hints

@@ -1,4 +1,4 @@
-"""Embedded index in use: its record, the generation that serves, and the maintenance thread."""
+"""Embedded index that this process owns: its record, the generation that serves, and its threads."""
 
 import sqlite3
 import threading
@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from lathe.service.errors import ServiceError, UnavailableError, UnknownNameError
-from lathe.service.index.bridge import Bridge
+from lathe.service.index.bridge import Bridge, Move
 from lathe.service.index.embedded.generation import (
     Generation,
     describe_state,
@@ -33,30 +34,17 @@ from lathe.transforms.progress import Progress
 
 POLL_SECONDS = 0.1
 """Number of seconds between checks while waiting for the graph."""
-
-Texts = Callable[[IndexSpec, list[str]], Vectors]
+EncodeTexts = Callable[[IndexSpec, list[str]], Vectors]
 """Function that encodes texts with the encoder that a spec names."""
-
-
-@dataclass
-class Move:
-    """A re-embedding in progress, by which an index moves to another encoder.
-
-    Attributes:
-        folder: folder of the next generation.
-        text_field: metadata field that must hold the text of each item that is written meanwhile.
-        bridge: alignment for queries of the new encoder; None until it is fitted.
-    """
-
-    folder: Path
-    text_field: str
-    bridge: Bridge | None = None
 
 
 class EmbeddedIndex:
     """Embedded index that this process owns.
 
     The constructor opens the record, and restores the serving generation from its snapshot or rebuilds it.
+
+    The index alone assigns its attributes, because three kinds of threads share them: the writer thread changes record
+    and generation, the maintenance thread begins and ends moves, and searches only read.
 
     Args:
         threads: number of threads for a search.
@@ -66,7 +54,8 @@ class EmbeddedIndex:
 
     Attributes:
         generation: generation that serves; always replaced as a whole.
-        move: the move to another encoder in progress; None if there is none.
+        move: move to another encoder in progress; None if there is none.
+        lacks_rows: whether a failed write may have left rows of recorded items out of the generation.
         rows_added: event that is set when rows were added.
         stopping: event that is set when the index is being closed.
     """
@@ -78,7 +67,7 @@ class EmbeddedIndex:
         lock: FileLock,
         threads: int,
         job_threads: int,
-        encode: Texts,
+        encode: EncodeTexts,
         exact_rows: int | None = None,
     ) -> None:
         self.name = name
@@ -90,11 +79,13 @@ class EmbeddedIndex:
         self.exact_rows = exact_rows
         self.record = IndexRecord(folder / "record.db")
         self.snapshots = Snapshots()
-        with ExitStack() as opened:
+
+        with ExitStack() as opened:  # closes the record if the rest fails
             opened.enter_context(closing(self.record))
             self.record.read_counters()  # an error if writes could not be numbered
             self.generation = self._open_generation(self.record.spec)
             opened.pop_all()
+
         self.move: Move | None = None
         self.lacks_rows = False
         self.deleted = False
@@ -107,38 +98,52 @@ class EmbeddedIndex:
         self.maintenance_problem = ThreadProblem(f"maintenance of the index {name}")
 
     def start(self, maintain: Callable[[], None]) -> None:
-        """Start the maintenance thread, which runs `maintain`; that must return soon after `stopping` is set."""
+        """Start the maintenance thread, which runs a function that returns soon after `stopping` is set."""
         self.maintenance = threading.Thread(target=maintain, name=f"maintenance-{self.name}", daemon=True)
         self.maintenance.start()
+
+    @property
+    def maintenance_warning(self) -> str | None:
+        """Message about an unexpected error of the maintenance thread, or None if its last step succeeded."""
+        return self.maintenance_problem.message
 
     def close(self, snapshot: bool = True, release: bool = True) -> None:
         """Finish accepted writes, stop the maintenance thread, and close all files."""
         self.stopping.set()
         self.writer.shutdown(wait=True)
-        self.rows_added.set()
+        self.rows_added.set()  # or the maintenance thread would go on waiting for rows
         if self.maintenance is not None:
             self.maintenance.join()
+
         if snapshot:
             with suppress(OSError):
-                self.snapshots.write(self.generation)
+                self.write_snapshot()
         self.generation.close()
         self.record.close()
         if release:
             self.lock.release()
 
+    def close_for_deletion(self) -> None:
+        """Close the index without releasing its lock, and let later writes raise `UnknownNameError`."""
+        self.deleted = True
+        self.close(snapshot=False, release=False)
+
     # ── opening ──────────────────────────────────────────────────────────────────────────────
 
     def _open_generation(self, spec: IndexSpec) -> Generation:
+        """Open the generation that serves, from its snapshot if possible, and remember that snapshot."""
         folder = self.folder / f"graph-{spec.generation}"
+        # Built before `open_generation`, which takes an OSError for damage of the generation's files.
         reducer = Reducer(spec, self.record.read_artifact(spec.chain))
-
-        def create() -> Generation:
-            return Generation(folder, spec, self.record, reducer, self.threads, self.exact_rows)
-
+        create = partial(self.create_generation, folder, spec, reducer)
         generation, restored = open_generation(self.name, folder, create)
         if restored is not None:
-            self.snapshots.record(restored)
+            self.snapshots.remember(restored)
         return generation
+
+    def create_generation(self, folder: Path, spec: IndexSpec, reducer: Reducer) -> Generation:
+        """Return a generation of this index without rows, whose files are in a folder."""
+        return Generation(folder, spec, self.record, reducer, self.threads, self.exact_rows)
 
     # ── writes, all by the one writer thread ─────────────────────────────────────────────────
 
@@ -150,10 +155,10 @@ class EmbeddedIndex:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """Queue the insertion of items with original vectors, replacing items with the same ids, and return a future.
+        """Queue the insertion of items, which replace those with the same ids, and return a future.
 
-        All items are written or none. Writes run one after another in a thread, so callers need not hold a thread while
-        they wait.
+        All items are written or none. Writes run one after another in the writer thread, so that callers need not hold
+        a thread while they wait.
 
         Args:
             ids: valid, distinct ids; see `require_ids`.
@@ -180,7 +185,7 @@ class EmbeddedIndex:
         """Check items, write them to the record, append their rows and mark replaced ones as dead.
 
         Runs in the writer thread, with the arguments and errors of `upsert`. Rows that a failed write left out are
-        added first. The maintenance thread is woken.
+        added first. Wakes the maintenance thread.
         """
         generation = self.recover_generation()
         spec = generation.spec
@@ -188,10 +193,11 @@ class EmbeddedIndex:
             raise SpaceMovedError
         if spec.originals == "float16":
             require_float16(vectors)
-        payloads = [serialize_metadata(position, given) for position, given in enumerate(metadata)]
-        if (move := self.move) is not None:
+        payloads = [serialize_metadata(position, fields) for position, fields in enumerate(metadata)]
+        if (move := self.move) is not None:  # the next generation is encoded from texts
             for item, metadata_json in zip(ids, payloads, strict=True):
                 get_text(item, metadata_json, move.text_field)
+
         new = generation.convert(vectors)
         generation.rows.reserve(len(ids))  # all that can fail comes before the record is written
         with self.changing:
@@ -199,12 +205,29 @@ class EmbeddedIndex:
             written = self.record.upsert(ids, new.recorded, metadata, payloads, spec, note)
             generation.rows.append(written.labels, new.halves, new.compact, written.dead)
             self.lacks_rows = False
+
         self.rows_added.set()
         return written
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
-        """Queue the deletion of the items with these ids, and return a future; unknown ids are ignored."""
+        """Queue the deletion of the items with these ids, ignoring unknown ones, and return a future."""
         return self.run_in_writer(self._delete_items, ids)
+
+    def _delete_items(self, ids: Sequence[str]) -> RecordWrite:
+        generation = self.recover_generation()
+        with self.changing:
+            self.lacks_rows = True
+            written = self.record.delete(ids)
+            generation.rows.mark_dead(written.dead)
+            self.lacks_rows = False
+        return written
+
+    def recover_generation(self) -> Generation:
+        """Replay recorded rows that the serving generation lacks since a write failed, then return the generation."""
+        if self.lacks_rows:  # the write may have been recorded, and its rows not added
+            self.generation.replay()
+            self.lacks_rows = False
+        return self.generation
 
     def run_in_writer(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Queue a function call in the writer thread, and return its future.
@@ -225,7 +248,7 @@ class EmbeddedIndex:
 
     @contextmanager
     def translate_closing_errors(self) -> Iterator[None]:
-        """Run the block; once the index is closing, replace errors of SQLite and of files by one that says so."""
+        """Replace errors of SQLite and of files in the block by one that says so, once the index is being closed."""
         try:
             yield
         except (sqlite3.Error, OSError):
@@ -233,21 +256,58 @@ class EmbeddedIndex:
                 raise self._build_closing_error() from None
             raise
 
-    def _delete_items(self, ids: Sequence[str]) -> RecordWrite:
-        generation = self.recover_generation()
-        with self.changing:
-            self.lacks_rows = True
-            written = self.record.delete(ids)
-            generation.rows.mark_dead(written.dead)
-            self.lacks_rows = False
-        return written
+    # ── maintenance and changes of the generation ────────────────────────────────────────────
 
-    def recover_generation(self) -> Generation:
-        """Replay recorded rows that the serving generation lacks since a write failed, then return the generation."""
-        if self.lacks_rows:  # a write failed: it may have been recorded, and its rows not added
-            self.generation.replay()
-            self.lacks_rows = False
-        return self.generation
+    def wait_for_rows(self, seconds: float) -> None:
+        """Block until rows are added or the index is being closed, at most this number of seconds."""
+        self.rows_added.wait(seconds)
+        self.rows_added.clear()
+
+    def extend_graph(self, max_rows: int) -> int:
+        """Add up to `max_rows` rows to the graph, and return how many rows it still lacks."""
+        return self.generation.extend_graph(max_rows, self.job_threads)
+
+    def write_snapshot(self) -> None:
+        """Write a snapshot of the serving generation, unless nothing was added to it since the last one.
+
+        Raises:
+            OSError: if it cannot be written; the previous snapshot stays.
+        """
+        self.snapshots.write(self.generation)
+
+    def begin_move(self, folder: Path, text_field: str) -> None:
+        """Begin a move to another encoder, whose generation is built in a folder.
+
+        Until the move ends, items without a text in this field of their metadata are refused.
+        """
+        self.move = Move(folder, text_field)
+
+    def align_move(self, bridge: Bridge | None) -> None:
+        """Answer queries of the encoder that the index is moving to through an alignment, once there is one."""
+        assert self.move is not None
+        self.move = replace(self.move, bridge=bridge)
+
+    def end_move(self) -> None:
+        """End the move to another encoder without cutting over to its generation."""
+        self.move = None
+
+    def switch_to(self, generation: Generation, artifact: Artifact, snapshot: Mapping[str, Any] | None) -> Generation:
+        """Let another generation serve, end a move to another encoder, and return the generation that served before.
+
+        Call it in the writer thread, so that no write comes between the change of the record's settings and that of the
+        generation. A search uses the old or the new generation as a whole. The caller closes the old one.
+
+        Args:
+            generation: new generation, with a row for every item of the record.
+            artifact: manifest and tensors of its chain.
+            snapshot: description of its snapshot; None if there is none.
+        """
+        self.record.switch_generation(generation.spec, artifact)
+        old, self.generation = self.generation, generation
+        self.move = None
+        if snapshot is not None:
+            self.snapshots.remember(snapshot)
+        return old
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────
 
@@ -258,11 +318,11 @@ class EmbeddedIndex:
 
     @property
     def bridge(self) -> Bridge | None:
-        """Alignment for queries of the encoder that the index is moving to; None if there is none."""
+        """Alignment for queries of the encoder that the index is moving to, or None if there is none."""
         return None if (move := self.move) is None else move.bridge
 
     def read_artifact(self) -> Artifact:
-        """Return manifest and tensors of the chain of the generation that serves; None for raw vectors.
+        """Return manifest and tensors of the chain of the generation that serves, or None for raw vectors.
 
         Raises:
             UnavailableError: if the record does not have the chain, because the index cuts over at this moment.
@@ -270,11 +330,14 @@ class EmbeddedIndex:
         return self.record.read_artifact(self.spec.chain)
 
     def get_serving(self) -> GenerationServing:
-        """Return the current generation to search in; it stays the same if the index changes."""
+        """Return the current generation to search in, which stays the same if the index changes."""
         return GenerationServing(self.generation, self.payloads, self.changing, self.translate_closing_errors)
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Return the items with these ids, with original vectors on request; None for an id that does not exist.
+        """Return the items with these ids, with original vectors on request.
+
+        Returns:
+            `{id, metadata}` of each id, or `{id, metadata, vector}`; None for an id that does not exist.
 
         Raises:
             ConflictError: if original vectors are requested, and the index stores none.
@@ -282,19 +345,20 @@ class EmbeddedIndex:
         if vectors:
             require_originals(self.spec, "`vectors`", "vectors")
         with self.translate_closing_errors():
-            found, originals = self.record.read_items(ids) if vectors else (self.record.find_items(ids), {})
+            stored, originals = self.record.read_items(ids) if vectors else (self.record.find_items(ids), {})
+
         items: list[dict[str, Any] | None] = []
         for item in ids:
-            if item not in found:
+            if item not in stored:
                 items.append(None)
                 continue
-            label, metadata = found[item]
+            label, metadata = stored[item]
             content: dict[str, Any] = {"id": item, "metadata": wrap_json(item, metadata)}
             items.append(content | ({"vector": originals[label]} if label in originals else {}))
         return items
 
     def read_note(self, key: str) -> Any:
-        """Return the value that a write stored under the key; None if there is none."""
+        """Return the value that a write stored under the key, or None."""
         return self.record.read_meta(key)
 
     def delete_note(self, key: str) -> None:
@@ -311,7 +375,7 @@ class EmbeddedIndex:
         return self.record.scan(max_items)
 
     def wait_until_linked(self, on_progress: Progress) -> None:
-        """Block until the graph contains every row, reporting progress; return at once without a graph."""
+        """Block until the graph, if there is one, contains every row, and report the progress."""
         while self.generation.graph is not None and self.generation.covered < self.generation.rows.count:
             linked, total = self.generation.covered, self.generation.rows.count
             on_progress(linked / total, f"{linked:,} of {total:,} rows in the graph")

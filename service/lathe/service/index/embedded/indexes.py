@@ -1,4 +1,4 @@
-"""Indexes stored in the state folder."""
+"""Indexes of the state folder: opening, creating, deleting and locking their folders."""
 
 import json
 import logging
@@ -16,8 +16,8 @@ from filelock import FileLock, Timeout
 
 from lathe.service.chains.names import is_name, require_name
 from lathe.service.errors import ConflictError, UnavailableError, UnknownNameError, convert_error
-from lathe.service.index.embedded.checks import RecordChecks
-from lathe.service.index.embedded.index import EmbeddedIndex, Texts
+from lathe.service.index.embedded.damage import RecordChecks
+from lathe.service.index.embedded.index import EmbeddedIndex, EncodeTexts
 from lathe.service.index.embedded.maintenance import Maintainer
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.protocol import Artifact, Capabilities
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class EmbeddedIndexes:
-    """All indexes in a folder, opened on demand and kept open; an open index belongs to this process.
+    """All indexes in a folder, opened on demand and kept open by this process, which then owns them.
 
     Args:
         threads: number of threads for a search.
@@ -47,7 +47,7 @@ class EmbeddedIndexes:
 
     capabilities = Capabilities(name="embedded", in_state_folder=True, reindexing=True, ordered=True, backup_tool=None)
 
-    def __init__(self, root: Path, threads: int, job_threads: int, encode: Texts) -> None:
+    def __init__(self, root: Path, threads: int, job_threads: int, encode: EncodeTexts) -> None:
         self.root = root
         self.threads = threads
         self.job_threads = job_threads
@@ -61,11 +61,11 @@ class EmbeddedIndexes:
         self.checks = RecordChecks()
 
     def start(self) -> None:
-        """Start opening all indexes in a thread, so that the first search need not wait; return at once."""
+        """Start opening all indexes in a thread, so that the first search need not wait, and return at once."""
         threading.Thread(target=self.open_all, name="indexes", daemon=True).start()
 
     def open_all(self) -> None:
-        """Delete leftovers, open every index that can be opened, set `ready`, and start checking records for damage."""
+        """Delete leftovers, open every index that can be opened, set `ready`, and start the checks for damage."""
         try:
             _delete_leftovers(self.root)
         except Exception as error:  # they are deleted next time; without `ready`, no request would be answered
@@ -78,11 +78,11 @@ class EmbeddedIndexes:
         self.checks.start()  # it reads every record as a whole, so nothing waits for it
 
     def warnings(self) -> list[str]:
-        """Return messages about unopened and damaged indexes, from the last check; nothing is read now."""
+        """Return messages about unopened and damaged indexes, as of the last check."""
         damaged = [f"the index {name} is damaged: {damage}" for name, damage in self.checks.list_damaged().items()]
-        unexpected = [index.maintenance_problem.message for index in self.opened.copy().values()]
+        maintenance = [index.maintenance_warning for index in self.opened.copy().values()]
         unopened = [f"the index {name} cannot be opened: {why}" for name, why in self.unopened.copy().items()]
-        return unopened + damaged + [message for message in unexpected if message]
+        return unopened + damaged + [message for message in maintenance if message]
 
     def count_states(self) -> dict[str, int]:
         """Return the number of open, damaged and unavailable indexes."""
@@ -90,7 +90,7 @@ class EmbeddedIndexes:
         return {"open": len(self.opened) - damaged, "damaged": damaged, "unavailable": len(self.unopened)}
 
     def close(self) -> None:
-        """Stop the checks and close all indexes; later attempts to open one fail."""
+        """Stop the checks, close all indexes, and let later attempts to open one fail."""
         with self.changing:
             self.closed = True
             opened, self.opened = self.opened, {}
@@ -112,14 +112,16 @@ class EmbeddedIndexes:
             ConflictError: if another process owns it.
             UnavailableError: if its record cannot be read, or the server is stopping.
         """
-        found = self.opened.get(name)
-        if found is not None:
-            return found
+        index = self.opened.get(name)
+        if index is not None:
+            return index
+
         folder = self.root / name
         if not is_name(name) or not (folder / "record.db").exists():
             self.unopened.pop(name, None)
             known = ", ".join(self.names()) or "none yet"
             raise UnknownNameError(f"there is no index {name[:80]!r}; there are: {known}", param="name")
+
         with self.get_opening_lock(name):
             if name in self.opened:
                 return self.opened[name]
@@ -133,7 +135,10 @@ class EmbeddedIndexes:
                 raise
 
     def _open(self, name: str, folder: Path) -> EmbeddedIndex:
-        """Lock an index, open it, queue the check of its record, and start its maintenance thread; errors as `get`."""
+        """Lock an index, open it, queue the check of its record, and start its maintenance thread.
+
+        Raises the errors of `get`.
+        """
         lock = acquire_index(folder, name)
         try:
             _require_not_deleted(folder)
@@ -141,6 +146,7 @@ class EmbeddedIndexes:
         except BaseException:
             lock.release()
             raise
+
         with self.changing:
             if not self.closed:
                 self.opened[name] = index
@@ -152,7 +158,7 @@ class EmbeddedIndexes:
         raise UnavailableError("the server is stopping", code="closing")
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> EmbeddedIndex:
-        """Create an index and return it; if the name exists already, return that index unchanged.
+        """Create an index and return it, or return the existing index of that name unchanged.
 
         Raises:
             BadValueError: if no index can have that name.
@@ -163,7 +169,7 @@ class EmbeddedIndexes:
         return self.get(name)
 
     def create_folder(self, name: str, spec: IndexSpec, artifact: Artifact) -> None:
-        """Create a new index's folder and record atomically; keep the folder of another request that was faster."""
+        """Create a new index's folder and record atomically, or keep the folder of a request that was faster."""
         staging = self.root / f".{name}.{secrets.token_hex(6)}"
         try:
             make_root(self.root)
@@ -172,7 +178,7 @@ class EmbeddedIndexes:
             try:
                 staging.rename(self.root / name)
             except OSError:
-                if name not in self.names():  # else another request was faster; the caller compares settings
+                if name not in self.names():  # else a request was faster, and the caller compares the settings
                     raise
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -195,15 +201,15 @@ class EmbeddedIndexes:
                 if index is None:
                     _require_not_deleted(self.root / name)  # another request may have deleted it
                 else:
-                    index.deleted = True
-                    index.close(snapshot=False, release=False)
-                doomed = self.root / f".{name}.{secrets.token_hex(6)}"
-                (self.root / name).rename(doomed)
+                    index.close_for_deletion()
+                # Renamed first: a kill while files are deleted leaves no index with a part of its files.
+                leftover = self.root / f".{name}.{secrets.token_hex(6)}"
+                (self.root / name).rename(leftover)
                 sync_folder(self.root)
                 self.unopened.pop(name, None)
             finally:
                 lock.release()
-        shutil.rmtree(doomed, ignore_errors=True)
+        shutil.rmtree(leftover, ignore_errors=True)
 
     def get_opening_lock(self, name: str) -> threading.Lock:
         """Return the lock that must be held while the index of that name is opened or deleted."""
@@ -211,7 +217,10 @@ class EmbeddedIndexes:
             return self.opening[name]
 
     def require_owned(self, name: str) -> None:
-        """Open the index; raise if it does not exist or another process owns it, but not if its record is damaged."""
+        """Raise if the index does not exist or another process owns it, but not if its record is damaged.
+
+        The index is opened.
+        """
         try:
             self.get(name)
         except (UnknownNameError, ConflictError):
@@ -221,7 +230,7 @@ class EmbeddedIndexes:
                 acquire_index(self.root / name, name).release()
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return a description of every index; one that cannot be opened is described by its error."""
+        """Return a description of every index, which is its error if it cannot be opened."""
         described: list[dict[str, Any]] = []
         for name in self.names():
             try:
@@ -249,24 +258,23 @@ def _delete_leftovers(root: Path) -> None:
 
 def list_folders_without_record(root: Path) -> list[str]:
     """Return the names of folders that would be indexes if they had a record."""
-    there = root.iterdir() if root.is_dir() else ()
-    return [f.name for f in there if is_name(f.name) and f.is_dir() and not (f / "record.db").exists()]
+    folders = [folder for folder in root.iterdir() if folder.is_dir()] if root.is_dir() else []
+    return [folder.name for folder in folders if is_name(folder.name) and not (folder / "record.db").exists()]
 
 
 def list_index_folders(root: Path) -> list[Path]:
     """Return the folders of all indexes, sorted by name."""
     if not root.is_dir():
         return []
-    return sorted(f for f in root.iterdir() if is_name(f.name) and (f / "record.db").exists())
+    return sorted(folder for folder in root.iterdir() if is_name(folder.name) and (folder / "record.db").exists())
 
 
 def acquire_index(folder: Path, name: str) -> FileLock:
     """Acquire the lock of an index without waiting, and return the lock.
 
     One process owns an index, because the graph is in its memory, and the record has one writer. The lock file lies
-    beside the folder of the index, so that it stays when the folder is created or deleted.
-
-    The process id is written to `owner.json` in the folder, if that is possible.
+    beside the folder of the index, so that it stays when the folder is created or deleted. The process id is written to
+    `owner.json` in the folder, if that is possible.
 
     Raises:
         ConflictError: if another process holds the lock.
@@ -287,6 +295,7 @@ def acquire_index(folder: Path, name: str) -> FileLock:
         ) from None
     except OSError as error:
         raise UnavailableError(f"the index {name} cannot be locked: {error.strerror}") from error
+
     with suppress(OSError):  # there may be no folder yet, or no more
         with create_file(note) as file:
             file.write(json.dumps({"pid": os.getpid()}).encode())

@@ -11,11 +11,8 @@ chains       the chain's artifact, so that the index needs no registry
 WAL with synchronous=FULL: a write is on the disk when its transaction returns, whole or not at all.
 """
 
-import queue
 import sqlite3
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,24 +22,20 @@ from numpy.typing import NDArray
 
 from lathe.service.chains.names import RAW
 from lathe.service.errors import UnavailableError
-from lathe.service.index.embedded.filter_work import FilterWork
-from lathe.service.index.embedded.rows import Labels
-from lathe.service.index.embedded.schema import (
-    BUSY_SECONDS,
+from lathe.service.index.embedded.record_file import (
     TABLES,
     VECTORS_TABLE,
-    build_where,
+    RecordFile,
     placeholders,
     read_counter,
     read_meta,
     read_spec,
-    require_readable,
     slice_parameters,
     write_meta_values,
     write_spec,
 )
+from lathe.service.index.embedded.rows import Labels
 from lathe.service.index.fields import list_entries
-from lathe.service.index.filters import Condition
 from lathe.service.index.protocol import Artifact, Change, Payload
 from lathe.service.index.spec import IndexSpec
 from lathe.transforms.files import create_file
@@ -61,25 +54,11 @@ class RecordWrite(Change):
     dead: Labels
 
 
-class IndexRecord:
-    """SQLite file of an index, for any number of concurrent readers and one writer at a time.
+class IndexRecord(RecordFile):
+    """Record of an index: reads and writes of settings, items, vectors and tombstones.
 
-    Raises:
-        UnavailableError: if the file is not a record that can be read.
+    Any number of threads may call its methods; writes wait for one another.
     """
-
-    def __init__(self, path: Path, read_only: bool = False) -> None:
-        self.path = path
-        self.read_only = read_only
-        self.idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
-        self.writing = threading.Lock()
-        self.closed = False
-        require_readable(path)
-        self.writer = self.connect()
-        status = path.stat()
-        self.identity = status.st_dev, status.st_ino
-        if not read_only:
-            self.writer.execute("PRAGMA journal_mode = WAL")  # a restored copy is in no mode yet
 
     @classmethod
     def create(cls, path: Path, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> "IndexRecord":
@@ -94,95 +73,10 @@ class IndexRecord:
             write_spec(db, spec, artifact)
         return record
 
-    def connect(self) -> sqlite3.Connection:
-        """Open a new SQLite connection with full synchronization, usable from any thread."""
-        mode = "ro" if self.read_only else "rw"
-        connection = sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?mode={mode}",
-            uri=True,
-            timeout=BUSY_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        connection.execute("PRAGMA synchronous = FULL")
-        return connection
-
-    def close(self) -> None:
-        """Close every connection; closing the last one moves the WAL into the file."""
-        self.closed = True
-        while not self.idle.empty():
-            self.idle.get().close()
-        self.writer.close()
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Lend a pooled connection that sees all committed writes, and take it back after the block.
-
-        Raises:
-            sqlite3.ProgrammingError: after `close`.
-        """
-        if self.closed:
-            raise sqlite3.ProgrammingError("the record is closed")
-        try:
-            connection = self.idle.get_nowait()
-        except queue.Empty:
-            connection = self.connect()
-        try:
-            yield connection
-        finally:
-            if self.closed:
-                connection.close()
-            else:
-                self.idle.put(connection)
-
-    @contextmanager
-    def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection as `reading` does, whose statements all see the same state of the record."""
-        with self.reading() as db:
-            db.execute("BEGIN")
-            try:
-                yield db
-            finally:
-                db.execute("COMMIT")
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run the block as the only writer of the record.
-
-        It is committed at the end, durably on disk, and rolled back on any exception.
-
-        Raises:
-            UnavailableError: if the file was deleted or replaced since it was opened: what is written to the open file
-                would be lost.
-        """
-        with self.writing:
-            self.writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield self.writer
-                self._require_in_place()
-                self.writer.execute("COMMIT")
-            except BaseException:
-                if self.writer.in_transaction:  # SQLite itself rolls back when the disk is full
-                    self.writer.execute("ROLLBACK")
-                raise
-
-    def _require_in_place(self) -> None:
-        """Raise `UnavailableError` unless the path still leads to the file that is open."""
-        try:
-            found = self.path.stat()
-        except OSError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != self.identity:
-            raise UnavailableError(
-                f"the record of the index {self.path.parent.name} was deleted or replaced while the server has it "
-                "open: nothing is written to it any more; restore it, then start the server again",
-                code="state_unwritable",
-            )
-
     # ── settings and counters ────────────────────────────────────────────────────────────────
 
     def read_meta(self, key: str) -> Any:
-        """Return a value of the meta table; None if the key is missing."""
+        """Return a value of the meta table, or None if the key is missing."""
         with self.reading() as db:
             return read_meta(db, key)
 
@@ -193,7 +87,7 @@ class IndexRecord:
             return read_spec(db)
 
     def read_artifact(self, chain: str) -> Artifact:
-        """Return manifest and tensors of a chain; None if `chain` is `none`, which stands for raw vectors.
+        """Return manifest and tensors of a chain as bytes, or None if `chain` is `none`, which stands for raw vectors.
 
         Raises:
             UnavailableError: if the record does not have the chain.
@@ -201,10 +95,10 @@ class IndexRecord:
         if chain == RAW:
             return None
         with self.reading() as db:
-            found = db.execute("SELECT manifest, tensors FROM chains WHERE chain = ?", (chain,)).fetchone()
-        if found is None:
+            row = db.execute("SELECT manifest, tensors FROM chains WHERE chain = ?", (chain,)).fetchone()
+        if row is None:
             raise UnavailableError(f"the record holds no chain {chain}", code="corrupt_index")
-        return found[0], found[1]
+        return row[0], row[1]
 
     def read_counters(self) -> tuple[int, int]:
         """Return the number of writes, and the last label given.
@@ -232,30 +126,33 @@ class IndexRecord:
         spec: IndexSpec,
         note: Mapping[str, Any] | None = None,
     ) -> RecordWrite:
-        """Insert items in one transaction, replacing those with the same ids: all or none.
+        """Insert items in one transaction, and replace those with the same ids.
 
-        Each item gets a new label, and entries for filters; the labels of replaced versions become tombstones.
+        All items are written or none. Each gets a new label, and entries for filters. The labels of replaced versions
+        become tombstones.
 
         Args:
             ids: ids without duplicates.
-            vectors: original vectors `(n, d)`; codes `(n, b)` where these are all that is stored.
+            vectors: original vectors `(n, d)`, or without originals codes `(n, b)`.
             metadata: metadata of each item, for the filters.
             payloads: the same metadata as JSON.
             spec: settings, for the table and dtype of the vectors.
             note: meta values to write in the same transaction.
         """
-        fields = [list_entries(given) if given else () for given in metadata]
+        entries = [list_entries(item_metadata) if item_metadata else () for item_metadata in metadata]
         blobs = [row.tobytes() for row in vectors.astype(spec.stored_dtype, copy=False)]
+
         with self.transaction() as db:
             sequence, last = read_counter(db, "sequence") + 1, read_counter(db, "last_label")
             dead = _bury_items(db, ids, sequence)
+
             labels = np.arange(last + 1, last + 1 + len(ids), dtype=np.int64)
             numbers = labels.tolist()
             db.executemany("INSERT INTO items VALUES (?, ?, ?)", zip(numbers, ids, payloads, strict=True))
             db.executemany(f"INSERT INTO vectors_{spec.vectors} VALUES (?, ?)", zip(numbers, blobs, strict=True))
             db.executemany(
                 "INSERT INTO fields VALUES (?, ?, ?)",
-                ((name, value, label) for label, found in zip(numbers, fields, strict=True) for name, value in found),
+                ((name, value, label) for label, pairs in zip(numbers, entries, strict=True) for name, value in pairs),
             )
             write_meta_values(db, {"sequence": sequence, "last_label": last + len(ids), **(note or {})})
         return RecordWrite(sequence, len(dead), labels, dead)
@@ -263,7 +160,7 @@ class IndexRecord:
     def delete(self, ids: Sequence[str]) -> RecordWrite:
         """Delete the items with these ids in one transaction, and store their labels as tombstones.
 
-        Unknown ids are ignored. The write is numbered even if nothing is deleted.
+        Unknown ids are ignored. The write gets a number even if nothing is deleted.
         """
         with self.transaction() as db:
             sequence = read_counter(db, "sequence") + 1
@@ -277,7 +174,9 @@ class IndexRecord:
             write_meta_values(db, values)
 
     def add_vectors(self, table: int, labels: Labels, vectors: NDArray[np.float32], dtype: str) -> None:
-        """Write original vectors into a table that does not serve yet, created if missing; known labels are replaced.
+        """Write original vectors into a table that does not serve yet, and replace those of known labels.
+
+        The table is created if it is missing.
 
         Args:
             table: number of the table.
@@ -294,9 +193,10 @@ class IndexRecord:
             )
 
     def switch_generation(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
-        """Replace settings and chain by those of another generation, and drop originals that only the old one needed.
+        """Replace settings and chain by those of another generation.
 
-        If the vectors come from another table, the originals of items deleted meanwhile are removed from that table.
+        If its original vectors are in another table, the old table is dropped, and vectors of items that were deleted
+        meanwhile are removed from the new one.
         """
         with self.transaction() as db:
             old = read_spec(db)
@@ -306,38 +206,39 @@ class IndexRecord:
                 db.execute(f"DELETE FROM vectors_{spec.vectors} WHERE label NOT IN (SELECT label FROM items)")
 
     def drop_spare_vectors(self) -> None:
-        """Drop the next table of original vectors, which an abandoned re-embedding left behind."""
+        """Drop the next table of original vectors, if an abandoned re-embedding left one behind."""
         with self.transaction() as db:
             db.execute(f"DROP TABLE IF EXISTS vectors_{read_spec(db).vectors + 1}")
 
     def delete_tombstones(self, sequence: int) -> None:
-        """Delete tombstones of writes up to `sequence` and their labels' filter fields.
+        """Delete tombstones of writes up to `sequence`, and the filter fields of their labels.
 
-        No row of the serving generation may need them, so call it only after a reindexing.
+        Call it only after a reindexing, when no row of the serving generation needs them.
         """
         with self.transaction() as db:
-            gone = "SELECT label FROM tombstones WHERE sequence <= ?"
-            db.execute(f"DELETE FROM fields WHERE label IN ({gone})", (sequence,))
+            labels = "SELECT label FROM tombstones WHERE sequence <= ?"
+            db.execute(f"DELETE FROM fields WHERE label IN ({labels})", (sequence,))
             db.execute("DELETE FROM tombstones WHERE sequence <= ?", (sequence,))
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────
 
     def read_rows_after(self, label: int, max_items: int, spec: IndexSpec) -> tuple[Labels, NDArray[Any]]:
-        """Return up to `max_items` items with greater labels, in label order: labels, and what is stored of each.
+        """Return the labels of up to `max_items` items after a label, in label order, and their stored vectors.
 
-        That is the original vector `(n, d)` in float32, or without originals the code `(n, b)`.
+        These are original vectors `(n, d)` in float32, or without originals codes `(n, b)`.
         """
         query = f"SELECT label, vector FROM vectors_{spec.vectors} WHERE label > ? ORDER BY label LIMIT ?"
         with self.reading() as db:
-            found = db.execute(query, (label, max_items)).fetchall()
-        return np.array([label for label, _ in found], np.int64), self._build_matrix([v for _, v in found], spec)
+            rows = db.execute(query, (label, max_items)).fetchall()
+        labels = np.array([label for label, _ in rows], np.int64)
+        return labels, self._build_matrix([vector for _, vector in rows], spec)
 
     def read_payloads_after(self, label: int, max_items: int) -> tuple[Labels, list[Payload]]:
-        """Return up to `max_items` items with greater labels, in label order: labels, and ids with metadata."""
+        """Return the labels of up to `max_items` items after a label, in label order, and their ids with metadata."""
         query = "SELECT label, id, metadata FROM items WHERE label > ? ORDER BY label LIMIT ?"
         with self.reading() as db:
-            found = db.execute(query, (label, max_items)).fetchall()
-        return np.array([row[0] for row in found], np.int64), [(row[1], row[2]) for row in found]
+            rows = db.execute(query, (label, max_items)).fetchall()
+        return np.array([row[0] for row in rows], np.int64), [(row[1], row[2]) for row in rows]
 
     def scan(self, max_items: int) -> Iterator[tuple[list[Payload], NDArray[np.float32]]]:
         """Yield all items of one consistent moment in batches: ids and metadata, and original vectors `(n, d)`.
@@ -351,32 +252,32 @@ class IndexRecord:
                 cursor = db.execute(
                     f"SELECT id, metadata, vector FROM items JOIN vectors_{spec.vectors} USING (label) ORDER BY label"
                 )
-                while found := cursor.fetchmany(max_items):
-                    yield [(row[0], row[1]) for row in found], self._build_matrix([row[2] for row in found], spec)
+                while rows := cursor.fetchmany(max_items):
+                    yield [(row[0], row[1]) for row in rows], self._build_matrix([row[2] for row in rows], spec)
             finally:
                 db.execute("ROLLBACK")
 
     def read_payloads(self, labels: Iterable[int]) -> dict[int, Payload]:
-        """Return id and metadata of each label, by label; labels of deleted versions are left out."""
-        found: dict[int, Payload] = {}
+        """Return id and metadata of each label, by label, without labels of deleted versions."""
+        payloads: dict[int, Payload] = {}
         with self.reading() as db:
             for part in slice_parameters(list(labels)):
                 rows = db.execute(f"SELECT label, id, metadata FROM items WHERE label IN ({placeholders(part)})", part)
-                found.update((label, (item, metadata)) for label, item, metadata in rows)
-        return found
+                payloads.update((label, (item, metadata)) for label, item, metadata in rows)
+        return payloads
 
-    def sample_labels(self, most: int) -> list[int]:
-        """Return up to `most` labels of items, spread over all of them; the same ones until the items change."""
+    def sample_labels(self, max_labels: int) -> list[int]:
+        """Return up to `max_labels` labels spread over all items, the same ones until the items change."""
         with self.reading() as db:
-            step = max(1, db.execute("SELECT count(*) FROM items").fetchone()[0] // most)
+            step = max(1, db.execute("SELECT count(*) FROM items").fetchone()[0] // max_labels)
             # Multiplied by a large odd number, labels that follow a pattern, such as every second one, do so no longer.
             rows = db.execute(
-                "SELECT label FROM items WHERE ((label * 2654435761) & 4294967295) % ? = 0 LIMIT ?", (step, most)
+                "SELECT label FROM items WHERE ((label * 2654435761) & 4294967295) % ? = 0 LIMIT ?", (step, max_labels)
             )
             return [label for (label,) in rows]
 
     def find_items(self, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
-        """Return label and metadata of each id, by id; ids that do not exist are left out."""
+        """Return label and metadata of each id, by id, without ids that do not exist."""
         with self.reading() as db:
             return _find_items(db, ids)
 
@@ -385,47 +286,32 @@ class IndexRecord:
     ) -> tuple[dict[str, tuple[int, bytes | None]], dict[int, NDArray[np.float32]]]:
         """Return what `find_items` returns for ids, and what `read_originals` returns for their labels.
 
-        All is of one state of the record: an item that is replaced meanwhile has its old metadata and its old vector.
+        Both are of one state of the record: an item that is replaced meanwhile has its old metadata and its old vector.
         """
         with self.snapshot() as db:
             items = _find_items(db, ids)
             return items, self._read_originals(db, [label for label, _ in items.values()], read_spec(db))
 
     def read_originals(self, labels: Sequence[int], spec: IndexSpec) -> dict[int, NDArray[np.float32]]:
-        """Return the original vector `(d,)` float32 of each label, by label; unknown labels are left out."""
+        """Return the original vector `(d,)` float32 of each label, by label, without unknown labels."""
         with self.reading() as db:
             return self._read_originals(db, labels, spec)
 
     def _read_originals(
         self, db: sqlite3.Connection, labels: Sequence[int], spec: IndexSpec
     ) -> dict[int, NDArray[np.float32]]:
-        found: dict[int, NDArray[np.float32]] = {}
+        originals: dict[int, NDArray[np.float32]] = {}
         for part in slice_parameters(list(labels)):
             rows = db.execute(
                 f"SELECT label, vector FROM vectors_{spec.vectors} WHERE label IN ({placeholders(part)})", part
             )
-            found.update((label, self._build_matrix([vector], spec)[0]) for label, vector in rows)
-        return found
+            originals.update((label, self._build_matrix([vector], spec)[0]) for label, vector in rows)
+        return originals
 
     def read_tombstones(self) -> Labels:
         """Return the labels of deleted and replaced versions."""
         with self.reading() as db:
             return np.array([row[0] for row in db.execute("SELECT label FROM tombstones")], np.int64)
-
-    def find_matching(self, condition: Condition, after: int, upto: int, work: FilterWork) -> Labels:
-        """Return the labels in (after, upto] whose fields satisfy a condition.
-
-        SQLite returns the labels as one text: rows that become Python objects take three times as long, 0.1 kB each,
-        and the interpreter's lock, which every other request waits for.
-
-        Raises:
-            TooLargeError: if the filter that the condition belongs to has used up its work.
-        """
-        clause, values = build_where(condition)
-        query = f"SELECT group_concat(label) FROM fields WHERE {clause} AND label > ? AND label <= ?"
-        with self.reading() as db, work.count_steps(db):
-            found: str | None = db.execute(query, (*values, after, upto)).fetchone()[0]
-        return np.fromstring(found or "", np.int64, sep=",")
 
     def measure_bytes(self) -> int:
         """Return the size of the file and its WAL, in bytes."""
@@ -433,37 +319,42 @@ class IndexRecord:
         return sum(side.stat().st_size for side in sides if side.exists())
 
     def _build_matrix(self, blobs: list[bytes], spec: IndexSpec) -> NDArray[Any]:
-        """Convert stored vectors to a float32 matrix `(n, d)`, or stored codes to a matrix of bytes `(n, b)`."""
+        """Convert stored vectors to a float32 matrix `(n, d)`, or stored codes to a matrix of bytes `(n, b)`.
+
+        Raises:
+            UnavailableError: if they are not of one size, or not that of the settings.
+        """
         dtype = np.dtype(spec.stored_dtype)
         if not all(isinstance(blob, bytes) for blob in blobs):
             raise UnavailableError("the record holds vectors that are no bytes", code="corrupt_index")
         width = spec.width if spec.has_originals else len(blobs[0]) if blobs else 0
         if any(len(blob) != width * dtype.itemsize for blob in blobs):
             raise UnavailableError("the record holds vectors of another size", code="corrupt_index")
+
         flat = np.frombuffer(b"".join(blobs), dtype)
         return flat.reshape(len(blobs), width).astype(np.float32 if spec.has_originals else np.uint8)
 
 
 def _bury_items(db: sqlite3.Connection, ids: Sequence[str], sequence: int) -> Labels:
-    """Delete the current versions of items, write their tombstones, and return their labels; unknown ids are ignored.
+    """Delete the current versions of items, write tombstones of their labels, and return the labels.
 
-    The filter fields stay until the next reindexing: no filter finds rows that are marked as dead, and a running search
-    must not lose an item that is being replaced.
+    Unknown ids are ignored. The filter fields stay until the next reindexing: no filter finds rows that are marked as
+    dead, and a running search must not lose an item that is being replaced.
     """
     table = read_spec(db).vectors
     dead: list[int] = []
     for part in slice_parameters(list(ids)):
-        found = db.execute(f"SELECT label FROM items WHERE id IN ({placeholders(part)})", part).fetchall()
-        db.executemany("DELETE FROM items WHERE label = ?", found)
-        db.executemany(f"DELETE FROM vectors_{table} WHERE label = ?", found)
-        dead += [label for (label,) in found]
+        rows = db.execute(f"SELECT label FROM items WHERE id IN ({placeholders(part)})", part).fetchall()
+        db.executemany("DELETE FROM items WHERE label = ?", rows)
+        db.executemany(f"DELETE FROM vectors_{table} WHERE label = ?", rows)
+        dead += [label for (label,) in rows]
     db.executemany("INSERT INTO tombstones VALUES (?, ?)", [(label, sequence) for label in dead])
     return np.array(dead, np.int64)
 
 
 def _find_items(db: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
-    found: dict[str, tuple[int, bytes | None]] = {}
+    items: dict[str, tuple[int, bytes | None]] = {}
     for part in slice_parameters(list(ids)):
         rows = db.execute(f"SELECT id, label, metadata FROM items WHERE id IN ({placeholders(part)})", part)
-        found.update((item, (label, metadata)) for item, label, metadata in rows)
-    return found
+        items.update((item, (label, metadata)) for item, label, metadata in rows)
+    return items

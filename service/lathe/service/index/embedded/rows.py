@@ -4,9 +4,16 @@ labels.i64     (n,)    which label of the record a row is, ascending
 originals.f16  (n, d)  for rescoring; of length 1 where the metric is cosine; none where no originals are stored
 reduced.f32    (n, k)  compact vectors: what is searched, exactly or by the graph
 codes.u8       (n, b)  compact vectors where the chain ends in codes
+
+Space is allocated before it is written, so that a full disk is an error and not a SIGBUS.
 """
 
+import errno
+import hashlib
+import mmap
+import os
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -16,8 +23,118 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.service.index.embedded.row_file import HASHED_BYTES, RowFile
 from lathe.service.index.embedded.vector_formats import VectorFormat
+from lathe.transforms.files import continue_file
+
+MIN_ROWS = 1024
+"""Minimum number of rows that a file has space for."""
+HASHED_BYTES = 2**24
+"""Default number of bytes hashed or written at once."""
+SLOW_ROW_SECONDS = 3e-6
+"""Time to read a row above which rows come from the disk: it takes 8 µs and more, the page cache under 1 µs."""
+
+
+class RowFile:
+    """File of rows of one dtype and width, memory-mapped as an array.
+
+    Args:
+        scattered: whether rows are read here and there, so that the system must not read on after each of them.
+
+    Attributes:
+        array: mapped array `(capacity, width)`.
+    """
+
+    def __init__(self, path: Path, dtype: str, width: int, scattered: bool = False) -> None:
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.width = width
+        self.scattered = scattered
+        self.from_disk = True  # whether the last rows that were read came from the disk
+        self.row_bytes = self.dtype.itemsize * width
+        self.file = continue_file(path)
+        self.descriptor = self.file.fileno()
+        self.digest = hashlib.sha256()
+        self.digested = 0
+        try:
+            self.reserve(max(MIN_ROWS, os.fstat(self.descriptor).st_size // self.row_bytes))
+        except BaseException:
+            self.close()
+            raise
+
+    def reserve(self, rows: int) -> None:
+        """Allocate disk space for a total number of rows, and map the file again.
+
+        Raises:
+            OSError: if the disk is full.
+        """
+        _allocate(self.descriptor, rows * self.row_bytes)
+        self.map = mmap.mmap(self.descriptor, rows * self.row_bytes)
+        if self.scattered and hasattr(mmap, "MADV_RANDOM"):
+            # Else Linux reads up to its read-ahead, 128 kB to some MB, for every row that is not in the page cache.
+            self.map.madvise(mmap.MADV_RANDOM)
+        self.array: NDArray[Any] = np.ndarray((rows, self.width), self.dtype, self.map)
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return copies of the rows with these numbers, `(k, width)`.
+
+        Reading is fastest in ascending order. While rows come from the disk, the system is first asked for all of them
+        at once, not for one after the other.
+        """
+        if self.from_disk and hasattr(mmap, "MADV_WILLNEED"):
+            for position in (rows * self.row_bytes).tolist():
+                beyond = position % mmap.PAGESIZE  # madvise takes whole pages
+                self.map.madvise(mmap.MADV_WILLNEED, position - beyond, beyond + self.row_bytes)
+
+        begun = time.perf_counter()
+        copies: NDArray[Any] = self.array[rows]
+        self.from_disk = time.perf_counter() - begun > SLOW_ROW_SECONDS * len(rows)
+        return copies
+
+    def compute_digest(self, rows: int, block_bytes: int = HASHED_BYTES) -> str:
+        """Return the SHA-256 of the first rows, reading `block_bytes` at once.
+
+        Rows hashed by earlier calls are not read again, unless one of these hashed more than `rows` rows.
+        """
+        if rows < self.digested:
+            self.forget_digest()
+
+        end = rows * self.row_bytes
+        position = self.digested * self.row_bytes
+        while position < end:
+            # Read and not mapped: pages that are only hashed do not become resident memory of this process.
+            block = os.pread(self.descriptor, min(block_bytes, end - position), position)
+            if not block:
+                raise OSError(errno.EIO, "the file has become shorter", str(self.path))
+            self.digest.update(block)
+            position += len(block)
+
+        self.digested = rows
+        return self.digest.hexdigest()
+
+    def forget_digest(self) -> None:
+        """Reset the running digest, because rows will be rewritten."""
+        self.digest, self.digested = hashlib.sha256(), 0
+
+    def sync(self) -> None:
+        """Flush all rows and wait until they are on disk."""
+        self.map.flush()
+        os.fsync(self.descriptor)
+
+    def close(self) -> None:
+        """Close the file, without the arrays that map it, which stay usable."""
+        self.file.close()
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    """Allocate disk blocks for a file up to `size` bytes, without holes, and raise `OSError` if the disk is full."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+
+    allocated = os.fstat(descriptor).st_size
+    while allocated < size:  # macOS: writing to a hole through the map on a full disk would be a SIGBUS
+        allocated += os.pwrite(descriptor, bytes(min(size - allocated, HASHED_BYTES)), allocated)
+
 
 GROWTH = 1.5
 """Factor by which a full file grows, so that appending is seldom slow."""
@@ -47,7 +164,7 @@ class RowsView:
         return len(self.labels)
 
     def find_rows(self, labels: Labels) -> NDArray[np.int64]:
-        """Return the row numbers of the labels; labels without a row are left out."""
+        """Return the row numbers of the labels, without labels that have no row."""
         if not self.count or not len(labels):
             return np.empty(0, np.int64)
         positions = np.searchsorted(self.labels, labels)
@@ -57,10 +174,10 @@ class RowsView:
         return rows
 
 
-class Rows:
+class GenerationRows:
     """All rows of a generation, for one appending thread and any number of readers.
 
-    The files are created if missing. Rows that they hold already do not count until the caller sets `count`.
+    The files are created if missing. Rows that they hold already do not count until `restore` is called.
 
     Args:
         width: number of dimensions of the original vectors; None if they are not stored.
@@ -103,17 +220,22 @@ class Rows:
             originals = np.empty((n, 0), np.float16) if self.originals is None else self.originals.array[:n]
             return RowsView(self.labels.array[:n, 0], originals, self.compact.array[:n], self.alive[:n])
 
+    def restore(self, count: int) -> None:
+        """Count the first rows that the files hold already, none of them dead."""
+        self.count = count
+
     def reserve(self, more: int) -> None:
         """Allocate space for `more` additional rows, so that appending them cannot fail.
 
         Raises:
             OSError: if the disk is full.
         """
-        wanted = self.count + more
-        capacity = min(len(file.array) for file in (*self.files,))
-        if wanted <= min(capacity, len(self.alive)):
+        needed = self.count + more
+        capacity = min(len(file.array) for file in self.files)
+        if needed <= min(capacity, len(self.alive)):
             return
-        grown = max(wanted, int(capacity * GROWTH))
+
+        grown = max(needed, int(capacity * GROWTH))
         for file in self.files:
             file.reserve(grown)
         alive = np.ones(grown, np.bool_)
@@ -128,7 +250,7 @@ class Rows:
         compact: NDArray[Any],
         replaced: Labels | None = None,
     ) -> None:
-        """Append rows, and atomically for readers mark the rows they replace as dead.
+        """Append rows and mark the rows that they replace as dead, both at once for readers.
 
         Args:
             labels: labels `(n,)`, all above the existing ones.
@@ -145,15 +267,16 @@ class Rows:
         if self.originals is not None:
             self.originals.array[rows] = originals
         self.compact.array[rows] = compact
-        alive, gone = self._compute_alive(replaced)
+
+        alive, died = self._compute_alive(replaced)
         with self.changing:
-            self.alive, self.dead, self.count = alive, self.dead + gone, rows.stop
+            self.alive, self.dead, self.count = alive, self.dead + died, rows.stop
 
     def mark_dead(self, labels: Labels) -> None:
-        """Mark the rows of the labels as dead; labels without a row are ignored."""
-        alive, gone = self._compute_alive(labels)
+        """Mark the rows of the labels as dead, and ignore labels without a row."""
+        alive, died = self._compute_alive(labels)
         with self.changing:
-            self.alive, self.dead = alive, self.dead + gone
+            self.alive, self.dead = alive, self.dead + died
 
     def _compute_alive(self, labels: Labels | None) -> tuple[NDArray[np.bool_], int]:
         """Return a copy of `alive` that is false in the rows of the labels, and how many of these were alive.
@@ -164,12 +287,13 @@ class Rows:
         rows = rows[self.alive[rows]]
         if not len(rows):
             return self.alive, 0
-        alive = self.alive.copy()
+
+        alive = self.alive.copy()  # views hold the old mask
         alive[rows] = False
         return alive, len(rows)
 
     def compute_digests(self, rows: int, block_bytes: int = HASHED_BYTES) -> dict[str, str]:
-        """Return the SHA-256 of the first rows of each file, by file name; reads `block_bytes` at once."""
+        """Return the SHA-256 of the first rows of each file, by file name, reading `block_bytes` at once."""
         return {file.path.name: file.compute_digest(rows, block_bytes) for file in self.files}
 
     def sync(self) -> None:
@@ -178,6 +302,6 @@ class Rows:
             file.sync()
 
     def close(self) -> None:
-        """Close the files; arrays that map them stay usable."""
+        """Close the files, without the arrays that map them, which stay usable."""
         for file in self.files:
             file.close()

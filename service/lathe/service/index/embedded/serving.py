@@ -1,4 +1,4 @@
-"""Generation of an embedded index that one search uses from beginning to end, and the cache of the items it finds."""
+"""What one search of an embedded index uses from beginning to end: a generation, and the cache of items' payloads."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -42,39 +42,41 @@ class PayloadCache:
         self.guard = threading.Lock()
 
     def get(self, labels: Sequence[int]) -> dict[int, ResponsePayload]:
-        """Return id and metadata of each label, by label, reading uncached ones from the record.
+        """Return id and metadata of each label, by label, and read those that are not cached from the record.
 
-        Labels of deleted versions are left out, unless the cache still has them.
+        Labels of deleted versions are left out, unless they are still cached.
 
         Raises:
             UnavailableError: if the metadata of an item is damaged.
         """
-        cached = self.cached
-        found = {label: cached[label] for label in labels if label in cached}
-        missing = [label for label in labels if label not in found]
+        cached = self.cached  # `_store` may replace the dictionary meanwhile
+        payloads = {label: cached[label] for label in labels if label in cached}
+        missing = [label for label in labels if label not in payloads]
         if missing:
-            read = self.record.read_payloads(missing)
-            fetched = {label: (item, wrap_json(item, metadata)) for label, (item, metadata) in read.items()}
-            self._store(
-                fetched, sum(OVERHEAD_BYTES + len(item) + len(metadata or b"") for item, metadata in read.values())
-            )
-            found |= fetched
-        return found
+            recorded = self.record.read_payloads(missing)
+            read = {label: (item, wrap_json(item, metadata)) for label, (item, metadata) in recorded.items()}
+            size = sum(OVERHEAD_BYTES + len(item) + len(metadata or b"") for item, metadata in recorded.values())
+            self._store(read, size)
+            payloads |= read
+        return payloads
 
-    def _store(self, fetched: dict[int, ResponsePayload], size: int) -> None:
-        """Add payloads of `size` bytes to the cache; if they do not fit, empty it first. Over 64 MB are not stored."""
+    def _store(self, payloads: dict[int, ResponsePayload], size: int) -> None:
+        """Add payloads of `size` bytes to the cache, which is emptied first if they do not fit.
+
+        Payloads of more than 64 MB are not stored.
+        """
         with self.guard:
             if self.bytes + size > MAX_BYTES:
                 self.cached, self.bytes = {}, 0
             if size <= MAX_BYTES:
-                self.cached.update(fetched)
+                self.cached.update(payloads)
                 self.bytes += size
 
 
 def wrap_json(item: str, metadata: bytes | None) -> Any:
-    """Wrap the JSON metadata of an item for insertion into a response as it is.
+    """Wrap the JSON metadata of an item, unless it is None, for insertion into a response as it is.
 
-    None stays None. It is parsed once to see that it is JSON, because the response would be none otherwise.
+    The metadata is parsed once, because a response with damaged metadata would not be JSON.
 
     Raises:
         UnavailableError: if it is damaged.
@@ -87,11 +89,11 @@ def wrap_json(item: str, metadata: bytes | None) -> Any:
 
 @dataclass(frozen=True)
 class GenerationServing:
-    """One generation of an index, to be searched.
+    """Generation of an index at one moment, to be searched.
 
     Attributes:
         changing: lock that a write holds while record and rows change.
-        translate_closing_errors: opens a block in which errors of a closed index are raised as such.
+        translate_closing_errors: function that opens a block in which errors of a closed index are raised as such.
     """
 
     generation: Generation
@@ -107,8 +109,8 @@ class GenerationServing:
     def search(self, query: Query) -> list[list[Hit]]:
         """Return the k nearest items to each vector of the query, best first, with id, score and metadata.
 
-        The search is repeated up to twice if items it found were replaced meanwhile; items that are still missing are
-        left out.
+        If items of the result were replaced meanwhile, the search is repeated, at most twice. Items that are missing
+        even then are left out.
 
         Raises:
             ServiceError: if the filter takes too much work, or the index is deleted or closed meanwhile.
@@ -116,17 +118,18 @@ class GenerationServing:
         for _ in range(TRIES):
             with self.translate_closing_errors():
                 labels, scores = self.generation.search(query)
-                there = np.unique(labels[labels >= 0]).tolist()
-                found = self.payloads.get(there)
-            if len(found) == len(there):
+                distinct_labels = np.unique(labels[labels >= 0]).tolist()
+                payloads = self.payloads.get(distinct_labels)
+            if len(payloads) == len(distinct_labels):
                 break
-            with self.changing:  # rows of items that were replaced or deleted just now: wait until that is through
+            with self.changing:  # waits for the write that replaced or deleted these items just now
                 pass
+
         return [
             [
-                {"id": found[label][0], "score": score, "metadata": found[label][1]}
-                for label, score in zip(ours, theirs, strict=True)
-                if label in found
+                {"id": payloads[label][0], "score": score, "metadata": payloads[label][1]}
+                for label, score in zip(query_labels, query_scores, strict=True)
+                if label in payloads
             ]
-            for ours, theirs in zip(labels.tolist(), scores.tolist(), strict=True)
+            for query_labels, query_scores in zip(labels.tolist(), scores.tolist(), strict=True)
         ]

@@ -1,4 +1,4 @@
-"""Snapshots: how far rows and graph are on the disk, with checksums.
+"""Snapshots: descriptions of how far rows and graph are on the disk, with checksums.
 
 graph-<generation>/
 ├── labels.i64, originals.f16, …   see rows; what lies behind the snapshot's rows is ignored
@@ -15,7 +15,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ ROW_FILES = ("originals.f16", "reduced.f32", "codes.u8")
 """Names of files that the rows of some generations have and those of others lack."""
 
 REBUILT = "rows and graph were rebuilt from the record"
-"""End of the note that says what was done."""
+"""End of a note about a generation that cannot be used as it is."""
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Snapshots:
         self.written_at: float | None = None
         self.saved = (0, 0)
 
-    def record(self, content: dict[str, Any]) -> None:
+    def remember(self, content: Mapping[str, Any]) -> None:
         """Remember the last snapshot by its description."""
         self.written_at, self.saved = content["written_at"], (content["rows"], content["covered"])
 
@@ -77,19 +77,20 @@ class Snapshots:
             OSError: if it cannot be written; the previous snapshot stays.
         """
         if self.saved != (generation.rows.count, generation.covered):
-            self.record(save_snapshot(generation))
+            self.remember(save_snapshot(generation))
 
     def compute_age(self) -> float | None:
-        """Return the number of seconds since the last snapshot; None if there is none."""
+        """Return the number of seconds since the last snapshot, or None if there is none."""
         return None if self.written_at is None else round(max(time.time() - self.written_at, 0.0), 1)
 
 
 def save_snapshot(generation: Generation) -> dict[str, Any]:
-    """Flush the rows, write the graph and `snapshot.json`, delete files of before, and return the JSON's content.
-
-    It says how many rows, and rows in the graph, the files hold, and their checksums.
+    """Write a snapshot of a generation: flush its rows, write its graph and `snapshot.json`, and delete older files.
 
     The caller must make sure that the graph is not extended meanwhile.
+
+    Returns:
+        The content of `snapshot.json`: how many rows, and rows in the graph, the files hold, and their checksums.
     """
     folder, rows, graph = generation.folder, generation.rows.count, generation.graph
     generation.rows.sync()
@@ -104,6 +105,7 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
             file.seek(0)
             digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
         staging.replace(folder / name)
+
     content = {
         "schema": SCHEMA_VERSION,
         "space_id": generation.spec.space_id,
@@ -114,8 +116,10 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
         "written_at": time.time(),
     }
     sealed = content | {"sha256": compute_digest(content)}
+    # Written last: until then, the snapshot is the previous one, whose files are still there.
     replace_synced(folder / SNAPSHOT, json.dumps(sealed).encode())
     sync_folder(folder)
+
     unused = {*ROW_FILES} - digests.keys()
     for old in (*folder.glob("graph.*.*"), *folder.glob(".graph.*.*"), *(folder / file for file in unused)):
         if old.name != name:
@@ -143,6 +147,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
         generation.notes.append(f"the snapshot cannot be read ({error}): rows and graph are rebuilt from the record")
     if content is None:
         return None
+
     rows, graph, digests = generation.rows, generation.graph, content["digests"]
     problem = _find_rows_problem(generation, content)
     if problem is not None:
@@ -150,7 +155,8 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
             file.forget_digest()
         generation.notes.append(f"{problem}: rows and graph are rebuilt from the record")
         return None
-    rows.count = content["rows"]
+
+    rows.restore(content["rows"])
     if graph is not None and content["graph"] is not None:
         problem = _load_graph(graph, generation.folder, content, digests[content["graph"]])
         if problem is not None:
@@ -159,14 +165,15 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
 
 
 def _find_rows_problem(generation: Generation, content: dict[str, Any]) -> str | None:
+    """Return why the rows that a snapshot describes cannot be used, or None if they can."""
     rows, digests = generation.rows, content["digests"]
     if content.get("space_id", generation.spec.space_id) != generation.spec.space_id:
         return f"the snapshot is of another chain, in the space {content['space_id']}"
     if not {file.path.name for file in rows.files} <= digests.keys():
         return f"the snapshot has no {rows.compact.path.name}"
-    if min(len(file.array) for file in rows.files) < content["rows"] or any(
-        value != digests[name] for name, value in rows.compute_digests(content["rows"]).items()
-    ):
+    if min(len(file.array) for file in rows.files) < content["rows"]:
+        return "the rows' checksums do not match"
+    if any(digest != digests[name] for name, digest in rows.compute_digests(content["rows"]).items()):
         return "the rows' checksums do not match"
     return None
 
@@ -182,6 +189,7 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
     sealed = content.pop("sha256", None)
     if sealed != compute_digest(content):
         raise ValueError("its checksum does not match")
+
     for field, is_valid in FIELDS.items():
         if field not in content or not is_valid(content[field]):
             raise ValueError(f"its {field} is {content.get(field)!r:.80}")
@@ -197,16 +205,19 @@ def compute_digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _load_graph(graph: Graph, folder: Path, content: dict[str, Any], wanted: str) -> str | None:
-    """Load the graph file that a snapshot names if its SHA-256 is `wanted`; return what is wrong with it, or None."""
+def _load_graph(graph: Graph, folder: Path, content: dict[str, Any], digest: str) -> str | None:
+    """Load the graph file that a snapshot names, and return None, or what is wrong with the file.
+
+    It is not loaded if its SHA-256 is not the `digest` of the snapshot.
+    """
     if not str(content["graph"]).endswith(f".{graph.engine}"):
         return f"is of another engine than {graph.engine}"
     try:
         with open_beneath(folder, content["graph"]) as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() == wanted:
+            if hashlib.file_digest(file, "sha256").hexdigest() == digest:
                 graph.load(file, content["covered"])
                 return None
-    except Exception as error:  # the libraries raise what they like for files that are none of theirs
+    except Exception as error:  # the engines' libraries raise errors of any kind for files that are not theirs
         log.warning("the graph %s cannot be loaded: %r", content["graph"], error)
     return "was missing or damaged"
 
@@ -216,20 +227,20 @@ def open_generation(
 ) -> tuple[Generation, dict[str, Any] | None]:
     """Open a generation: restore its snapshot, then add later items from the record.
 
-    If the result disagrees with the record, or the files cannot be used, the generation is rebuilt from the record.
-    Its notes, which say what was rebuilt, are logged.
+    If the result disagrees with the record, or the files cannot be used, the folder is deleted and the generation is
+    rebuilt from the record. Its notes, which say what was rebuilt, are logged.
 
     Args:
         index: name of the index, for the log.
         folder: folder of the generation.
-        create: returns the generation, empty, with its files open.
+        create: function that returns the generation without rows, with its files open.
 
     Returns:
         The generation, and the description of its snapshot; None if there is none that holds its rows.
     """
     notes: list[str] | None = None
     restored: dict[str, Any] | None = None
-    with ExitStack() as opened:
+    with ExitStack() as opened:  # closes the generation if an error follows
         try:
             generation = opened.enter_context(closing(create()))
             restored = restore_snapshot(generation)
@@ -238,14 +249,16 @@ def open_generation(
                 notes = [*generation.notes, f"snapshot and record disagreed: {REBUILT}"]
         except OSError as error:
             notes = [f"{Path(error.filename or folder).name}: {error.strerror}; {REBUILT}"]
+
         if notes is not None:
             restored = None
             opened.close()
             shutil.rmtree(folder, ignore_errors=True)
             generation = opened.enter_context(closing(create()))
-            generation.notes = notes
+            generation.notes.extend(notes)
             generation.replay()
         opened.pop_all()
+
     for note in generation.notes:
         log.warning("index %s: %s", index, note)
     return generation, restored

@@ -17,7 +17,7 @@ DECODED_ROWS = 4096
 
 
 class VectorFormat(Protocol):
-    """Format of compact vectors: how they are made, stored, and compared with queries.
+    """Protocol of a format of compact vectors, which makes, stores and compares them with queries.
 
     Attributes:
         exact_rows: number of rows up to which exact search is as fast as a graph.
@@ -92,10 +92,11 @@ class CodeFormat:
         return self.reducer.decode(rows)
 
     def score(self, queries: Tensor, rows: NDArray[Any]) -> Tensor:
-        """Return the quantizer's scores of queries and codes; for cosine over the norms of what the codes stand for."""
+        """Return the scores of queries and codes, for cosine over the norms of the vectors that the codes stand for."""
         if self.metric == "l2":  # ‖q‖² − 2⟨q, x̂⟩ + ‖x̂‖² would lose all digits far from the origin
             parts = [rows[start : start + DECODED_ROWS] for start in range(0, len(rows), DECODED_ROWS)]
             return torch.cat([score_floats(queries, torch.from_numpy(self.decode(part)), "l2") for part in parts], 1)
+
         codes = self.reducer.view_codes(rows)
         scores: Tensor = self.quantizer.score(queries, codes)
         if self.metric == "cosine":

@@ -1,4 +1,4 @@
-"""Indexes stored in Milvus, for more vectors than one machine holds; any number of servers may share them.
+"""Indexes stored in Milvus, for more vectors than one machine holds, and shared by any number of servers.
 
 indexes.py      all indexes of a Milvus: create, find, delete       (as service/lathe/service/index/embedded/indexes.py)
 index.py        one index: insert, search, rescore                  (as service/lathe/service/index/embedded/index.py)

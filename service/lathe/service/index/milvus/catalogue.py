@@ -65,15 +65,15 @@ class Catalogue:
         )
 
     def list_names(self) -> list[str]:
-        """Return the sorted names of all indexes; [] without a catalogue."""
+        """Return the sorted names of all indexes, or [] without a catalogue."""
         try:
-            found = self.connection.call("query", COLLECTION, filter=f'key like "{INDEX}%"', output_fields=["key"])
+            rows = self.connection.call("query", COLLECTION, filter=f'key like "{INDEX}%"', output_fields=["key"])
         except CollectionGoneError:
             return []
-        return sorted(row["key"].removeprefix(INDEX) for row in found)
+        return sorted(row["key"].removeprefix(INDEX) for row in rows)
 
     def find(self, name: str) -> CatalogueEntry | None:
-        """Return the entry of an index; None if it does not exist."""
+        """Return the entry of an index, or None if it does not exist."""
         content = self.read_value(f"{INDEX}{name}")
         if content is None:
             return None
@@ -89,7 +89,7 @@ class Catalogue:
         self.write_values({f"{INDEX}{name}": orjson.dumps(content).decode()})
 
     def read_artifact(self, entry: CatalogueEntry) -> Artifact:
-        """Read the manifest and tensors of an index's chain; return None for raw vectors.
+        """Read the manifest and tensors of an index's chain, or None for raw vectors.
 
         Raises:
             UnavailableError: if parts are missing, because the index is being deleted.
@@ -98,10 +98,10 @@ class Catalogue:
             return None
         total = sum(entry.artifact_bytes)
         keys = [f"{CHAIN}{entry.collection}:{number}" for number in range(-(-total // PART_BYTES))]
-        found = {row["key"]: row["value"] for row in self._get_entries(keys)}
-        if len(found) < len(keys):
+        parts = {row["key"]: row["value"] for row in self._get_entries(keys)}
+        if len(parts) < len(keys):
             raise UnavailableError(f"the chain of {entry.collection} is being deleted", code="closing")
-        content = b"".join(base64.b64decode(found[key]) for key in keys)
+        content = b"".join(base64.b64decode(parts[key]) for key in keys)
         return content[: entry.artifact_bytes[0]], content[entry.artifact_bytes[0] :]
 
     def remove(self, name: str, entry: CatalogueEntry) -> None:
@@ -112,12 +112,12 @@ class Catalogue:
             self.delete_values(*(f"{CHAIN}{entry.collection}:{number}" for number in range(count)))
 
     def read_value(self, key: str) -> Any:
-        """Return the parsed JSON value of a key; None if the key or the whole catalogue is missing."""
+        """Return the parsed JSON value of a key, or None if the key or the whole catalogue is missing."""
         try:
-            found = self._get_entries([key])
+            rows = self._get_entries([key])
         except CollectionGoneError:
             return None
-        return orjson.loads(found[0]["value"]) if found else None
+        return orjson.loads(rows[0]["value"]) if rows else None
 
     def _get_entries(self, keys: Sequence[str]) -> list[dict[str, Any]]:
         return list(
@@ -136,7 +136,7 @@ class Catalogue:
 
 
 def _build_key_filter(keys: Sequence[str]) -> str:
-    """Return the Milvus expression for the entries of the keys; keys need no quoting, since they are made of names."""
+    """Return the Milvus expression for the entries of keys, which need no quoting, since they are made of names."""
     return "key in [" + ", ".join(f'"{key}"' for key in keys) + "]"
 
 

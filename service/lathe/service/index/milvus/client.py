@@ -80,7 +80,7 @@ class MilvusConnection:
                 return method(collection, *arguments, **options)
 
     def _get_client(self) -> "MilvusClient":
-        """Return the client, connecting first if necessary; use it only within `translate_errors`.
+        """Return the client, connecting first if necessary, for use within `translate_errors`.
 
         Raises:
             UnavailableError: if pymilvus rejects the address.

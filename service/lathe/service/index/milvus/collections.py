@@ -82,8 +82,8 @@ def build_rows(
     """
     rows = []
     for position, item in enumerate(ids):
-        found = list_entries(metadata[position] or {})
-        ranges = build_ranges(found)
+        entries = list_entries(metadata[position] or {})
+        ranges = build_ranges(entries)
         for content in (payloads[position] or b"", orjson.dumps(ranges)):
             if len(content) > JSON_BYTES:
                 raise TooLargeError(
@@ -94,7 +94,7 @@ def build_rows(
             {
                 ID: item,
                 METADATA: orjson.loads(payloads[position] or b"{}"),
-                ENTRIES: build_entries(found),
+                ENTRIES: build_entries(entries),
                 RANGES: dict(ranges),
                 VECTOR: reduced[position],
                 ORIGINAL: originals[position],

@@ -26,50 +26,50 @@ MAX_ROUNDED = 2**11
 """Maximum distance of an integer below 2⁶³ from its nearest double."""
 
 
-def translate_filter(wanted: Filter) -> str:
+def translate_filter(parsed: Filter) -> str:
     """Translate a filter to a Milvus expression."""
-    if isinstance(wanted, Condition):
-        return _translate_condition(wanted)
-    parts = [translate_filter(part) for part in wanted.parts]
-    if isinstance(wanted, Junction) and wanted.kind == "not":
+    if isinstance(parsed, Condition):
+        return _translate_condition(parsed)
+    parts = [translate_filter(part) for part in parsed.parts]
+    if isinstance(parsed, Junction) and parsed.kind == "not":
         return f"not ({parts[0]})"
-    return "(" + f" {wanted.kind} ".join(parts) + ")" if parts else EVERYTHING
+    return "(" + f" {parsed.kind} ".join(parts) + ")" if parts else EVERYTHING
 
 
-def _translate_condition(wanted: Condition) -> str:
+def _translate_condition(condition: Condition) -> str:
     """Translate a condition to a Milvus expression on the fields `entries` and `ranges` of an item.
 
     It is true or false for every item, never undefined.
     """
-    if wanted.test == "exists":
-        return f'array_contains(entries, "{compute_field_digest(wanted.field)}")'
-    if wanted.test == "in":
-        among = ", ".join(f'"{compute_field_digest(wanted.field, value)}"' for value in wanted.values)
+    if condition.test == "exists":
+        return f'array_contains(entries, "{compute_field_digest(condition.field)}")'
+    if condition.test == "in":
+        among = ", ".join(f'"{compute_field_digest(condition.field, value)}"' for value in condition.values)
         return f"array_contains_any(entries, [{among}])"
     sign, side = {"gt": (">", MAXIMUM), "gte": (">=", MAXIMUM), "lt": ("<", MINIMUM), "lte": ("<=", MINIMUM)}[
-        wanted.test
+        condition.test
     ]
-    (limit,) = wanted.values
+    (limit,) = condition.values
     if isinstance(limit, bytes):  # parse_filter lets no true, false or null through
-        raise TypeError(f"{wanted.field}: a range has a number or a text")
+        raise TypeError(f"{condition.field}: a range has a number or a text")
     kind, bound = convert_to_sortable(limit)
-    path = f'ranges["{_build_range_key(wanted.field, kind, side)}"]'
+    path = f'ranges["{_build_range_key(condition.field, kind, side)}"]'
     return f'(exists {path} and {path} {sign} "{bound}")'
 
 
-def build_entries(found: Iterable[tuple[str, Value]]) -> list[str]:
+def build_entries(entries: Iterable[tuple[str, Value]]) -> list[str]:
     """Return the sorted digests of each metadata name, and of each name with its value, for the field `entries`."""
-    digests = {compute_field_digest(name, value) for name, value in found}
-    return sorted(digests | {compute_field_digest(name) for name, _ in found})
+    digests = {compute_field_digest(name, value) for name, value in entries}
+    return sorted(digests | {compute_field_digest(name) for name, _ in entries})
 
 
-def build_ranges(found: Iterable[tuple[str, Value]]) -> Mapping[str, str]:
+def build_ranges(entries: Iterable[tuple[str, Value]]) -> Mapping[str, str]:
     """Return the smallest and largest number and text of each name in sortable form, for the field `ranges`.
 
     The keys are made of the name's digest, the kind and the side. true, false and null are left out.
     """
     bounds: dict[tuple[str, str], list[str]] = {}
-    for name, value in found:
+    for name, value in entries:
         if not isinstance(value, bytes):
             kind, bound = convert_to_sortable(value)
             bounds.setdefault((name, kind), []).append(bound)
@@ -85,7 +85,7 @@ def _build_range_key(name: str, kind: str, side: str) -> str:
 
 
 def build_id_filter(ids: Sequence[str]) -> str:
-    """Return the Milvus expression for the items with these ids, quoted; ids with control characters are left out.
+    """Return the Milvus expression for the items with these ids, quoted, without ids with control characters.
 
     pymilvus does not quote ids, so that an id could otherwise inject an expression.
     """

@@ -28,7 +28,7 @@ IDS_AT_ONCE = 1000
 
 
 class MilvusIndex:
-    """Index whose items are a collection of Milvus; several processes may have it open.
+    """Index whose items are a collection of Milvus, which several processes may have open.
 
     Args:
         catalogue: settings and chains of all indexes, from which the chain is read at once.
@@ -52,11 +52,11 @@ class MilvusIndex:
         self.is_deleted = False
 
     def close(self, wait: bool = True) -> None:
-        """Accept no more writes and finish the accepted ones; wait for them if `wait`."""
+        """Accept no more writes, finish the accepted ones, and wait for them if `wait`."""
         self.writer.shutdown(wait=wait)
 
     def read_artifact(self) -> Artifact:
-        """Return manifest and tensors of the index's chain, read from Milvus; None for raw vectors."""
+        """Return manifest and tensors of the index's chain, read from Milvus, or None for raw vectors."""
         return self.catalogue.read_artifact(self.entry)
 
     def get_serving(self) -> "MilvusIndex":
@@ -73,7 +73,7 @@ class MilvusIndex:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """Queue the insertion of items with original vectors, replacing items with the same ids, and return a future.
+        """Queue the insertion of items, which replace those with the same ids, and return a future.
 
         See `SearchIndex.upsert`. The caller has compared `raw_space_id` with the settings, which never change.
         """
@@ -90,7 +90,7 @@ class MilvusIndex:
 
         The returned change has neither a number nor a count of replaced items.
         """
-        payloads = [serialize_metadata(position, given) for position, given in enumerate(metadata)]
+        payloads = [serialize_metadata(position, fields) for position, fields in enumerate(metadata)]
         rows = build_rows(ids, vectors, self.reducer.reduce_documents(vectors), metadata, payloads)
         self._call("upsert", rows)
         if note:
@@ -98,7 +98,7 @@ class MilvusIndex:
         return Change(None, None)
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
-        """Queue the deletion of the items with these ids, and return a future; unknown ids are ignored."""
+        """Queue the deletion of the items with these ids, ignoring unknown ones, and return a future."""
         return self._run_in_writer(self._delete_items, ids)
 
     def _delete_items(self, ids: Sequence[str]) -> Change:
@@ -106,14 +106,14 @@ class MilvusIndex:
 
         They are counted by a query first, because Milvus itself counts unknown ids too.
         """
-        gone = 0
+        deleted = 0
         for start in range(0, len(ids), IDS_AT_ONCE):
-            wanted = build_id_filter(ids[start : start + IDS_AT_ONCE])
-            there = len(self._call("query", filter=wanted, output_fields=[ID]))
-            if there:
-                self._call("delete", filter=wanted)
-            gone += there
-        return Change(None, gone)
+            condition = build_id_filter(ids[start : start + IDS_AT_ONCE])
+            existing = len(self._call("query", filter=condition, output_fields=[ID]))
+            if existing:
+                self._call("delete", filter=condition)
+            deleted += existing
+        return Change(None, deleted)
 
     def _run_in_writer(self, work: Callable[..., Change], *arguments: Any) -> "Future[Change]":
         """Queue a function call in the writer thread, and return its future."""
@@ -130,15 +130,15 @@ class MilvusIndex:
         If the query asks for rescoring, up to 16,384 candidates are taken from Milvus and ranked here by the originals.
         """
         count = min(math.ceil(query.k * (query.rescoring or 1)), MAX_CANDIDATES)
-        condition = "" if query.wanted is None else translate_filter(query.wanted)
-        found: list[list[Hit]] = []
-        for part in query.slice_batches(count, self.spec.width):
-            vectors = query.vectors[part]
+        condition = "" if query.item_filter is None else translate_filter(query.item_filter)
+        results: list[list[Hit]] = []
+        for batch in query.slice_batches(count, self.spec.width):
+            vectors = query.vectors[batch]
             directions = normalize_rows(vectors) if self.spec.metric == "cosine" else vectors
             compact = directions if query.reduced else self.reducer.reduce_queries(vectors)
-            asked = None if query.rescoring is None else self.reducer.map_for_rescoring(vectors)
-            found += self._search_batch(query, compact, asked, count, condition)
-        return found
+            originals = None if query.rescoring is None else self.reducer.map_for_rescoring(vectors)
+            results += self._search_batch(query, compact, originals, count, condition)
+        return results
 
     def _search_batch(
         self, query: Query, compact: Vectors, originals: Vectors | None, count: int, condition: str
@@ -147,7 +147,7 @@ class MilvusIndex:
         rescored = originals is not None
         compared = ORIGINAL if rescored else VECTOR
         by_distance = self.spec.metric == "l2"  # which Milvus squares, and Milvus Lite does not
-        found = self._call(
+        candidates = self._call(
             "search",
             data=list(compact),
             anns_field=VECTOR,
@@ -156,8 +156,9 @@ class MilvusIndex:
             search_params={"params": {"ef": min(max(query.ef or DEFAULT_EF, count), MAX_EF)}},
             output_fields=[METADATA, *([compared] if rescored or by_distance else [])],
         )
-        answers = []
-        for position, hits in enumerate(found):
+
+        results = []
+        for position, hits in enumerate(candidates):
             scores = np.array([hit["distance"] for hit in hits], np.float32)
             if len(hits) and (rescored or by_distance):
                 vectors = stack_vectors([hit["entity"] for hit in hits], compared)
@@ -165,17 +166,17 @@ class MilvusIndex:
                     vectors = normalize_rows(vectors)
                 scores = _compute_scores(vectors, (compact if originals is None else originals)[position], by_distance)
             best = np.argsort(scores if by_distance else -scores, kind="stable")[: query.k].tolist()
-            answers.append([_build_hit(hits[row], float(scores[row])) for row in best])
-        return answers
+            results.append([_build_hit(hits[row], float(scores[row])) for row in best])
+        return results
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Return the items with these ids, with original vectors on request; None for an id that does not exist."""
+        """Return the items with these ids, with original vectors on request, and None for unknown ids."""
         fields = [ID, METADATA, *([ORIGINAL] if vectors else [])]
-        there: dict[str, Any] = {}
+        rows: dict[str, Any] = {}
         for start in range(0, len(ids), IDS_AT_ONCE):
-            wanted = build_id_filter(list(dict.fromkeys(ids[start : start + IDS_AT_ONCE])))
-            there |= {row[ID]: row for row in self._call("query", filter=wanted, output_fields=fields)}
-        return [self._build_item(there[item], vectors) if item in there else None for item in ids]
+            condition = build_id_filter(list(dict.fromkeys(ids[start : start + IDS_AT_ONCE])))
+            rows |= {row[ID]: row for row in self._call("query", filter=condition, output_fields=fields)}
+        return [self._build_item(rows[item], vectors) if item in rows else None for item in ids]
 
     def _build_item(self, row: Mapping[str, Any], vectors: bool) -> dict[str, Any]:
         content = {"id": row[ID], "metadata": row[METADATA] or None}
@@ -200,7 +201,7 @@ class MilvusIndex:
     # ── importing and exporting ──────────────────────────────────────────────────────────────
 
     def read_note(self, key: str) -> Any:
-        """Return the value that the last noting write stored under the key; None if there is none."""
+        """Return the value that the last noting write stored under the key, or None if there is none."""
         return (self.catalogue.read_value(f"{NOTE}{self.name}") or {}).get(key)
 
     def delete_note(self, key: str) -> None:
@@ -212,20 +213,20 @@ class MilvusIndex:
 
         The items are read as they are when the scan reaches them, not at one moment.
         """
-        rows = self._call(
+        iterator = self._call(
             "query_iterator", batch_size=max_items, filter=EVERYTHING, output_fields=[ID, METADATA, ORIGINAL]
         )
         try:
             while True:
                 with self.connection.translate_errors():
-                    found = rows.next()
-                if not found:
+                    rows = iterator.next()
+                if not rows:
                     break
-                metadata = [orjson.dumps(row[METADATA]) if row[METADATA] else None for row in found]
-                yield list(zip((row[ID] for row in found), metadata, strict=True)), stack_vectors(found, ORIGINAL)
+                metadata = [orjson.dumps(row[METADATA]) if row[METADATA] else None for row in rows]
+                yield list(zip((row[ID] for row in rows), metadata, strict=True)), stack_vectors(rows, ORIGINAL)
         finally:
             with self.connection.translate_errors():
-                rows.close()
+                iterator.close()
 
     def wait_until_linked(self, on_progress: Progress) -> None:
         """Report completion at once: Milvus builds the graph itself, and searches the remaining rows exactly."""

@@ -46,7 +46,7 @@ class MilvusIndexes:
         self.ready = threading.Event()
 
     def warnings(self) -> list[str]:
-        """Return why Milvus last could not be reached, as a one-item list; [] if it answers. Milvus is not asked."""
+        """Return why Milvus last could not be reached, as a list of one message, or [] if it answered."""
         problem = self.connection.problem
         return [] if problem is None else [f"indexes: {self.connection.build_error(problem).message}"]
 
@@ -55,11 +55,14 @@ class MilvusIndexes:
         return {"open": len(self.opened)}
 
     def start(self) -> None:
-        """Start opening all indexes in a thread; return at once."""
+        """Start opening all indexes in a thread, and return at once."""
         threading.Thread(target=self.open_all, name="milvus", daemon=True).start()
 
     def open_all(self) -> None:
-        """Open every index that can be opened, and set `ready`; the others are opened on demand. Errors are logged."""
+        """Open every index that can be opened, and set `ready`.
+
+        Errors are logged, and the other indexes are opened on demand.
+        """
         try:
             for name in self.names():
                 with suppress(ServiceError):
@@ -91,34 +94,32 @@ class MilvusIndexes:
             UnknownNameError: if there is no such index.
             UnavailableError: if Milvus does not answer.
         """
-        found = self.opened.get(name)
-        if (
-            found is not None
-            and not found.is_deleted
-            and time.monotonic() < self.looked_up.get(name, 0) + KNOWN_SECONDS
-        ):
-            return found
+        index = self.opened.get(name)
+        fresh = time.monotonic() < self.looked_up.get(name, 0) + KNOWN_SECONDS
+        if index is not None and not index.is_deleted and fresh:
+            return index
+
         entry = self.catalogue.find(name) if is_name(name) else None
         if entry is None:
             self._close_index(name)
             known = ", ".join(self.names()) or "none yet"
             raise UnknownNameError(f"there is no index {name[:80]!r}; there are: {known}", param="name")
         with self.changing:
-            found = self.opened.get(name)
-            if found is None or found.collection != entry.collection:  # another server recreated it
+            index = self.opened.get(name)
+            if index is None or index.collection != entry.collection:  # another server recreated it
                 self._close_index(name)
-                found = self.opened[name] = MilvusIndex(name, entry, self.connection, self.catalogue)
+                index = self.opened[name] = MilvusIndex(name, entry, self.connection, self.catalogue)
             self.looked_up[name] = time.monotonic()
-            return found
+            return index
 
     def _close_index(self, name: str) -> None:
         """Close an index that was deleted or recreated, if it is open, without waiting for its writes."""
-        found = self.opened.pop(name, None)
-        if found is not None:
-            found.close(wait=False)
+        index = self.opened.pop(name, None)
+        if index is not None:
+            index.close(wait=False)
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> MilvusIndex:
-        """Create an index and return it; if the name exists already, return that index unchanged.
+        """Create an index and return it, or return the existing index of that name unchanged.
 
         If several servers create it at once, the one whose collection gets the index's alias succeeds.
 
@@ -151,7 +152,7 @@ class MilvusIndexes:
         return bool(self.connection.call("describe_alias", build_alias(name))["collection_name"] == collection)
 
     def _claim_alias(self, name: str, collection: str) -> bool:
-        """Point the alias of an index to the collection; return False if another server finishes the index first.
+        """Point the alias of an index to the collection, or return False if another server finishes the index first.
 
         If another server has the alias but does not finish within `claim_seconds`, the alias is taken over.
         """
@@ -188,11 +189,11 @@ class MilvusIndexes:
                 self.connection.call("drop_collection", entry.collection)
 
     def require_owned(self, name: str) -> None:
-        """Raise unless the index exists; every server that reaches Milvus may change it."""
+        """Raise unless the index exists, which every server that reaches Milvus may change."""
         self.get(name)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return a description of every index; one that cannot be opened is described by its error."""
+        """Return a description of every index, which is its error if it cannot be opened."""
         described: list[dict[str, Any]] = []
         for name in self.names():
             try:

@@ -28,7 +28,7 @@ DEFAULTS = {"connect_timeout": 10, "application_name": "lathe"}
 
 @contextmanager
 def open_database(url: str | None) -> Iterator[Connection]:
-    """Connect to a database with pgvector for the block; errors of PostgreSQL in the block become a `ServiceError`.
+    """Connect to a database with pgvector for the block, in which errors of PostgreSQL become a `ServiceError`.
 
     Args:
         url: connection string of libpq, as URL or as `key=value` pairs; None for the environment (`PGHOST`,

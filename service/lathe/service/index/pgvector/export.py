@@ -1,4 +1,4 @@
-"""Export of the items of an index to a table, batch by batch; a second export changes only what differs."""
+"""Export of the items of an index to a table, batch by batch, of which a second one changes only what differs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from lathe.service.index.pgvector.column_types import VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.fields import encode_vectors
 from lathe.service.index.pgvector.table import (
-    Table,
+    PgvectorTable,
     TableName,
     VectorColumn,
     describe_space,
@@ -55,7 +55,7 @@ class ExportedColumn:
 def plan_columns(
     spec: IndexSpec, artifact: Artifact, column_type: VectorType, originals: Originals
 ) -> list[ExportedColumn]:
-    """Return the columns of vectors of an export: `embedding` of the originals, and `reduced`; at least one of them.
+    """Return the columns of vectors of an export: `embedding` of the originals, `reduced`, or both.
 
     Without a chain, `reduced` is left out if it is of type vector, because it would repeat the originals.
 
@@ -92,9 +92,10 @@ def export_items(
     on_progress: Progress,
     delete_others: bool = False,
 ) -> tuple[int, int, int]:
-    """Write items to a table with the columns `id`, `metadata` and those of vectors; create the table if it is missing.
+    """Write items to a table with the columns `id`, `metadata` and those of vectors.
 
-    Rows with an id of the index are replaced if they differ. Each batch is a transaction.
+    The table is created if it is missing. Rows with an id of the index are replaced if they differ. Each batch is a
+    transaction.
 
     Args:
         connection: open connection.
@@ -132,7 +133,7 @@ def export_items(
     return done, changed, _delete_others(connection, name) if delete_others else 0
 
 
-def _ensure_table(connection: Connection, name: TableName, columns: Sequence[VectorColumn]) -> Table:
+def _ensure_table(connection: Connection, name: TableName, columns: Sequence[VectorColumn]) -> PgvectorTable:
     """Create a table with `id` and `metadata` if there is none, and return it.
 
     Raises:

@@ -11,7 +11,14 @@ from lathe.service.errors import BadValueError
 from lathe.service.index.pgvector.column_types import VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.fields import decode_vectors, encode_vectors
-from lathe.service.index.pgvector.table import Column, Table, VectorColumn, ensure_column, format_type, require_column
+from lathe.service.index.pgvector.table import (
+    Column,
+    PgvectorTable,
+    VectorColumn,
+    ensure_column,
+    format_type,
+    require_column,
+)
 from lathe.service.index.reducer import Vectors
 from lathe.transforms.progress import Progress
 
@@ -28,7 +35,7 @@ Key = tuple[str, ...]
 class FullVectors:
     """Column of full vectors in a table with a primary key."""
 
-    table: Table
+    table: PgvectorTable
     column: Column
     kind: VectorType
     dimensions: int
@@ -49,8 +56,8 @@ class ReducedRows:
     zero: int
 
 
-def find_full_vectors(connection: Connection, table: Table, name: str) -> FullVectors:
-    """Return a column of full vectors; if its type declares no dimensions, those of the first vector are taken.
+def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -> FullVectors:
+    """Return a column of full vectors, with the dimensions of the first vector if its type declares none.
 
     Raises:
         UnknownNameError: if the table has no such column.
@@ -75,7 +82,7 @@ def find_full_vectors(connection: Connection, table: Table, name: str) -> FullVe
 
 
 def read_sample(connection: Connection, full: FullVectors, rows: int) -> Iterator[Vectors]:
-    """Yield batches `(n, d)` of the vectors of up to `rows` random rows; rows with NULL are left out."""
+    """Yield batches `(n, d)` of the vectors of up to `rows` random rows without NULL."""
     # Sorting addresses instead of vectors keeps the sort small; in a partitioned table an address is unique only
     # within its partition. OFFSET 0 keeps the lookup by address, where a join would read the whole table again.
     query = sql.SQL(

@@ -67,7 +67,7 @@ class VectorColumn:
 
 
 @dataclass(frozen=True)
-class Table:
+class PgvectorTable:
     """Existing table.
 
     Attributes:
@@ -80,15 +80,15 @@ class Table:
 
 
 def parse_table_name(written: str) -> TableName:
-    """Parse `TABLE` or `SCHEMA.TABLE`; raise `BadValueError` if a part is empty."""
+    """Parse `TABLE` or `SCHEMA.TABLE`, or raise `BadValueError` if a part is empty."""
     schema, dot, table = written.rpartition(".")
     if not table or (dot and not schema):
         raise BadValueError(f"--table takes TABLE or SCHEMA.TABLE, got {written!r}", param="table")
     return TableName(schema or None, table)
 
 
-def find_table(connection: Connection, name: TableName) -> Table | None:
-    """Return the table of a name, with its columns and key, from the catalogue; None if there is none."""
+def find_table(connection: Connection, name: TableName) -> PgvectorTable | None:
+    """Return the table of a name, with its columns and key, from the catalogue, or None if there is none."""
     found = connection.execute(
         "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.relname = %s AND c.relkind IN ('r', 'p') AND "
@@ -109,19 +109,19 @@ def find_table(connection: Connection, name: TableName) -> Table | None:
         "WHERE i.indrelid = %s AND i.indisprimary ORDER BY k.place",
         found,
     ).fetchall()
-    return Table(name, {row[0]: Column(*row) for row in columns}, tuple(row[0] for row in key))
+    return PgvectorTable(name, {row[0]: Column(*row) for row in columns}, tuple(row[0] for row in key))
 
 
-def require_table(connection: Connection, name: TableName) -> Table:
-    """Return the table of a name; raise `UnknownNameError` if there is none."""
+def require_table(connection: Connection, name: TableName) -> PgvectorTable:
+    """Return the table of a name, or raise `UnknownNameError` if there is none."""
     table = find_table(connection, name)
     if table is None:
         raise UnknownNameError(f"the database has no table {name}; upper and lower case differ here", param="table")
     return table
 
 
-def require_column(table: Table, name: str) -> Column:
-    """Return a column of a table; raise `UnknownNameError`, with the names there are, if there is none."""
+def require_column(table: PgvectorTable, name: str) -> Column:
+    """Return a column of a table, or raise `UnknownNameError`, with the names there are, if there is none."""
     if name not in table.columns:
         raise UnknownNameError(f"the table {table.name} has no column {name}; it has {', '.join(table.columns)}")
     return table.columns[name]
@@ -138,7 +138,7 @@ def format_type(kind: VectorType, dimensions: int) -> sql.Composed:
     return sql.SQL("{}({})").format(sql.SQL(kind), sql.Literal(dimensions))
 
 
-def ensure_column(connection: Connection, table: Table, wanted: VectorColumn) -> None:
+def ensure_column(connection: Connection, table: PgvectorTable, wanted: VectorColumn) -> None:
     """Add a column of vectors to a table with a comment that names their space, or check the one that is there.
 
     Raises:
@@ -208,7 +208,7 @@ def format_index_statement(table: TableName, column: VectorColumn, metric: Metri
     return statement.as_string(connection)
 
 
-def _has_values(connection: Connection, table: Table, column: str) -> bool:
+def _has_values(connection: Connection, table: PgvectorTable, column: str) -> bool:
     query = sql.SQL("SELECT 1 FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
         table.name.identifier, sql.Identifier(column)
     )

@@ -1,7 +1,7 @@
 """Reindexing as a job: builds the next generation of an index while the current one serves.
 
 The index's record is only read in this process; its owner alone writes to it: see
-`lathe.service.index.embedded.cutover`.
+`lathe.service.index.embedded.maintenance`.
 """
 
 import json
@@ -16,11 +16,10 @@ from lathe.service.chains.names import RAW
 from lathe.service.errors import ConflictError, UnavailableError
 from lathe.service.home import Home
 from lathe.service.index.bridge import fit_bridge
-from lathe.service.index.embedded.cutover import CHAIN_FOLDER, MOVING, READY, REFUSED, VECTORS, build_lock_path
 from lathe.service.index.embedded.generation import REPLAY_ROWS, Generation
+from lathe.service.index.embedded.maintenance import CHAIN_FOLDER, MOVING, READY, REFUSED, VECTORS, build_lock_path
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.embedded.row_file import RowFile
-from lathe.service.index.embedded.rows import Labels
+from lathe.service.index.embedded.rows import Labels, RowFile
 from lathe.service.index.embedded.snapshot import save_snapshot
 from lathe.service.index.items import get_text
 from lathe.service.index.reducer import Reducer, Vectors

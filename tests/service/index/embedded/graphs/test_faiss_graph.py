@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lathe.service.index.embedded.graphs.choice import create_graph, find_graph_problem
+from lathe.service.index.embedded.graphs import create_graph, find_graph_problem
 from lathe.service.index.embedded.graphs.faiss_graph import FaissGraph
 from lathe.service.index.embedded.vector_formats import choose_format
 from lathe.service.index.reducer import Reducer

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.service.index.embedded.exact import rank_rows
-from lathe.service.index.embedded.graph_lock import GraphLock
-from lathe.service.index.embedded.graphs.graph import Found
+from lathe.service.index.embedded.graphs.graph import GraphLock, GraphResult
 from lathe.service.index.embedded.graphs.scoring import LinkBytes, RowScoring
 from lathe.service.index.embedded.rows import GROWTH
 from lathe.service.index.reducer import Vectors
@@ -23,7 +22,7 @@ Fewer are linked by comparing codes, which is slower for each row but needs no d
 
 
 class FaissGraph:
-    """HNSW graph over codes or floats; see `Graph`.
+    """HNSW graph over codes or floats, whose methods are those of `Graph`.
 
     Rows are linked to the rows whose decoded vectors are nearest by Euclidean distance. While many codes are added, the
     decoded vectors are also stored as bytes; few are linked by comparing codes, which takes five times as long.
@@ -50,9 +49,10 @@ class FaissGraph:
         self.lock = GraphLock(lambda _: None)  # FAISS takes the effort with each search
 
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
-        """Add rows that follow the covered ones; searches wait meanwhile."""
+        """Add rows that follow the covered ones, while searches wait."""
         if self.links is None and lacking >= MIN_SHARE * self.covered:
             self.links = self._create_links()
+
         for start in range(0, len(rows), ADDED_ROWS):
             codes = rows[start : start + ADDED_ROWS]
             factors, vectors = self.scoring.compute_factors(codes), self.scoring.decode(codes)
@@ -68,6 +68,7 @@ class FaissGraph:
                 except BaseException:  # codes without links, or links without codes, would shift all later rows
                     self._clear()
                     raise
+
         if len(rows) == lacking and self.links is not None:
             self.links = None
             self.bytes = self._count_bytes()
@@ -78,12 +79,12 @@ class FaissGraph:
         self.factors = np.empty((0, 2), np.float32)
 
     def _create_links(self) -> LinkBytes | None:
-        """Return the storage by which rows are linked, with the covered rows; None if they are linked as they are."""
+        """Return the storage that links rows, with the covered rows, or None to compare the codes themselves."""
         links = self.scoring.create_links()
         if links is not None and self.covered:
             codes = self.faiss.vector_to_array(self.faiss.downcast_index(self.index.storage).codes)
-            for part in np.split(codes.reshape(self.covered, -1), range(ADDED_ROWS, self.covered, ADDED_ROWS)):
-                links.storage.add(links.convert(self.scoring.decode(part)))
+            for block in np.split(codes.reshape(self.covered, -1), range(ADDED_ROWS, self.covered, ADDED_ROWS)):
+                links.storage.add(links.convert(self.scoring.decode(block)))
         return links
 
     def _add(self, codes: NDArray[Any], vectors: Vectors) -> None:
@@ -95,6 +96,7 @@ class FaissGraph:
             self.index.add(vectors)
         else:
             storage.add_sa_codes(np.ascontiguousarray(codes))
+            # Only while rows are linked: FAISS then reads these bytes in place of the codes.
             self.index.storage, self.index.d = self.links.storage, self.links.width
             try:
                 self.index.add(self.links.convert(vectors))
@@ -103,25 +105,28 @@ class FaissGraph:
         self._set_metric(self.metric)
 
     def _append_factors(self, factors: NDArray[np.float32]) -> None:
-        """Count rows as covered, and store their factors `(n, 2)`; grow the space by more than they need if it is full.
+        """Store the factors `(n, 2)` of added rows, and count the rows as covered.
 
-        A search that began before reads only the rows that were covered then.
+        If the space is full, it grows by more than the rows need.
         """
-        wanted = self.covered + len(factors)
-        if wanted > len(self.factors):
-            grown = np.zeros((max(wanted, int(GROWTH * len(self.factors))), 2), np.float32)
+        upto = self.covered + len(factors)
+        if upto > len(self.factors):
+            grown = np.zeros((max(upto, int(GROWTH * len(self.factors))), 2), np.float32)
             grown[: self.covered] = self.factors[: self.covered]
             self.factors = grown
-        self.factors[self.covered : wanted] = factors
-        self.covered = wanted
+        self.factors[self.covered : upto] = factors
+        self.covered = upto
 
     def _set_metric(self, metric: int) -> None:
         """Set the metric by which FAISS compares: Euclidean distance to link rows, `self.metric` to search."""
         self.index.metric_type = self.index.storage.metric_type = metric
         self.index.hnsw.is_similarity = metric == self.faiss.METRIC_INNER_PRODUCT
 
-    def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
-        """Return the k nearest rows and scores; −1 with score −inf where fewer are reached, None if it has fewer."""
+    def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
+        """Return the k nearest rows to each query, or None if the graph has fewer than k rows.
+
+        Where fewer than k are reached, the result is filled up with row −1 and score −inf.
+        """
         mapped, shift = self.scoring.map_queries(queries)
         with self.lock.searching(0):  # the same for all: searches of any effort run together
             covered, factors = self.covered, self.factors
@@ -129,16 +134,17 @@ class FaissGraph:
                 return None
             self.faiss.omp_set_num_threads(self.threads)
             # All that the search has examined is ranked again, because the correction changes the order.
-            wanted = min(max(k, ef), covered)
-            effort = self.faiss.SearchParametersHNSW(efSearch=wanted)
-            products, rows = self.index.search(mapped, wanted, params=effort)
+            examined = min(max(k, ef), covered)
+            effort = self.faiss.SearchParametersHNSW(efSearch=examined)
+            products, rows = self.index.search(mapped, examined, params=effort)
+
         if self.scoring.by_distance:
             scores = -np.sqrt(np.maximum(products, 0))
         else:
             scores = factors[rows, 0] * products + factors[rows, 1] * shift[:, None]
         scores[rows < 0] = -np.inf
-        best, values = rank_rows(rows, scores, k)
-        return best, values.astype(np.float32, copy=False), covered
+        best_rows, best_scores = rank_rows(rows, scores, k)
+        return best_rows, best_scores.astype(np.float32, copy=False), covered
 
     def save(self, file: IO[bytes]) -> None:
         """Write the graph and the factors of its rows to an open, empty file."""
@@ -167,21 +173,18 @@ class FaissGraph:
         index = self.faiss.read_index(reader, self.faiss.IO_FLAG_PQ_SKIP_SDC_TABLE)
         if index.ntotal != covered:
             raise ValueError(f"the graph has {index.ntotal} rows, not {covered}")
-        file.seek(-8 * covered, 2)
+        file.seek(-8 * covered, 2)  # FAISS's reader has read beyond the end of its index
         factors = np.frombuffer(file.read(), np.float32).reshape(covered, 2)
         self.index, self.links, self.factors, self.covered = index, None, factors, covered
         self.bytes = self._count_bytes()
 
     def estimate_bytes(self, rows: int) -> int:
-        """Return the bytes of codes, factors and links of so many rows: 2 m links, and m more on each higher level."""
+        """Return an estimate of the bytes of codes, factors and links: 2 m links, and m more on each higher level."""
         m = self.spec.m
         return rows * (self.scoring.code_bytes + 8 + 4 * (2 * m + m // (m - 1)) + 12)
 
     def _count_bytes(self) -> int:
-        """Count `bytes` of a graph that has rows.
-
-        No other thread may add any meanwhile.
-        """
+        """Count the memory of a graph that has rows, while no other thread adds rows."""
         hnsw = self.index.hnsw
         graph = 4 * hnsw.neighbors.size() + 8 * hnsw.offsets.size() + 4 * hnsw.levels.size()
         linking = self.scoring.comparison_bytes(self.faiss.downcast_index(self.index.storage))

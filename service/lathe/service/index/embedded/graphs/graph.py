@@ -1,5 +1,9 @@
-"""Protocol of the graphs that find candidates."""
+"""Protocol of the graphs that find candidates, and the lock that their engines hold."""
 
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import IO, Any, Protocol
 
 import numpy as np
@@ -7,7 +11,7 @@ from numpy.typing import NDArray
 
 from lathe.service.index.reducer import Vectors
 
-Found = tuple[NDArray[np.int64], NDArray[np.float32], int]
+GraphResult = tuple[NDArray[np.int64], NDArray[np.float32], int]
 """Row numbers `(q, k)`, best first, their scores `(q, k)`, and the number of rows in the graph during the search.
 
 A graph that reaches fewer than k rows either fills up with row −1 and score −inf, or returns None."""
@@ -30,7 +34,7 @@ class Graph(Protocol):
     covered: int
 
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
-        """Add rows that follow the covered ones; searches meanwhile wait, or use the rows covered before.
+        """Add rows that follow the covered ones, while searches wait or use the rows covered before.
 
         Args:
             rows: the rows `(n, k)`.
@@ -38,8 +42,8 @@ class Graph(Protocol):
             lacking: number of rows that the graph lacks, including `rows`; it may be extended by the others next.
         """
 
-    def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
-        """Return the k nearest rows to each query; None if the graph has fewer than k rows, or cannot reach k.
+    def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
+        """Return the k nearest rows to each query, or None if the graph has fewer than k rows or cannot reach k.
 
         Args:
             queries: reduced queries `(q, d)`, as floats, of norm 1 for cosine.
@@ -51,7 +55,9 @@ class Graph(Protocol):
         """
 
     def save(self, file: IO[bytes]) -> None:
-        """Write the graph to an open, empty file; searches may go on, but the graph must not be extended meanwhile.
+        """Write the graph to an open, empty file.
+
+        Searches may go on, but the graph must not be extended meanwhile.
 
         Raises:
             OSError: if the disk is full.
@@ -72,4 +78,61 @@ class Graph(Protocol):
 
     @property
     def bytes(self) -> int:
-        """Memory of the graph in bytes, without row files that it shares; 0 while empty."""
+        """Memory of the graph in bytes, without row files that it shares, or 0 while empty."""
+
+
+class GraphLock:
+    """Fair readers–writer lock of a graph: many searches with the same `ef` at once, or one writer.
+
+    hnswlib's searches share the graph's `ef` and must not run while the graph is written to (its issues 29, 205, 590).
+    So searches hold the lock together as long as they want the same `ef`; a search with another, or a writer, waits for
+    them, and later ones wait behind it, so that no thread starves.
+
+    Args:
+        on_change: called with the new `ef` before the first search that uses it begins.
+    """
+
+    def __init__(self, on_change: Callable[[int], None]) -> None:
+        self.on_change = on_change
+        self.changed = threading.Condition()
+        self.waiting: deque[object] = deque()
+        self.holders = 0
+        self.ef: int | None = None
+
+    def searching(self, ef: int) -> AbstractContextManager[None]:
+        """Return a block that holds the lock for a search, together with other searches of the same `ef`."""
+        return self._hold(ef)
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Return a block that holds the lock exclusively."""
+        return self._hold(None)
+
+    @contextmanager
+    def _hold(self, ef: int | None) -> Iterator[None]:
+        """Wait in order of arrival until the lock can be held, hold it during the block, and release it.
+
+        A search calls `on_change` first if its `ef` is not that of the last holder.
+
+        Args:
+            ef: `ef` of a search; None for a writer.
+        """
+        ticket = object()
+        with self.changed:
+            self.waiting.append(ticket)
+            self.changed.wait_for(lambda: self.waiting[0] is ticket and self._admits(ef))
+            self.waiting.popleft()
+            if not self.holders and ef is not None and ef != self.ef:
+                self.on_change(ef)
+            self.ef = ef
+            self.holders += 1
+            self.changed.notify_all()  # the next may be of the same kind
+
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.holders -= 1
+                self.changed.notify_all()
+
+    def _admits(self, ef: int | None) -> bool:
+        return not self.holders or (ef is not None and ef == self.ef)

@@ -8,8 +8,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.service.index.embedded.graph_lock import GraphLock
-from lathe.service.index.embedded.graphs.graph import Found
+from lathe.service.index.embedded.graphs.graph import GraphLock, GraphResult
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec
 
@@ -31,10 +30,10 @@ def estimate_float_graph(rows: int, dimensions: int, m: int) -> int:
 
 
 class HnswGraph:
-    """HNSW graph over floats; see `Graph`. Rows that hold codes are decoded to floats.
+    """HNSW graph over floats, whose methods are those of `Graph`. Rows that hold codes are decoded to floats.
 
     Args:
-        decode: converts rows of the row file to floats `(n, d)`.
+        decode: function that converts rows of the row file to floats `(n, d)`.
 
     Attributes:
         bytes: memory of vectors and links for the whole capacity. hnswlib would count it in structures that an addition
@@ -69,19 +68,20 @@ class HnswGraph:
             self._add(self.decode(rows[start : start + DECODED_ROWS]), threads)
 
     def _add(self, vectors: Vectors, threads: int) -> None:
-        wanted = self.covered + len(vectors)
+        upto = self.covered + len(vectors)
         with self.lock.writing():
             if not self.started:
-                self.index.init_index(max(MIN_ROWS, wanted), self.spec.m, self.spec.ef_construction, SEED)
+                self.index.init_index(max(MIN_ROWS, upto), self.spec.m, self.spec.ef_construction, SEED)
                 self.started = True
-            if wanted > self.index.get_max_elements():
-                self.index.resize_index(max(wanted, int(GROWTH * self.index.get_max_elements())))
-            self.index.add_items(vectors, np.arange(self.covered, wanted), num_threads=threads)
-            self.covered = wanted
+            if upto > self.index.get_max_elements():
+                self.index.resize_index(max(upto, int(GROWTH * self.index.get_max_elements())))
+
+            self.index.add_items(vectors, np.arange(self.covered, upto), num_threads=threads)
+            self.covered = upto
             self.bytes = self.estimate_bytes(self.index.get_max_elements())
 
-    def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
-        """Return the k nearest rows with scores and the row count; None if it has or reaches fewer than k rows."""
+    def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
+        """Return the k nearest rows to each query, or None if the graph has or reaches fewer than k rows."""
         with self.lock.searching(ef):
             covered = self.covered
             if k > covered:
@@ -90,12 +90,13 @@ class HnswGraph:
                 rows, distances = self.index.knn_query(queries, k, num_threads=self.threads)
             except RuntimeError:  # fewer than k nodes can be reached from its entry
                 return None
+
         if self.spec.metric == "l2":
             return rows.astype(np.int64), -np.sqrt(np.maximum(distances, 0)), covered
         return rows.astype(np.int64), 1 - distances, covered
 
     def save(self, file: IO[bytes]) -> None:
-        """Write the graph to an open, empty file; raise `OSError` if the disk is full."""
+        """Write the graph to an open, empty file, and raise `OSError` if the disk is full."""
         self.index.save_index(f"/dev/fd/{file.fileno()}")  # hnswlib takes paths only, and would follow a link
         if os.fstat(file.fileno()).st_size != self.index.index_file_size():  # it does not say that a write failed
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

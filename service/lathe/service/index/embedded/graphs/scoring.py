@@ -1,4 +1,4 @@
-"""How FAISS scores rows: codes as a product quantizer or as a byte for each dimension, or floats."""
+"""Scoring of rows by FAISS: codes as a product quantizer or as a byte for each dimension, or floats."""
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lathe.service.index.embedded.vector_formats import CodeFormat, VectorFormat
 from lathe.service.index.reducer import Vectors
-from lathe.training.export.faiss_codes import BYTE, build_code_index
+from lathe.training.faiss_codes import BYTE, build_code_index
 from lathe.transforms.codes import Int8, TransformCoding
 from lathe.transforms.errors import InputError
 
@@ -39,10 +39,10 @@ class LinkBytes:
         self.storage = faiss.IndexScalarQuantizer(self.width, kind, faiss.METRIC_L2)
 
     def convert(self, vectors: Vectors) -> Vectors:
-        """Round vectors `(n, d)` to whole numbers from 1 to 255, as floats `(n, width)`; the padding is 0."""
-        found = np.zeros((len(vectors), self.width), np.float32)
-        found[:, : len(self.positions)] = np.floor(vectors[:, self.positions] * self.scale + MIDDLE)
-        return found
+        """Round vectors `(n, d)` to whole numbers from 1 to 255, as floats `(n, width)` padded by 0."""
+        rounded = np.zeros((len(vectors), self.width), np.float32)
+        rounded[:, : len(self.positions)] = np.floor(vectors[:, self.positions] * self.scale + MIDDLE)
+        return rounded
 
     @property
     def bytes(self) -> int:
@@ -51,7 +51,7 @@ class LinkBytes:
 
 
 class RowScoring(ABC):
-    """How FAISS stores rows of one format, and how its inner products with queries become exact scores.
+    """Storage of the rows of one format in FAISS, and the way from its inner products to exact scores.
 
     The score of a row is `factors[row, 0]` · inner product + `factors[row, 1]` · shift of the query; see
     `compute_factors` and `map_queries`. By default queries are not mapped, and codes are compared directly.
@@ -77,7 +77,7 @@ class RowScoring(ABC):
         """Return the two factors of each row's score, `(n, 2)`."""
 
     def create_links(self) -> LinkBytes | None:
-        """Return an empty storage by which many rows are linked; None if the codes themselves are compared as fast."""
+        """Return an empty storage that links many rows, or None if the codes themselves are compared as fast."""
         return None
 
     def prepare_comparisons(self, storage: Any) -> None:  # noqa: B027
@@ -99,17 +99,20 @@ class ProductScoring(RowScoring):
     they stand for, as far as the axes are orthogonal.
     """
 
-    def __init__(self, vectors: CodeFormat, step: TransformCoding) -> None:
-        self.vectors = vectors
+    def __init__(self, vector_format: CodeFormat, step: TransformCoding) -> None:
+        self.vector_format = vector_format
         self.step = step
         self.code_bytes = step.bytes
-        centroids, places = (found.cpu().numpy() for found in step.product_centroids())
-        self.places = places
+        # Centroids `(bytes, 256, 8)`, and the position of each coordinate of the codes among FAISS's 8 of each byte.
+        centroids, self.positions = (tensor.cpu().numpy() for tensor in step.product_centroids())
+
         decoder = step.decoder.cpu().numpy()
         lengths = np.linalg.norm(decoder, axis=1)
+        # Unit axes and the mean in columns, `(d, k + 1)`: one product gives a query's coordinates and its shift.
         self.axes = np.vstack([decoder / lengths[:, None], step.mean.cpu().numpy()]).T.copy()
+
         scale = np.zeros(BYTE * step.bytes, np.float32)
-        scale[places] = lengths
+        scale[self.positions] = lengths
         self.centroids = centroids * scale.reshape(step.bytes, 1, BYTE)
 
     def create_graph(self, m: int) -> Any:
@@ -123,7 +126,7 @@ class ProductScoring(RowScoring):
 
     def create_links(self) -> LinkBytes:
         """Return an empty storage of the coordinates."""
-        return LinkBytes(self.places, float(np.abs(self.centroids).max()))
+        return LinkBytes(self.positions, float(np.abs(self.centroids).max()))
 
     def prepare_comparisons(self, storage: Any) -> None:
         """Compute the table of distances between the 256 centroids of each code byte, unless it was computed."""
@@ -131,7 +134,7 @@ class ProductScoring(RowScoring):
             storage.pq.compute_sdc_table()
 
     def comparison_bytes(self, storage: Any) -> int:
-        """Return the bytes of the table of centroid distances, 262 kB for each code byte; 0 before it is computed."""
+        """Return the bytes of the table of centroid distances, 262 kB a code byte, or 0 before it is computed."""
         return int(4 * storage.pq.sdc_table.size())
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
@@ -140,26 +143,26 @@ class ProductScoring(RowScoring):
         return centroids.reshape(len(rows), -1)
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the norm factor and 1, over the norm of the decoded vector for cosine; zeros for a zero vector."""
+        """Return the norm factor and 1, over the norm of the decoded vector for cosine, or zeros for a zero vector."""
         factors = np.stack([self.step.norm_factors(rows), np.ones(len(rows), np.float32)], axis=1)
         factors[~rows.any(axis=1)] = 0
-        return _divide_by_norms(factors, self.vectors, rows)
+        return _divide_by_norms(factors, self.vector_format, rows)
 
     def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
         """Return the queries in the coordinates of the product quantizer, `(q, k)`, and as shift ⟨q, μ⟩, `(q,)`."""
         products = queries @ self.axes
         coordinates = np.zeros((len(queries), BYTE * self.code_bytes), np.float32)
-        coordinates[:, self.places] = products[:, :-1]
+        coordinates[:, self.positions] = products[:, :-1]
         return coordinates, products[:, -1]
 
 
 class ByteScoring(RowScoring):
-    """Codes of `int8`: a byte for each dimension, with a range for each dimension."""
+    """Codes of `int8`: a byte for each dimension, which has its own range."""
 
-    def __init__(self, vectors: CodeFormat, step: Int8) -> None:
-        self.vectors = vectors
+    def __init__(self, vector_format: CodeFormat, step: Int8) -> None:
+        self.vector_format = vector_format
         self.step = step
-        self.code_bytes = vectors.width
+        self.code_bytes = vector_format.width
 
     def create_graph(self, m: int) -> Any:
         """Return a graph over FAISS's scalar quantizer of 8 bits with the step's ranges."""
@@ -172,13 +175,13 @@ class ByteScoring(RowScoring):
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
         """Return the decoded values of codes."""
-        decoded: Vectors = self.step.inverse_transform(self.vectors.reducer.view_codes(rows))
+        decoded: Vectors = self.step.inverse_transform(self.vector_format.reducer.view_codes(rows))
         return np.ascontiguousarray(decoded)
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return 1, over the norm of the decoded vector for cosine, and 0."""
         factors = np.stack([np.ones(len(rows), np.float32), np.zeros(len(rows), np.float32)], axis=1)
-        return _divide_by_norms(factors, self.vectors, rows)
+        return _divide_by_norms(factors, self.vector_format, rows)
 
 
 class FloatScoring(RowScoring):
@@ -186,11 +189,11 @@ class FloatScoring(RowScoring):
 
     engine = "faiss"
 
-    def __init__(self, vectors: VectorFormat, dimensions: int) -> None:
-        self.vectors = vectors
+    def __init__(self, vector_format: VectorFormat, dimensions: int) -> None:
+        self.vector_format = vector_format
         self.dimensions = dimensions
         self.code_bytes = 4 * dimensions
-        self.by_distance = vectors.metric == "l2"
+        self.by_distance = vector_format.metric == "l2"
 
     def create_graph(self, m: int) -> Any:
         """Return a graph over floats."""
@@ -199,30 +202,35 @@ class FloatScoring(RowScoring):
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
         """Return the floats of rows."""
-        return np.ascontiguousarray(self.vectors.decode(rows))
+        return np.ascontiguousarray(self.vector_format.decode(rows))
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return 1 and 0 for each row."""
         return np.tile(np.array([1, 0], np.float32), (len(rows), 1))
 
 
-def _divide_by_norms(factors: NDArray[np.float32], vectors: CodeFormat, rows: NDArray[Any]) -> NDArray[np.float32]:
+def _divide_by_norms(
+    factors: NDArray[np.float32], vector_format: CodeFormat, rows: NDArray[Any]
+) -> NDArray[np.float32]:
     """Divide factors `(n, 2)` by the norms of the decoded codes, if the metric is cosine."""
-    if vectors.metric != "cosine":
+    if vector_format.metric != "cosine":
         return factors
-    norms = vectors.quantizer.decoded_norms(vectors.reducer.view_codes(rows))
+    norms = vector_format.quantizer.decoded_norms(vector_format.reducer.view_codes(rows))
     norms[norms == 0] = 1
     divided: NDArray[np.float32] = factors / norms[:, None]
     return divided
 
 
-def choose_scoring(vectors: CodeFormat) -> RowScoring | None:
-    """Return how FAISS scores the codes of a format; None if it cannot: bits, coordinates that cross bytes, l2."""
-    if vectors.metric == "l2":
+def choose_scoring(vector_format: CodeFormat) -> RowScoring | None:
+    """Return the scoring of a format's codes by FAISS, or None if FAISS cannot score them.
+
+    It cannot score bits, coordinates that cross bytes, and any codes by l2.
+    """
+    if vector_format.metric == "l2":
         return None
-    if isinstance(vectors.quantizer, Int8):
-        return ByteScoring(vectors, vectors.quantizer)
-    if isinstance(vectors.quantizer, TransformCoding):
+    if isinstance(vector_format.quantizer, Int8):
+        return ByteScoring(vector_format, vector_format.quantizer)
+    if isinstance(vector_format.quantizer, TransformCoding):
         with suppress(InputError):  # coordinates that cross bytes are no product quantizer
-            return ProductScoring(vectors, vectors.quantizer)
+            return ProductScoring(vector_format, vector_format.quantizer)
     return None

@@ -1,26 +1,61 @@
-"""Checks of the records of indexes for damage, one after another, while they serve."""
+"""Damage of records: the check of one, and a thread that checks one after another while they serve."""
 
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from lathe.service.index.embedded.schema import find_damage
+from lathe.service.index.embedded.record_file import STEPS_BETWEEN, connect_read_only
 from lathe.training.errors import locate_error
 
 STOP_SECONDS = 5.0
 """Number of seconds to wait for a running check to stop; it notices within milliseconds, but for a slow disk."""
 
+NOT_DAMAGE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN")
+"""Names of errors during a check that do not mean that the file is damaged."""
+DAMAGED_METADATA = "SELECT id FROM items WHERE metadata IS NOT NULL AND NOT json_valid(CAST(metadata AS TEXT)) LIMIT 1"
+"""SQL that finds an item whose metadata is no JSON."""
+
 log = logging.getLogger(__name__)
 
 
-class RecordChecks:
-    """Thread that checks records; a result is kept until its index is opened again or deleted.
+def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | None:
+    """Check a record's file and the metadata of its items, and return the first problem.
+
+    SQLite's `quick_check` reads the whole file. The record can be used meanwhile.
 
     Args:
-        check: returns what is wrong with a record or None, and calls its second argument to learn whether to give up;
-            see `find_damage`.
+        path: path of the record.
+        stop: called every few milliseconds; the check ends once it returns true.
+
+    Returns:
+        The first problem; None if there is none, or if the check was stopped or could not be done.
+    """
+    try:
+        connection = connect_read_only(path)
+        try:
+            connection.set_progress_handler(lambda: int(stop()), STEPS_BETWEEN)
+            outcome = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            damaged = connection.execute(DAMAGED_METADATA).fetchone() if outcome == "ok" else None
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        return None if stop() or name.startswith(NOT_DAMAGE) else str(error)
+
+    if damaged is not None:
+        return f"the metadata of the item {damaged[0]!r:.80} is no JSON"
+    return None if outcome == "ok" else " ".join(outcome.split())
+
+
+class RecordChecks:
+    """Thread that checks records, and keeps each result until the index is opened again or deleted.
+
+    Args:
+        check: function that returns what is wrong with a record or None, and calls its second argument to learn whether
+            to stop; see `find_damage`.
     """
 
     def __init__(self, check: Callable[[Path, Callable[[], bool]], str | None] = find_damage) -> None:
@@ -36,7 +71,7 @@ class RecordChecks:
         self.thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, interrupting a running check; wait for it at most 5 s."""
+        """Stop the thread, interrupt a running check, and wait for the end of both at most 5 s."""
         with self.changed:
             self.stopping = True
             self.changed.notify_all()
@@ -44,7 +79,7 @@ class RecordChecks:
             self.thread.join(STOP_SECONDS)
 
     def queue(self, name: str, path: Path) -> None:
-        """Let the thread check an index's SQLite file for damage, discarding the last result; return at once."""
+        """Queue the check of an index's SQLite file, and discard the result of the last one."""
         with self.changed:
             self.waiting[name] = path
             self.results.pop(name, None)
@@ -72,10 +107,12 @@ class RecordChecks:
                 if self.stopping:
                     return
                 name, path = next(iter(self.waiting.items()))
+
             try:
                 damage = self.check(path, partial(self._is_obsolete, name, path))
             except Exception as error:  # or the thread would end, and no record would be checked any more
                 damage = f"its record cannot be checked: an unexpected {locate_error(error)}"
+
             with self.changed:
                 if self._is_obsolete(name, path):
                     continue

@@ -1,0 +1,51 @@
+"""State of the embedded index has one owner: an object assigns its own attributes, and others call its methods."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from lathe.service.index import embedded
+
+FOLDER = Path(embedded.__file__).parent
+MODULES = {path.relative_to(FOLDER).as_posix(): ast.parse(path.read_bytes()) for path in FOLDER.rglob("*.py")}
+ENGINES = {"graphs/faiss_graph.py", "graphs/scoring.py"}
+"""Modules that set attributes of FAISS's objects, which has no methods for them."""
+USERS = {"indexes.py", "maintenance.py"}
+"""Modules that hold an open index, as `index` or `self.index`."""
+
+
+def assigned_attributes(tree):
+    """Yield line and text of each attribute that is assigned or deleted."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            yield node.lineno, ast.unparse(node)
+
+
+def attributes_of_attributes(tree):
+    """Yield line and text of each attribute of an attribute of an open index."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
+            if ast.unparse(node.value.value) in ("index", "self.index"):
+                yield node.lineno, ast.unparse(node)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - ENGINES))
+def test_an_attribute_is_assigned_by_its_own_object_only(module):
+    foreign = [
+        found for found in assigned_attributes(MODULES[module]) if found[1].count(".") > 1 or found[1][:5] != "self."
+    ]
+    assert not foreign
+
+
+@pytest.mark.parametrize("module", sorted(USERS))
+def test_users_of_an_index_do_not_reach_through_its_attributes(module):
+    assert list(attributes_of_attributes(MODULES[module])) == []
+
+
+def test_the_walk_finds_what_it_forbids():
+    tree = ast.parse(
+        "index.move = None\nself.index.move.bridge = None\nself.index.record.spec\nfor index.x in y: del a.b"
+    )
+    assert [text for _, text in assigned_attributes(tree)] == ["index.move", "self.index.move.bridge", "index.x", "a.b"]
+    assert {text for _, text in attributes_of_attributes(tree)} == {"self.index.move.bridge", "self.index.record.spec"}
