@@ -51,10 +51,15 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 """OpenAPI responses that any route may give besides its own; declared instead of FastAPI's validation error."""
 
 
-def describe_body(schema: type[Body], **more: Any) -> dict[str, Any]:
-    """Return the OpenAPI `requestBody` of a route that reads its body itself; `more` adds media types."""
+def describe_body(schema: type[Body], **media_types: Any) -> dict[str, Any]:
+    """Return the OpenAPI `requestBody` of a route that reads its body itself.
+
+    Args:
+        schema: schema of the JSON body.
+        **media_types: content of further media types, by their names.
+    """
     json_schema = schema.model_json_schema()
-    content = {JSON: {"schema": _inline_references(json_schema, json_schema.pop("$defs", {}))}} | more
+    content = {JSON: {"schema": _inline_references(json_schema, json_schema.pop("$defs", {}))}} | media_types
     return {"requestBody": {"required": True, "content": content}}
 
 
@@ -72,7 +77,12 @@ def _inline_references(json_schema: Any, definitions: dict[str, Any]) -> Any:
     return {key: _inline_references(value, definitions) for key, value in json_schema.items()}
 
 
-def describe_vectors_response(schema: dict[str, Any], **more: Any) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI `responses` of a route that answers with vectors: 200 with its headers, and the errors."""
-    content = {JSON: {"schema": schema}} | more
+def describe_vectors_response(schema: dict[str, Any], **media_types: Any) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI `responses` of a route that answers with vectors: 200 with its headers, and the errors.
+
+    Args:
+        schema: schema of the JSON response.
+        **media_types: content of further media types, by their names.
+    """
+    content = {JSON: {"schema": schema}} | media_types
     return {**ERRORS, 200: {"description": "Vectors", "headers": VECTOR_HEADERS, "content": content}}
