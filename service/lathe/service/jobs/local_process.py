@@ -1,4 +1,4 @@
-"""The process of one local job: `python -m lathe.service.jobs.local_process FOLDER`."""
+"""The process of one local job, run as `python -m lathe.service.jobs.local_process FOLDER`."""
 
 import os
 import sys
@@ -25,9 +25,10 @@ def run_job(folder: Path, settings: Settings) -> None:
 
 
 def _run_queued_job(store: JobStore, job: Job, settings: Settings) -> None:
-    """Run a queued job, whose lock is held, to its end: write its state as it changes, and remove its inputs.
+    """Run a queued job to its end, and write its state as it changes.
 
-    If its cancellation was requested, mark it as cancelled instead of running it.
+    The job's inputs are removed when it ends. If its cancellation was requested, it is marked as cancelled instead of
+    being run. The caller holds the job's lock.
     """
     folder = store.find_folder(job.id)
     if (folder / "cancel").exists():
