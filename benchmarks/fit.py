@@ -42,7 +42,7 @@ print(json.dumps({"seconds": seconds, "encoding_seconds": stages["encoded"], "pe
 
 
 def main() -> None:
-    """Measure, print a table, write the raw figures."""
+    """Measure, print the table, and write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--source", default="pydoc:", help="texts; by default the built-in ones")
     options.add_argument("--counts", type=int, nargs="+", default=None, help="how many texts to fit on")
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measure(texts: list[str]) -> dict[str, Any]:
-    """One fit in a process of its own, so that its peak memory is its own."""
+    """Run one fit in a process of its own, so that its peak memory can be measured, and return its figures."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "texts.jsonl"
         source.write_text("\n".join(json.dumps({"text": text}) for text in texts))

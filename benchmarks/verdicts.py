@@ -1,4 +1,4 @@
-"""Check of what `lathe evaluate` says of one search data set: is B better than A, and with which interval?
+"""Checks what `lathe evaluate` says of one search data set: is B better than A, and with which interval?
 
 Every comparison in evaluation.json is computed again without mteb and without Lathe's statistics: the search and
 nDCG@10 with NumPy, the interval with scipy, by a paired t-test and by a paired bootstrap of the queries. The vectors
@@ -49,12 +49,12 @@ class Search:
     def measure(self, ranked: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return nDCG@10 of each query from the positions of its best ten documents, `(queries, 10)`."""
         discounts, keys = 1 / np.log2(np.arange(2, 12)), list(self.documents)
-        found = []
+        scores = []
         for judged, row in zip((self.gains[query] for query in self.queries), ranked, strict=True):
             gained = np.array([judged.get(keys[position], 0.0) for position in row])
             best = np.sort(list(judged.values()))[::-1][:10]
-            found.append(float(gained @ discounts) / float(best @ discounts[: len(best)]))
-        return np.array(found)
+            scores.append(float(gained @ discounts) / float(best @ discounts[: len(best)]))
+        return np.array(scores)
 
 
 def main() -> None:
@@ -82,7 +82,7 @@ def main() -> None:
         (verdict,) = comparison["verdicts"]
         systems = comparison["baseline"], comparison["compared"]
         before, after = (score(system["encoder"], system["label"]) for system in systems)
-        figures.append(check(comparison, verdict, before, after))
+        figures.append(check_comparison(comparison, verdict, before, after))
         rows.append(format_row(comparison, figures[-1]))
     print(markdown_table(["compared with the baseline", "Lathe", "paired t, scipy", "bootstrap, scipy"], rows))
     encoded = {name: encode_again(given, search, members[name], model) for name, model in _split(given.model)}
@@ -112,10 +112,10 @@ def rank(queries: Vectors, documents: Vectors, label: str) -> NDArray[np.int64]:
     return np.take_along_axis(candidates, _nearest(exact, 10), axis=1)
 
 
-def check(
+def check_comparison(
     comparison: dict[str, Any], verdict: dict[str, Any], before: NDArray[np.float64], after: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Return the difference and intervals of Lathe and of scipy, in points."""
+    """Compare the difference and intervals of Lathe with those of scipy, in points."""
     differences = 100 * (after - before)
     test = stats.ttest_rel(after, before).confidence_interval(0.95) if np.ptp(differences) > 0 else None
     resampled = stats.bootstrap(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from benchmarks.report import parser, write_report
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.service.cli.evaluate import load_chain_methods
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.evaluation.encoders import RequestedEncoder
@@ -107,7 +107,7 @@ def timed(request: Request) -> tuple[Results, float]:
     before = float(spent.read_text()) if spent.exists() else 0.0
     begun = time.monotonic()
     try:
-        return evaluate(request, show), before + time.monotonic() - begun
+        return evaluate(request, print_progress), before + time.monotonic() - begun
     finally:
         spent.write_text(str(before + time.monotonic() - begun))
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.starters import interval, sampled_vectors, show
+from benchmarks.starters import compute_half_interval, print_progress, sample_vectors
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoding import encode_source
@@ -67,16 +67,16 @@ def main() -> None:
     encoder = Encoder(DEFAULT_ENCODER)
     most = 300 if given.quick else MOST
     with tempfile.TemporaryDirectory() as folder:
-        encoded = encode_source(open_source(given.source), encoder, Path(folder), show)
+        encoded = encode_source(open_source(given.source), encoder, Path(folder), print_progress)
         fit_rows, heldout = split_heldout(encoded.hashes, seed=0)
         corpora = {"held out": np.array(encoded.vectors[heldout[:most]])}
         for item in given.out_of_domain or ["pydoc-topics=pydoc:topics"]:
             name, _, source = item.partition("=")
-            corpora[name] = sampled_vectors(source, encoder, most)
+            corpora[name] = sample_vectors(source, encoder, most)
         figures = []
         methods = [*WHOLE, *(method.format(k=given.dimensions) for method in REDUCERS)]
         for done, method in enumerate(methods):
-            show(done / len(methods), f"fitting and measuring {method}")
+            print_progress(done / len(methods), f"fitting and measuring {method}")
             begun = time.monotonic()
             chain = Chain(parse_steps(method)).fit(Rows(encoded.vectors, fit_rows))
             figures.append(
@@ -96,7 +96,7 @@ def measure(chain: Chain, vectors: FloatArray) -> dict[str, Any]:
         "recall_at_10": recall_of_anchors(vectors, after, 10),
         "recall_at_10_rescored_4x": recall_of_anchors(vectors, after, 10, oversampling=4),
     }
-    found = {name: {"mean": float(v.mean()), "ci95": interval(v)} for name, v in measures.items()}
+    found = {name: {"mean": float(v.mean()), "ci95": compute_half_interval(v)} for name, v in measures.items()}
     return {"n": len(vectors)} | found
 
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoding import EncodedSource, encode_source
@@ -114,7 +114,8 @@ def encoded(sources: Sequence[str], folder: Path) -> dict[str, EncodedSource]:
     """Each source as vectors."""
     encoder = Encoder(DEFAULT_ENCODER)
     return {
-        source: encode_source(open_source(source), encoder, folder / str(i), show) for i, source in enumerate(sources)
+        source: encode_source(open_source(source), encoder, folder / str(i), print_progress)
+        for i, source in enumerate(sources)
     }
 
 
@@ -135,7 +136,7 @@ class Trials:
         """A method fitted on a source's rows, and the seconds that took."""
         key = (source, method, seed)
         if key not in self.fitted:
-            show(0, f"fitting {method} on {source}, seed {seed}")
+            print_progress(0, f"fitting {method} on {source}, seed {seed}")
             corpus = self.corpora[source]
             fit_rows, _ = split_heldout(corpus.hashes, seed)
             begun = time.monotonic()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.codes.data import EncodedData, Vectors, list_encoders
-from benchmarks.codes.measure import paired
+from benchmarks.codes.measure import average_paired
 from benchmarks.held_out import read_held_out
 from benchmarks.report import markdown_table, write_report
 from lathe.training.datasets.folder import FolderDataSet
@@ -107,7 +107,7 @@ def measure_powers(fitted_on: Vectors, judge: Callable[[Chain | None], Outcome])
             "dimensions": d // share,
             "chosen": steps["auto"].chosen_parameters()["power"],
             "scores": {str(power): float(outcome.mean()) for power, outcome in outcomes.items()},
-            "ahead": {str(p): paired(outcomes["auto"] - outcomes[p]) for p in POWERS if p != "auto"},
+            "ahead": {str(p): average_paired(outcomes["auto"] - outcomes[p]) for p in POWERS if p != "auto"},
         }
     return found
 

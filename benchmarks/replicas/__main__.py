@@ -1,4 +1,4 @@
-"""Replicas that share a Redis: how soon they agree, what they save, what becomes of killed workers' jobs, memory.
+"""Measures replicas that share a Redis: how soon they agree, what they save, jobs of killed workers, memory.
 
 Starts a redis-server, two servers, workers and nginx on free ports, each process with --threads threads.
 """
@@ -21,7 +21,10 @@ PARTS = ("switch", "cache", "throughput", "soak", "kills")
 
 
 def main() -> None:
-    """Measure, print, write down."""
+    """Measure, print and write the figures.
+
+    The exit status is 1 if killing workers led to faults.
+    """
     options = parser(__doc__)
     options.add_argument("--threads", type=int, default=1, help="of each server")
     options.add_argument("--trials", type=int, default=50, help="of killing workers")

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.codes.data import CORPORA, EncodedData, data_parser, list_encoders
-from benchmarks.codes.measure import QUERIES, K, paired
+from benchmarks.codes.data import CORPORA, EncodedData, list_encoders, make_data_parser
+from benchmarks.codes.measure import QUERIES, K, average_paired
 from benchmarks.codes.methods import Vectors
 from benchmarks.report import markdown_table, write_report
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.transforms import Chain, TransformCoding, parse_steps
 from lathe.transforms.codes import CodeDecoder
 from lathe.transforms.codes.lloyd_max import normal_quantizer
@@ -42,7 +42,7 @@ Scores = Callable[[Vectors, Vectors], NDArray[np.floating]]
 
 def main() -> None:
     """Measure, print a table for each encoder, write the raw figures."""
-    options = data_parser(__doc__)
+    options = make_data_parser(__doc__)
     options.add_argument("--corpus", default=next(iter(CORPORA)), choices=list(CORPORA))
     given = options.parse_args()
     figures: dict[str, Any] = {"corpus": given.corpus, "encoders": {}}
@@ -74,7 +74,7 @@ def measure_variations(vectors: Vectors, budgets: tuple[int, ...]) -> Iterator[d
         step = TransformCoding(budget).fit(train)
         base = None
         for name, scores in variations(step, train, budget).items():
-            show(0, f"{budget} bytes: {name}")
+            print_progress(0, f"{budget} bytes: {name}")
             found = _neighbours(scores(asked, corpus))
             recall = np.array([np.isin(w, f).mean() for w, f in zip(wanted, found, strict=True)])
             base = recall if base is None else base
@@ -82,10 +82,10 @@ def measure_variations(vectors: Vectors, budgets: tuple[int, ...]) -> Iterator[d
                 "budget": budget,
                 "variation": name,
                 "recall_at_10": float(recall.mean()),
-                "gain": paired(recall - base),
+                "gain": average_paired(recall - base),
             }
         bits = entropy(step, corpus)
-        show(0, "")
+        print_progress(0, "")
         yield {
             "budget": budget,
             "variation": f"entropy coding: {bits / 8:.1f} bytes on average",

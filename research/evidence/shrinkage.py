@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.finetuning.job import DataSettings
 from lathe.training.finetuning.mixture import Mixture
@@ -103,7 +103,7 @@ def encode_relations(encoder: Encoder, mixture: Mixture) -> NDArray[np.float32]:
     """Return the relations of all pairs, `(n, 2d)`: the vectors of anchor and positive, concatenated."""
     with tempfile.TemporaryDirectory() as folder:
         reference = ReferenceVectors(encoder, Path(folder))
-        reference.encode([*mixture.anchors, *mixture.positives], show)
+        reference.encode([*mixture.anchors, *mixture.positives], print_progress)
         return np.array(reference.relations(mixture))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 import torch
 
-from benchmarks.codes.data import EncodedData, data_parser, list_encoders
+from benchmarks.codes.data import EncodedData, list_encoders, make_data_parser
 from benchmarks.held_out import read_held_out
 from benchmarks.report import markdown_table, write_report
 from research.learned.data import PROOF, TUNING, EncodedTask, encode_task
@@ -29,7 +29,7 @@ from research.learned.measure import (
 
 def main() -> None:
     """Measure, print a table, write the raw figures."""
-    options = data_parser(__doc__)
+    options = make_data_parser(__doc__)
     given = options.parse_args()
     torch.set_num_threads(1)
     tasks = ("code/mbpp",) if given.quick else (*TUNING, *PROOF)

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from benchmarks.codes.data import EncodedData, Vectors, data_parser
+from benchmarks.codes.data import EncodedData, Vectors, make_data_parser
 from lathe.training.datasets.folder import FolderDataSet
 
 TUNING = ("finance/fiqa_qa", "code/spider_sql", "code/mbpp", "general/cranfield")
@@ -78,7 +78,7 @@ class EncodedTask:
 
 def task_parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser of the options of benchmarks that measure task by task and keep each result."""
-    options = data_parser(description)
+    options = make_data_parser(description)
     options.add_argument("--task", action="append", default=[], metavar="NAME", help="only these")
     options.add_argument("--measured", action="store_true", help="report what the work folder has, and measure nothing")
     return options

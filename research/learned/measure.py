@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.codes.data import Vectors
-from benchmarks.codes.measure import ndcg, paired
+from benchmarks.codes.measure import average_paired, compute_ndcg
 from lathe.transforms import Chain, InputError, QueryAdapter, TransformCoding
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.learned import query_adapter
@@ -61,13 +61,13 @@ def score(queries: Vectors, documents: Vectors, gains: Gains) -> Scores:
     for row, (found, grades) in enumerate(zip(ids, gains, strict=True)):
         relevant = [document for document, grade in grades.items() if grade > 0]
         recall[row] = np.isin(found, relevant).sum() / min(K, len(relevant))
-    return ndcg(ids, gains), recall
+    return compute_ndcg(ids, gains), recall
 
 
 def gain(after: Scores, before: Scores) -> dict[str, Any]:
     """Return the mean gains in nDCG@10 and recall@10 × 100 with half their 95 % intervals, paired by query."""
     return {
-        name: paired(100 * (new - old))
+        name: average_paired(100 * (new - old))
         for name, new, old in zip(("ndcg_at_10", "recall_at_10"), after, before, strict=True)
     }
 

@@ -8,7 +8,7 @@ only so many sentences.
 
 import sys
 
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.evaluation.grid import Grid
 from research.arguments import build_request, evaluation_parser
 from research.few_sentences import compare_estimated_means
@@ -27,7 +27,7 @@ def main() -> None:
 
     counts = given.mean_sentences
     request = build_request(given, AuditRequest, ladder=given.ladder or bool(counts), sentences=counts)
-    results, audits = evaluate_and_audit(request, show)
+    results, audits = evaluate_and_audit(request, print_progress)
     findings, files = write_report(results)
     audit, estimation = compute_audit_findings(results, audits), compare_estimated_means(Grid(results))
     files += write_audit(results, audit, estimation)

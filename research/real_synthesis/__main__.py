@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.codes.data import document_texts
+from benchmarks.codes.data import list_document_texts
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.training.synthesis.answer_log import AnswerLog
 from research.real_synthesis.encoders import (
@@ -113,7 +113,7 @@ def judge(plan: Plan, pairs: list[dict[str, Any]], folders: dict[str, Path]) -> 
         return dict(orjson.loads(stored.read_bytes()))
     real = read_lines(plan.work / "real-pairs.jsonl")[: len(pairs)]
     sets = {"synthetic": list_texts(pairs), "real": list_texts(real)}
-    documents = document_texts(read_test(plan))
+    documents = list_document_texts(read_test(plan))
     documents += [document for some in sets.values() for _, document in some]
     documents = list(dict.fromkeys(documents))
     judges = open_judges(folders)

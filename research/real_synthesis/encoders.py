@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from benchmarks.codes.data import document_texts
-from benchmarks.synthesis import lathe
+from benchmarks.codes.data import list_document_texts
+from benchmarks.synthesis import run_lathe
 from lathe.training.datasets.contents import Search
 from lathe.training.datasets.folder import FolderDataSet
 from lathe.training.datasets.records import Warnings
@@ -103,7 +103,7 @@ def measure_round_trips(
 def score_queries(encoder: Encoder, search: Search) -> Array:
     """Return the nDCG@10 of each query of a search task, `(q,)`."""
     keys = list(search.corpus)
-    documents = encode(encoder, document_texts(search), "document")
+    documents = encode(encoder, list_document_texts(search), "document")
     queries = encode(encoder, list(search.queries.values()), "query")
     found = []
     for vector, key in zip(queries, search.queries, strict=True):
@@ -151,7 +151,7 @@ def train_and_score(plan: Plan, condition: Condition, seed: int, search: Search)
     }
     config.write_text(json.dumps(job, indent=1))
     begun = time.monotonic()
-    lathe(plan.work, "train", condition.method, "--config", config.name, "--out", f"models/{name}")
+    run_lathe(plan.work, "train", condition.method, "--config", config.name, "--out", f"models/{name}")
     seconds = time.monotonic() - begun
     report = orjson.loads((folder / "training.json").read_bytes())
     scores = score_queries(open_trained(folder / "model"), search)
@@ -216,6 +216,6 @@ def add_encoder(plan: Plan, condition: Condition) -> str:
         The output of `lathe encoders list`.
     """
     name = condition.name_training(seed=0)
-    if not any(line.startswith("finance ") for line in lathe(plan.work, "encoders", "list").splitlines()):
-        lathe(plan.work, "encoders", "add", "finance", "--model", f"models/{name}/model")
-    return lathe(plan.work, "encoders", "list")
+    if not any(line.startswith("finance ") for line in run_lathe(plan.work, "encoders", "list").splitlines()):
+        run_lathe(plan.work, "encoders", "add", "finance", "--model", f"models/{name}/model")
+    return run_lathe(plan.work, "encoders", "list")

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.finetuning.job import read_settings
 from research.arguments import find_spec
 from research.reze_experiment.report import format_terminal, write_report
@@ -27,7 +27,9 @@ def main() -> None:
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     settings = read_settings(given.config, ExperimentSettings)
-    results = run_experiment(settings, find_spec(settings.encoder), given.device, given.out, given.processes, show)
+    results = run_experiment(
+        settings, find_spec(settings.encoder), given.device, given.out, given.processes, print_progress
+    )
     findings, files = write_report(results, given.out)
 
     print(format_terminal(results, findings))

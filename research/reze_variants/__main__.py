@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 
 from benchmarks.report import parser, write_report
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.finetuning.job import read_settings
 from research.arguments import find_spec
@@ -61,7 +61,7 @@ def run(unit: Unit, number: int, units: list[Unit]) -> list[str]:
     """Run what a unit lacks, and return messages about cells that failed."""
     if not unit.list_missing():
         return []
-    show(number / len(units), f"{unit.target.name}, {unit.condition.method}, seed {unit.training.seed}")
+    print_progress(number / len(units), f"{unit.target.name}, {unit.condition.method}, seed {unit.training.seed}")
     work = VariantWork(unit, unit.out / "work" / unit.key)
     work.run()
     shutil.rmtree(work.folder, ignore_errors=True)

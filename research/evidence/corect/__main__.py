@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.codes.data import EncodedData, data_parser, list_encoders
-from benchmarks.codes.measure import ndcg
+from benchmarks.codes.data import EncodedData, list_encoders, make_data_parser
+from benchmarks.codes.measure import compute_ndcg
 from benchmarks.codes.methods import rank_best
 from benchmarks.report import markdown_table, write_report
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.evaluation.statistics import Interval, mean_interval
 from lathe.training.reporting.text import format_half_width
 from research.evidence.corect.collection import DISTRACTORS, RELEVANT, Collection, build_collection
@@ -48,7 +48,7 @@ Scores = NDArray[np.float64]
 
 def main() -> None:
     """Measure every encoder, print its tables, write the raw figures and the picture."""
-    options = data_parser(__doc__)
+    options = make_data_parser(__doc__)
     options.add_argument("--texts", required=True, help="a source of random texts, such as FILE.jsonl")
     given = options.parse_args()
     torch.set_num_threads(1)
@@ -99,7 +99,7 @@ def measure(collection: Collection, queries: Vectors, corpus: Vectors, sizes: Se
     rows = []
     raw: list[dict[str, Scores]] = []
     for compression in fit_compressions(corpus[: sizes[0]]):
-        show(0, compression.name)
+        print_progress(0, compression.name)
         scores = search(compression, collection, queries, corpus, sizes)
         if compression.name == FLOATS:
             raw = scores
@@ -140,7 +140,7 @@ def search(
     for size in sizes:
         best = rank_best(likeness[:, :size], RECALL_DEPTH)
         recall = [np.isin(ids, list(grades)).sum() / RELEVANT for ids, grades in zip(best, gains, strict=True)]
-        found.append({"ndcg_at_10": ndcg(best[:, :NDCG_DEPTH], gains), "recall_at_100": np.array(recall)})
+        found.append({"ndcg_at_10": compute_ndcg(best[:, :NDCG_DEPTH], gains), "recall_at_100": np.array(recall)})
     return found
 
 

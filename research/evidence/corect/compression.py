@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.codes.methods import unit_rows
+from benchmarks.codes.methods import normalize_rows
 from lathe.transforms import Chain, ProductCoding, TransformCoding, parse_steps
 
 Vectors = NDArray[np.float32]
@@ -91,7 +91,7 @@ def _alike(name: str, family: str, size: int, compress: Compress) -> Compression
 
     def unit(vectors: Vectors) -> Vectors:
         """Return compressed vectors of norm 1."""
-        return unit_rows(compress(vectors))
+        return normalize_rows(compress(vectors))
 
     return Compression(name, family, size, unit, unit)
 
