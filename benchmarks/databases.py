@@ -207,7 +207,7 @@ def fill_table(connection: psycopg.Connection[Any], layout: Layout, load: Worklo
 def compare_stored(connection: psycopg.Connection[Any], layout: Layout, load: Workload) -> dict[str, float]:
     """Return the largest difference between the reduced vectors and those read back.
 
-    Empty for bits.
+    The result is empty for bits.
     """
     if not layout.columns.get("small", "bit").startswith(("vector", "halfvec")):
         return {}

@@ -150,7 +150,7 @@ def measure_domains(vectors: EncodedSets, seeds: int) -> dict[str, Any]:
 def choose_threshold(chosen: list[dict[str, Any]]) -> float | None:
     """Return the value half way between the farthest set before any refit is worthwhile and the nearest where one is.
 
-    None if a refit on the nearest set is worthwhile, or on none.
+    The result is None if a refit on the nearest set is worthwhile, or on none.
     """
     by_distance = sorted(chosen, key=lambda row: row["out_of_domain"])
     first = next((at for at, row in enumerate(by_distance) if row["gain"] > MIN_GAIN), 0)

@@ -38,7 +38,9 @@ def evaluation_parser(doc: str | None) -> argparse.ArgumentParser:
 
 
 def build_request(given: argparse.Namespace, kind: type[Kind] = Request, **more: Any) -> Kind:  # type: ignore[assignment]
-    """Build the request of an evaluation from parsed arguments; `more` are further fields of `kind`.
+    """Build the request of an evaluation from parsed arguments.
+
+    `more` are further fields of `kind`.
 
     Raises:
         EvaluationError: if there is no such suite.
@@ -69,7 +71,10 @@ def list_encoders(written: str, suite: Suite, dtype: Any) -> list[RequestedEncod
 
 
 def request_encoders(written: str, dtype: Any) -> list[RequestedEncoder]:
-    """Return the encoders for `NAME[:VARIANT]`, or the bag of words; a variant may name all layers."""
+    """Return the encoders for `NAME[:VARIANT]`, or the bag of words.
+
+    A variant may name all layers.
+    """
     if written == BAG_OF_WORDS:
         return [RequestedBagOfWords()]
     name, _, variant = written.partition(":")
@@ -78,7 +83,10 @@ def request_encoders(written: str, dtype: Any) -> list[RequestedEncoder]:
 
 
 def find_spec(name: str | None) -> EncoderSpec:
-    """Return the spec of a model's folder or hub id; the default encoder for None or its name."""
+    """Return the spec of a model's folder or hub id.
+
+    The default encoder for None or its name.
+    """
     if name is None or name == DEFAULT_ENCODER.name:
         return DEFAULT_ENCODER
     return EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name)

@@ -38,7 +38,11 @@ REFERENCE = "procrustes"
 
 
 def make_bridge(name: str) -> Transform:
-    """Return an unfitted bridge by its name in `BRIDGES`; raise `ValueError` for another name."""
+    """Return an unfitted bridge by its name in `BRIDGES`.
+
+    Raises:
+        ValueError: for another name.
+    """
     match name:
         case "procrustes":
             return Procrustes(center=True)

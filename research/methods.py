@@ -89,26 +89,26 @@ def main() -> None:
 
 
 def measure(chain: Chain, vectors: FloatArray) -> dict[str, Any]:
-    """What a chain keeps of one corpus, means over texts with 95 % intervals."""
+    """Measure what a chain keeps of one corpus, as means over texts with 95 % intervals."""
     after = chain.floats(vectors)
     measures = {
         "local_spearman": local_spearman_of_anchors(vectors, after),
         "recall_at_10": recall_of_anchors(vectors, after, 10),
         "recall_at_10_rescored_4x": recall_of_anchors(vectors, after, 10, oversampling=4),
     }
-    found = {name: {"mean": float(v.mean()), "ci95": compute_half_interval(v)} for name, v in measures.items()}
-    return {"n": len(vectors)} | found
+    means = {name: {"mean": float(v.mean()), "ci95": compute_half_interval(v)} for name, v in measures.items()}
+    return {"n": len(vectors)} | means
 
 
 def as_table(figures: list[dict[str, Any]], corpora: list[str]) -> str:
-    """recall@10 alone and rescored, and local Spearman, by method."""
+    """Format recall@10 alone and rescored, and local Spearman, by method."""
     rows = []
     for figure in figures:
         cells = [f"`{figure['method']}`", f"{figure['bytes']:,}"]
         for corpus in corpora:
-            found = figure["corpora"][corpus]
-            plain, rescored = found["recall_at_10"], found["recall_at_10_rescored_4x"]["mean"]
-            spearman = found["local_spearman"]["mean"]
+            measures = figure["corpora"][corpus]
+            plain, rescored = measures["recall_at_10"], measures["recall_at_10_rescored_4x"]["mean"]
+            spearman = measures["local_spearman"]["mean"]
             cells.append(f"{plain['mean']:.3f} ± {plain['ci95']:.3f} / {rescored:.3f} / {spearman:.3f}")
         rows.append(cells)
     return markdown_table(["steps", "bytes", *corpora], rows)

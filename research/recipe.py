@@ -84,7 +84,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Unit:
-    """A training and what it gives; without an arm, the base model."""
+    """Training of one arm on one target, with its result.
+
+    Without an arm it is the base model.
+    """
 
     plan: Plan
     target: str
@@ -129,7 +132,10 @@ def described(plan: Plan) -> dict[str, Any]:
 
 
 def planned(plan: Plan, mined: dict[str, Any]) -> Iterator[Unit]:
-    """Yield every training; mine the negatives of each target once, and write their statistics to `mined`."""
+    """Plan every training, each target's base model first.
+
+    The negatives of each target are mined once, and their statistics written to `mined`.
+    """
     encoder = Encoder(plan.spec)
     for target in plan.targets:
         job = plan.job(target)
@@ -152,7 +158,7 @@ def folders(plan: Plan, target: str) -> tuple[Path, Path]:
 
 
 def measure(unit: Unit) -> None:
-    """Train, score on the target and on general tasks, write down."""
+    """Train and score one unit, and write its file."""
     plan, spec, steps = unit.plan, unit.plan.spec, 0
     encoder = Encoder(spec)
     if unit.mixture is not None:

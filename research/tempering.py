@@ -91,12 +91,15 @@ def measure_classification(data: EncodedData, name: str) -> dict[str, Any]:
 
 
 def measure_powers(fitted_on: Vectors, judge: Callable[[Chain | None], Outcome]) -> dict[str, Any]:
-    """Fit every power at every size; return mean scores, derived powers, and differences between `auto` and the others.
+    """Fit every power at every size.
 
     Args:
         fitted_on: vectors that the reductions are fitted on, `(n, d)`.
         judge: returns the scores `(a,)` of test queries or texts through a chain; called with None, those of the full
             vectors.
+
+    Returns:
+        Mean scores, derived powers, and differences between `auto` and the others.
     """
     found: dict[str, Any] = {"full": float(judge(None).mean()), "sizes": {}}
     d = fitted_on.shape[1]

@@ -300,7 +300,7 @@ def prepare_files(vectors: Path, count: int, work: Path) -> None:
 def interpolate_microseconds(settings: Sequence[Setting], target: float, kind: str) -> float | None:
     """Return the time of a query at a recall, interpolated on the frontier.
 
-    None if the recall is not reached.
+    The result is None if the recall is not reached.
     """
     found = interpolate_at_recall([setting | {"microseconds": setting[kind]} for setting in settings], target)
     return None if found is None else found.microseconds

@@ -147,7 +147,7 @@ def name_scalar(bits: int) -> str:
 def count_rabitq_dimensions(dimensions: int, budget: int, bits: int) -> int:
     """Return the largest number of dimensions, a multiple of 8, whose RaBitQ codes fit a budget.
 
-    0 if none does.
+    The result is 0 if none does.
     """
     sizes = (k for k in range(8, dimensions + 1, 8) if _rabitq_size(k, bits) <= budget)
     return max(sizes, default=0)

@@ -136,7 +136,11 @@ def _quantize(step: TransformCoding, y: Tensor) -> Tensor:
 
 
 def scaled_values(step: TransformCoding, rows: Vectors) -> Tensor:
-    """Quantize coordinates of rows `(n, d)` at several scales; return those that point most nearly as the row does."""
+    """Quantize coordinates of rows `(n, d)` at several scales.
+
+    Returns:
+        Those that point most nearly as the row does.
+    """
     x = torch.from_numpy(rows)
     y = step.coordinates(x)
     decoder = _decoder_of(step)
@@ -151,7 +155,11 @@ def scaled_values(step: TransformCoding, rows: Vectors) -> Tensor:
 
 
 def clustered_bytes(step: TransformCoding, train: Vectors) -> Scores:
-    """Replace the grid of every byte by 256 centroids of k-means that begins with the grid; return its scores."""
+    """Replace the grid of every byte by 256 centroids of k-means that begins with the grid.
+
+    Returns:
+        Its scores.
+    """
     moments = moments_of(train)
     _, inverse_root = query_metric_roots(moments, step.weighting)
     deviations = 1 / np.linalg.norm(step.encoder.numpy() @ inverse_root, axis=1)
@@ -174,7 +182,10 @@ def clustered_bytes(step: TransformCoding, train: Vectors) -> Scores:
 
 
 def _cluster(points: Tensor, centroids: Tensor) -> Tensor:
-    """Return the centroids `(256, k)` after some iterations of k-means on points `(n, k)`; empty ones stay."""
+    """Return the centroids `(256, k)` after some iterations of k-means on points `(n, k)`.
+
+    Empty ones stay.
+    """
     for _ in range(CLUSTERING_STEPS):
         nearest = torch.cdist(points, centroids).argmin(1)
         counts = torch.bincount(nearest, minlength=len(centroids)).unsqueeze(1)

@@ -76,7 +76,10 @@ def score_bags(trial: Trial) -> dict[str, Any]:
 
 
 def count_exactly(texts: list[str]) -> Encode:
-    """Return a function that counts the words of some texts without collisions; zero for a text without a word."""
+    """Return a function that counts the words of some texts without collisions.
+
+    Zero for a text without a word.
+    """
     vectorizer = CountVectorizer(dtype=np.float32).fit(texts)
 
     def encode(some: list[str]) -> NDArray[np.float32]:

@@ -1,4 +1,6 @@
-"""Compares REZE's Eq. 6 as it is printed with the signed form, on the pairs of real sources; nothing is trained.
+"""Compares REZE's Eq. 6 as it is printed with the signed form, on the pairs of real sources.
+
+Nothing is trained.
 
     python -m research.evidence.shrinkage --encoders FOLDER --data FOLDER --suite finance --suite code
 

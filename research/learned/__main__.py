@@ -49,7 +49,10 @@ def main() -> None:
 
 
 def _measure_task(task: EncodedTask, path: Path) -> dict[str, Any]:
-    """Return the figures of a task, from the file `path.json` where they are there; write what is measured."""
+    """Return the figures of a task, from the file `path.json` where they are there.
+
+    Write what is measured.
+    """
     file = path.with_suffix(".json")
     found: dict[str, Any] = orjson.loads(file.read_bytes()) if file.exists() else {}
     if "before" not in found:
@@ -76,7 +79,10 @@ def _measure_task(task: EncodedTask, path: Path) -> dict[str, Any]:
 
 
 def _read_weight(folder: Path, name: str) -> Any:
-    """Return the map of a task's adapter; None if it was refused."""
+    """Return the map of a task's adapter.
+
+    The result is None if it was refused.
+    """
     path = folder / f"{name.replace('/', '-')}.npy"
     return np.load(path) if path.exists() else None
 

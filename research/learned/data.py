@@ -85,7 +85,10 @@ def task_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def measure_once(path: Path, measure: Callable[[], dict[str, Any]], only_measured: bool) -> dict[str, Any] | None:
-    """Return the figures in a file; if there is none, measure and write them, or return None if `only_measured`."""
+    """Return the figures in a file.
+
+    If there is none, measure and write them, or return None if `only_measured`.
+    """
     if not path.exists():
         if only_measured:
             return None
@@ -95,7 +98,10 @@ def measure_once(path: Path, measure: Callable[[], dict[str, Any]], only_measure
 
 
 def encode_task(data: EncodedData, name: str, train: bool = True) -> EncodedTask:
-    """Read a task and encode what the work folder lacks; without `train`, leave out the queries to train on."""
+    """Read a task and encode what the work folder lacks.
+
+    Without `train`, leave out the queries to train on.
+    """
     task = read_task(data.data, name)
     if not train:
         task = replace(task, train=[], train_gains=[])
@@ -110,12 +116,18 @@ def encode_task(data: EncodedData, name: str, train: bool = True) -> EncodedTask
 
 
 def read_task(folder: Path, name: str) -> Task:
-    """Read a task from the folder of the data; question pairs become searches for the duplicates of a question."""
+    """Read a task from the folder of the data.
+
+    Question pairs become searches for the duplicates of a question.
+    """
     return _read_question_pairs(folder, name) if name.endswith("quora_pairs") else _read_retrieval(folder, name)
 
 
 def _read_retrieval(folder: Path, name: str) -> Task:
-    """Read a retrieval task; queries that a development split judges are trained on too."""
+    """Read a retrieval task.
+
+    Queries that a development split judges are trained on too.
+    """
     data = FolderDataSet(name, "retrieval", folder / name)
     documents: dict[str, str] = {}
     for row in data.read_rows("corpus"):

@@ -79,7 +79,7 @@ def fit_adapter(
     min_gain: float = query_adapter.MIN_GAIN,
     **parameters: Any,
 ) -> tuple[QueryAdapter, float] | str:
-    """Fit an adapter on a task's queries to train on; return it with CPU seconds, or the reason why it is refused.
+    """Fit an adapter on a task's queries to train on.
 
     Args:
         task: the task.
@@ -87,6 +87,9 @@ def fit_adapter(
         order: seed of that order.
         min_gain: gain on the held-out queries, in standard errors, up to which the identity is kept.
         parameters: of the step.
+
+    Returns:
+        It with CPU seconds, or the reason why it is refused.
     """
     if not len(task.train):
         return "the task has no queries to train on"
@@ -104,7 +107,9 @@ def fit_adapter(
 
 
 def measure_adapters(task: EncodedTask, known: set[str]) -> Iterator[tuple[str, dict[str, Any], Vectors | None]]:
-    """Fit the variants of adapters, and the default on fewer queries; measure each on the test queries.
+    """Fit the variants of adapters, and the default on fewer queries.
+
+    Measure each on the test queries.
 
     Args:
         task: the task.
@@ -140,7 +145,7 @@ def measure_adapters(task: EncodedTask, known: set[str]) -> Iterator[tuple[str, 
 
 
 def measure_guard(task: EncodedTask) -> list[dict[str, Any]]:
-    """Train adapters that never fall back to the identity; return their gains on held-out and on test queries.
+    """Train adapters that never fall back to the identity.
 
     The guard of `QueryAdapter` keeps the identity unless the held-out gain exceeds `MIN_GAIN` standard errors; these
     figures show what each threshold would do. Adapters are trained on `GUARD_ORDERS` random samples of each number of
@@ -149,6 +154,9 @@ def measure_guard(task: EncodedTask) -> list[dict[str, Any]]:
 
     Args:
         task: task with queries to train on.
+
+    Returns:
+        Their gains on held-out and on test queries.
     """
     before = score(task.test, task.documents, task.task.test_gains)
     found = []

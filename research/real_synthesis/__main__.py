@@ -33,7 +33,10 @@ TRAINED_COLUMNS = ["trained on", "pairs", "nDCG@10", "less base, over queries", 
 
 
 def main() -> None:
-    """Make the pairs, judge them, train on them; print the tables and write the raw figures."""
+    """Make the pairs, judge them, train on them.
+
+    Print the tables and write the raw figures.
+    """
     options = parser(__doc__)
     options.add_argument("--data", type=Path, required=True, help="a folder with finance/fiqa_qa")
     options.add_argument(
@@ -123,7 +126,10 @@ def judge(plan: Plan, pairs: list[dict[str, Any]], folders: dict[str, Path]) -> 
 
 
 def list_personas(folder: Path | None) -> list[str] | None:
-    """Return every persona, usable or not, in the answers of another synthesis folder; None without a folder."""
+    """Return every persona, usable or not, in the answers of another synthesis folder.
+
+    The result is None without a folder.
+    """
     if folder is None:
         return None
     records = [record for record in AnswerLog(folder / "answers") if record.stage == "personas"]

@@ -123,7 +123,7 @@ def read_test(plan: Plan) -> Search:
 
 
 def train_and_score(plan: Plan, condition: Condition, seed: int, search: Search) -> dict[str, Any]:
-    """Train with `lathe train`, score the encoder; return steps, negatives, seconds, nDCG@10 of each query.
+    """Train with `lathe train`, score the encoder, and return steps, negatives, seconds, nDCG@10 of each query.
 
     A training whose scores are on disk is not repeated.
     """
@@ -162,7 +162,10 @@ def train_and_score(plan: Plan, condition: Condition, seed: int, search: Search)
 
 
 def open_trained(model: Path | None = None) -> Encoder:
-    """Load a trained encoder from its folder; None loads the untrained base."""
+    """Load a trained encoder from its folder.
+
+    None loads the untrained base.
+    """
     spec = replace(DEFAULT_ENCODER, max_length=MAX_LENGTH)
     return Encoder(spec if model is None else replace(spec, model=str(model)))
 
@@ -175,7 +178,10 @@ def open_judges(folders: dict[str, Path]) -> dict[str, Encoder]:
 
 
 def score_base(plan: Plan, search: Search) -> Array:
-    """Return the nDCG@10 of each query by the untrained base, `(q,)`; computed once and stored in the work folder."""
+    """Return the nDCG@10 of each query by the untrained base, `(q,)`.
+
+    Computed once and stored in the work folder.
+    """
     path = plan.work / "base.json"
     if not path.exists():
         path.write_bytes(orjson.dumps(score_queries(open_trained(), search).tolist()))
@@ -183,7 +189,7 @@ def score_base(plan: Plan, search: Search) -> Array:
 
 
 def compare_with_base(plan: Plan, conditions: Mapping[Condition, int]) -> dict[str, Any]:
-    """Train and score every condition; return the base's nDCG@10 and each condition's difference, × 100.
+    """Train and score every condition.
 
     The interval `over_queries` resamples the test's queries, each with its mean over seeds. The interval `over_seeds`
     is Student's t over seeds.
@@ -191,6 +197,9 @@ def compare_with_base(plan: Plan, conditions: Mapping[Condition, int]) -> dict[s
     Args:
         plan: settings of the run.
         conditions: number of seeds of each condition.
+
+    Returns:
+        The base's nDCG@10 and each condition's difference, × 100.
     """
     search = read_test(plan)
     base = 100 * score_base(plan, search)

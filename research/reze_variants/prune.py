@@ -54,9 +54,12 @@ def list_texts(settings: ExperimentSettings, folder: Path) -> Iterator[str]:
 
 
 def prune(encoder: Path, texts: Iterable[str], out: Path) -> tuple[int, int]:
-    """Copy an encoder, keeping only the rows of the tokens of these texts; return the number of rows left and before.
+    """Copy an encoder, keeping only the rows of the tokens of these texts.
 
     Tokens that occur get the smallest ids. All others keep their merges, but no row: a text with one is an error.
+
+    Returns:
+        The number of rows left and before.
     """
     tokenizer = Tokenizer.from_file(str(encoder / "tokenizer.json"))
     found = {number for one in tokenizer.encode_batch(list(texts)) for number in one.ids}

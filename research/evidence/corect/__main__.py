@@ -85,7 +85,7 @@ def count_queries(collection: Collection) -> dict[str, int]:
 
 
 def measure(collection: Collection, queries: Vectors, corpus: Vectors, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Fit every compression on the smallest corpus and search all corpora with it; return a row for each method.
+    """Fit every compression on the smallest corpus and search all corpora with it.
 
     A row has lists of scores and changes, with an item for each corpus. Changes are differences to the vectors as they
     are, paired by query, in points. The growth is the change in the largest corpus minus that in the smallest.
@@ -95,6 +95,9 @@ def measure(collection: Collection, queries: Vectors, corpus: Vectors, sizes: Se
         queries: unit vectors of the queries `(a, d)`.
         corpus: unit vectors of the documents `(n, d)`, in the order in which corpora grow.
         sizes: numbers of documents of the corpora, ascending.
+
+    Returns:
+        A row for each method.
     """
     rows = []
     raw: list[dict[str, Scores]] = []
@@ -128,7 +131,7 @@ def _summarize(scores: dict[str, Scores], factor: float = 1) -> dict[str, Any]:
 def search(
     compression: Compression, collection: Collection, queries: Vectors, corpus: Vectors, sizes: Sequence[int]
 ) -> list[dict[str, Scores]]:
-    """Search every corpus with compressed vectors; return the metrics of each query, corpus by corpus."""
+    """Search every corpus with compressed vectors, and return the metrics of each query, corpus by corpus."""
     asked = compression.queries(queries)
     starts = range(0, len(corpus), BLOCK_ROWS)
     blocks = [asked @ compression.documents(corpus[start : start + BLOCK_ROWS]).T for start in starts]

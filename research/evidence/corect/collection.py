@@ -77,9 +77,9 @@ class _Found:
 
 
 def build_collection(data: Path, source: str) -> Collection:
-    """Build the collection from a folder of data sets and a source of random texts; it is the same every time.
+    """Build the collection from a folder of data sets and a source of random texts.
 
-    Random texts that are taken from `SETS` are left out, as they may be relevant.
+    It is the same every time. Random texts that are taken from `SETS` are left out, as they may be relevant.
     """
     texts: dict[str, str] = {}
     found: list[_Found] = []

@@ -318,7 +318,7 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
 def _find_route(path: str) -> str | None:
     """Return the route without parameters whose last part is that of a path, to suggest it to the client.
 
-    None if there is no such route.
+    The result is None if there is no such route.
     """
     last_part = path.rstrip("/").rpartition("/")[2]
     routes = [getattr(route, "path", "") for router in (embed.router, *ROUTERS) for route in router.routes]

@@ -59,7 +59,7 @@ def _read_token(request: Request) -> bytes:
 def _equals_any(token: bytes, keys: tuple[str, ...]) -> bool:
     """Return whether the token equals one of the keys in UTF-8, comparing all keys in constant time.
 
-    False if the token is empty.
+    The result is False if the token is empty.
     """
     is_equal = False
     for key in keys:

@@ -101,7 +101,7 @@ class Services:
     def state_problem(self) -> str | None:
         """Why the state folder cannot be written, since startup or at the last check.
 
-        None if it can.
+        The result is None if it can.
         """
         return self.home_problem or self.state_monitor.problem
 

@@ -323,7 +323,7 @@ class Settings(BaseSettings):
     def find_encoder_spec(self, name: str) -> EncoderSpec | None:
         """Return the spec of a named encoder, including encoders added since these settings were read.
 
-        None if there is no such encoder.
+        The result is None if there is no such encoder.
 
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.
@@ -334,7 +334,7 @@ class Settings(BaseSettings):
     def find_idle_seconds(self, name: str) -> float:
         """Return the seconds without a request after which a named encoder is unloaded.
 
-        0 if it stays loaded.
+        The result is 0 if it stays loaded.
 
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.

@@ -57,7 +57,7 @@ class ChainFolder:
     def versions(self, name: str) -> list[int]:
         """List the versions of a chain, ascending.
 
-        Empty if there is no such chain.
+        The result is empty if there is no such chain.
         """
         folder = self.root / name
         if not folder.is_dir():
@@ -99,7 +99,7 @@ class ChainFolder:
     def live(self, name: str) -> int | None:
         """Return the live version of a chain.
 
-        None if no version is live, or the pointer is damaged.
+        The result is None if no version is live, or the pointer is damaged.
         """
         return self.read_pointer_or_empty(name).live
 
@@ -147,7 +147,7 @@ class ChainFolder:
     def _get_unchanged(self, name: str, version: int) -> LoadedChain | None:
         """Return a version from memory, marking it as used.
 
-        None if it is not there or its files have changed.
+        The result is None if it is not there or its files have changed.
         """
         with self.cache_lock:
             chain = self.loaded.get((name, version))

@@ -46,7 +46,7 @@ class LoadedChain:
     def encoder_fingerprint(self) -> str | None:
         """Fingerprint of the encoder whose vectors the chain takes.
 
-        None if it was fitted without an encoder.
+        The result is None if it was fitted without an encoder.
         """
         encoder = self.chain.metadata.get("encoder")
         return encoder["fingerprint"] if encoder else None
@@ -122,7 +122,7 @@ class LoadedChain:
     def clipped_share(self, rows: "NDArray[np.float32]") -> float | None:
         """Return the share of values of rows `(n, d)` that lie beyond the fitted range of the codes.
 
-        None if the chain's codes have no range.
+        The result is None if the chain's codes have no range.
         """
         quantizer = self.chain.quantizer
         return None if quantizer is None else quantizer.clipped_share(self._unquantized.transform(rows))

@@ -102,7 +102,7 @@ def _find_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
 def draw_recall(metadata: Mapping[str, Any]) -> str | None:
     """Draw a figure of recall@10 by bytes of a vector, in SVG.
 
-    None if fewer than two numbers of dimensions were measured.
+    The result is None if fewer than two numbers of dimensions were measured.
     """
     points = _find_points(metadata)
     if not points:

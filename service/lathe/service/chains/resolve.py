@@ -61,7 +61,7 @@ class Target:
     def quantizer(self) -> Quantizer | None:
         """The chain's quantizer, whether or not it is applied.
 
-        None if the chain has none.
+        The result is None if the chain has none.
         """
         return self.loaded.chain.quantizer if self.loaded else None
 

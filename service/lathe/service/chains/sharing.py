@@ -242,7 +242,7 @@ def _load_statistics(folder: Path, manifest: Manifest) -> FitStatistics:
 def _find_same(registry: Registry, name: str, manifest: Manifest) -> int | None:
     """Return the newest version of a chain with the same tensors and steps as a manifest's.
 
-    None if there is none.
+    The result is None if there is none.
     """
     for version in reversed(registry.versions(name)):
         with suppress(ArtifactError):

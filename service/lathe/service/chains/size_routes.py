@@ -48,7 +48,7 @@ class SizeRoutes:
     def read(self) -> dict[str, dict[str, str]]:
         """Read all size routes from the file.
 
-        Empty if there is no file.
+        The result is empty if there is no file.
 
         Raises:
             ArtifactError: if the file is damaged.
@@ -147,7 +147,7 @@ class SizeRoutes:
     def find_ref(self, encoder_fingerprint: str, dimensions: int) -> str | None:
         """Return the reference on the route of `dimensions`, else on the route `nested`.
 
-        None if both are free.
+        The result is None if both are free.
         """
         size_routes = self.get_current().get(encoder_fingerprint, {})
         return size_routes.get(str(dimensions)) or size_routes.get(NESTED)
@@ -176,7 +176,7 @@ class SizeRoutes:
     def find_chain(self, size_routes: dict[str, str], route: str) -> LoadedChain | None:
         """Return the chain of a size route.
 
-        None if the route is free, or its chain is deleted or does not serve the size.
+        The result is None if the route is free, or its chain is deleted or does not serve the size.
         """
         if route not in size_routes:
             return None

@@ -41,7 +41,7 @@ def record_use(path: Path, chain: str, use: str) -> None:
 def read_recorded_uses(path: Path) -> dict[str, list[str]]:
     """Read the recorded uses, by version of a chain.
 
-    Empty if there is no file.
+    The result is empty if there is no file.
 
     Raises:
         ArtifactError: if the file is damaged.

@@ -237,7 +237,7 @@ def _read_setting(client: "Redis", name: str) -> str | None:
 def _is_aof_enabled(client: "Redis") -> bool | None:
     """Return whether Redis appends every change to a file (AOF).
 
-    None if this user may not read that.
+    The result is None if this user may not read that.
     """
     from redis.exceptions import ResponseError
 

@@ -108,7 +108,7 @@ def _require_side(loaded: "LoadedChain", side: Side | None) -> Side | None:
 def _load_export_encoder(chain: "Chain", settings: "Settings", name: str | None) -> "Encoder | None":
     """Load the encoder of an export in float32 on the CPU: the named one, else the one the chain was fitted for.
 
-    None if none is named and the chain has none.
+    The result is None if none is named and the chain has none.
     """
     from lathe.training.encoder.encoder import Encoder
 

@@ -188,7 +188,7 @@ def _print_to_stderr(text: str) -> None:
 def _find_bound_port(server: uvicorn.Server) -> int | None:
     """Return the port that the server listens on, which the system selects for port 0.
 
-    None if the server has no socket.
+    The result is None if the server has no socket.
     """
     sockets = [socket for bound in server.servers for socket in bound.sockets]
     return int(sockets[0].getsockname()[1]) if sockets else None

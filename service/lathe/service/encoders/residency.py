@@ -53,7 +53,7 @@ class Residency:
     def find_problem(self) -> str | None:
         """Return why encoders are not unloaded, or that the loaded ones exceed the limit.
 
-        None if neither is so.
+        The result is None if neither is so.
         """
         if self.unexpected.message is not None:
             return self.unexpected.message

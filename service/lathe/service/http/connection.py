@@ -97,7 +97,7 @@ class Limits:
     def are_scarce(self, descriptor: int, spare: int) -> bool:
         """Return whether fewer than `spare` descriptors are free above this one.
 
-        False if the limit is unknown.
+        The result is False if the limit is unknown.
         """
         return self.descriptors is not None and descriptor >= self.descriptors - spare
 
@@ -338,7 +338,7 @@ def check_connections(connections: Iterable[object], now: float) -> None:
 def get_descriptor_limit() -> int | None:
     """Return how many files and sockets this process may have open.
 
-    None if the number is unlimited or unknown.
+    The result is None if the number is unlimited or unknown.
     """
     with suppress(ImportError, OSError):  # not on Windows
         import resource

@@ -19,7 +19,7 @@ from lathe.service.services import Services
 def get_space_id(body: TextsOrVectors, request: Request) -> str | None:
     """Return the space id that the request names in its body, else in its header `x-space-id`.
 
-    None if it names none.
+    The result is None if it names none.
     """
     return body.space_id or request.headers.get("x-space-id")
 

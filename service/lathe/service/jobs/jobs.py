@@ -50,7 +50,7 @@ class Jobs(Protocol):
     def workers(self) -> int | None:
         """Number of live workers.
 
-        None if the server runs the jobs itself, or the number is unknown at the moment.
+        The result is None if the server runs the jobs itself, or the number is unknown at the moment.
         """
 
     def warnings(self) -> list[str]:

@@ -65,7 +65,7 @@ class JobFiles:
     def read(self, job_id: str, name: str) -> ResultFile | None:
         """Return the size of a job's file and an iterator that reads its pieces.
 
-        None if there is no such file.
+        The result is None if there is no such file.
         """
         key = build_file_key(job_id, name)
         count = int(self.client.llen(key))

@@ -139,7 +139,7 @@ class SharedJobs:
     def open_result(self, job_id: str, name: str) -> ResultFile | None:
         """Open a result file of a job, which is read from Redis piece by piece.
 
-        None if there is none of that name.
+        The result is None if there is none of that name.
         """
         with self.connection.reached():
             self.records.find(job_id)

@@ -158,14 +158,14 @@ class JobRecords:
     def has_workers(self, queue: str) -> bool:
         """Return whether a queue has workers.
 
-        True for a state folder's own queue, whose worker the server starts.
+        The result is True for a state folder's own queue, whose worker the server starts.
         """
         return ":" in queue or bool(list_live_workers(self.client, queue))
 
     def read_request(self, job_id: str) -> bytes:
         """Return a job's request as the JSON that was written.
 
-        Empty if the job has no record.
+        The result is empty if the job has no record.
         """
         content: Any = self.client.hget(RECORD + job_id, "request")
         return content or b""

@@ -156,7 +156,7 @@ class Drift:
     def is_stale(self, ref: str) -> bool | None:
         """Return whether any encoder's rows made a version stale at the last evaluation.
 
-        None if there were no rows.
+        The result is None if there were no rows.
         """
         tallies = [w.tally for w in list(self.windows.values()) if w.loaded.ref == ref and w.tally is not None]
         return any(self.exceeds_threshold(tally) for tally in tallies) if tallies else None

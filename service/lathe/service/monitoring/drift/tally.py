@@ -110,7 +110,7 @@ class Tally:
     def standard_error(self) -> float | None:
         """Standard error of `out_of_domain`, with the rows of a request as one cluster.
 
-        None for a single request.
+        The result is None for a single request.
         """
         if self.requests < 2:
             return None

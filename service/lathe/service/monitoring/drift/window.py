@@ -122,7 +122,8 @@ class Window:
     def evaluate(self) -> Tally | None:
         """Move the queued rows into the window, and return the sums over the window.
 
-        None if the window is empty. The sums are also stored in `tally`. Concurrent calls are not allowed.
+        The result is None if the window is empty. The sums are also stored in `tally`. Concurrent calls are not
+        allowed.
         """
         arrived = self.arrived
         waiting = [self.waiting.popleft() for _ in range(len(self.waiting))]
