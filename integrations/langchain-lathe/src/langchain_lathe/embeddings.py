@@ -70,7 +70,7 @@ class LatheEmbeddings(BaseModel, Embeddings):
     def space_id(self) -> str | None:
         """Id of the vector space: `expected_space_id`, or that of the first answer.
 
-        None before the first answer.
+        The result is None before the first answer.
         """
         return self._embedder.space_id
 

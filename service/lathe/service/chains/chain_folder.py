@@ -138,6 +138,7 @@ class ChainFolder:
         if version is None:
             stamp, live = self.pointers.get(name, (MISSING, None))
             now = get_file_stamp(self.root / name / "pointer.json")
+            # Another process may have moved the pointer.
             if now != stamp:
                 live = self.live(name)
                 self.pointers[name] = now, live
@@ -165,6 +166,7 @@ class ChainFolder:
         if (cached := self.get_loaded(ref)) is not None:
             return cached
         name, version = self.resolve(ref)
+        # One load at a time: several threads would otherwise read the same files, and each hold a copy.
         with self.loading:
             chain = self._get_unchanged(name, version)  # another thread may have loaded it meanwhile
             if chain is None:

@@ -79,6 +79,7 @@ class Registry(ChainFolder):
         require_name(name)
         with self.lock(name):
             pointer = self.read_pointer(name)
+            # `pointer.last` keeps the numbers of deleted versions from being used again.
             version = max([pointer.last, *self.versions(name)]) + 1
             chain.save(self.root / name / str(version), {"name": name, "version": version}, statistics)
             pointer = pointer.add_version(version, promote)
@@ -219,6 +220,7 @@ class Registry(ChainFolder):
 
         The caller holds the chain's lock.
         """
+        # Renamed first: a reader sees the version whole or not at all.
         doomed = self.root / name / f".{version}.{secrets.token_hex(6)}"
         (self.root / name / str(version)).rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)

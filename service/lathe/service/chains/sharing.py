@@ -170,6 +170,7 @@ def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: i
         raise BadValueError(f"{repo.id} does not name its chain: choose a name with --as", param="--as")
     require_name(name, param="--as")
     encoder = (manifest.get("encoder") or {}).get("name")
+    # A version that differs in nothing would only take a number.
     if (known := _find_same(registry, name, manifest)) is not None:
         return Pulled(name, known, registry.live(name) == known, False, repo.commit, encoder)
     chain.metadata = chain.metadata | {"pulled_from": {"repository": repo.id, "commit": repo.commit}}
@@ -193,6 +194,7 @@ def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
     with open_staging_folder(to) as staging:
         repo.download([SUMS], staging, MAX_SUMS)
         sums = _parse_sums((staging / SUMS).read_text(), repo.id)
+        # Names are checked before anything is downloaded, programs again when their content is there.
         for name in sums:
             require_inner_path(name)
             if not name.endswith(".py"):

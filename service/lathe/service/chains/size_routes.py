@@ -120,6 +120,7 @@ class SizeRoutes:
         except (UnknownNameError, ArtifactError):
             return []
         fingerprint, size = loaded.encoder_fingerprint, loaded.output_dimensions
+        # A request for the encoder's own dimensions means its raw vectors, so no chain can have that route.
         if fingerprint is None or size is None or size == loaded.input_dimensions:
             return []
         routes = [str(size), NESTED] if loaded.nested else [str(size)]

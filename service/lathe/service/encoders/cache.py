@@ -82,6 +82,7 @@ class VectorCache:
         prompt = encoder.find_prompt(options.prompt_name)
         side = "mean" if options.long_text == "mean" else options.truncation_side
         context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, side, options.normalize))
+        # The context is hashed once; each text continues from a copy of that state.
         start = hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16)
         keys = []
         for text in texts:

@@ -119,6 +119,7 @@ class Pending:
         # Cached vectors are stored before the chain, so that all chains share them; it is applied to them here.
         vectors = new_vectors = self.target.apply(encoded_texts.vectors) if self.chain_waits else encoded_texts.vectors
         if len(self.missing) < len(self.found):
+            # (n, k) in the order of the request: new rows from the encoder, all others from the cache.
             vectors = np.empty((len(self.found), self.target.dimensions), np.float32)
             vectors[self.missing] = new_vectors
             vectors[[index for index, entry in enumerate(self.found) if entry is not None]] = self.target.apply(cached)
@@ -319,6 +320,7 @@ class Embedder:
         if options.long_text is None:
             options = replace(options, long_text=encoder.spec.long_text)
 
+        # Cut before they are hashed: keys, cache and worker see only the part that can be read.
         parts = cut_texts(texts, encoder, options)
         sizes = [len(text) / max(len(part), 1) for text, part in zip(texts, parts, strict=True)]
         texts = parts
@@ -334,6 +336,7 @@ class Embedder:
         work, chain_waits = None, engine.spec.upstream is not None
         if missing:
             uncached = texts if len(missing) == len(texts) else [texts[index] for index in missing]
+            # Cache and observer take vectors before the chain; otherwise the worker need not send them.
             keep_raw = bool(keys) or live_vectors is not None
             max_length = MAX_LONG_TOKENS if options.long_text == "mean" else encoder.max_length
             applied = None if chain_waits else target.chain_ref

@@ -93,6 +93,7 @@ class LiveVectors:
         if len(self.waiting) >= self.max_waiting:
             return False
         self.waiting.append(work)
+        # `set` takes a lock, which most calls need not.
         if not self.wakeup.is_set():
             self.wakeup.set()
         return True

@@ -101,6 +101,7 @@ class Residency:
             unloaded = []
 
             by_use = sorted(loaded, key=lambda engine: engine.last_used)
+            # The one used last stays loaded, unless another is about to be loaded in its place.
             for engine in by_use if wanted else by_use[:-1]:
                 if total <= self.max_bytes:
                     break

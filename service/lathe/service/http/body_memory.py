@@ -33,6 +33,7 @@ class HeldBody:
         Raises:
             OverloadedError: if all bodies together would exceed the limit.
         """
+        # A body that grows past the free bytes counts as a whole from then on.
         counted = size if size > FREE_BYTES else 0
         added = counted - self.counted
         if added > 0 and self.memory.held + added > self.memory.limit:

@@ -108,6 +108,7 @@ class Limits:
         """
         if not self.idle:
             return False
+        # A dict keeps the order of insertion, so the first is the one that is idle for longest.
         connection = next(iter(self.idle))
         del self.idle[connection]
         REFUSED.labels("idle").inc()
@@ -279,6 +280,7 @@ class Connection(HttpToolsProtocol):
         answering = self.cycle is not None and not self.cycle.response_complete
         if self.refused:
             self.transport.abort()
+        # The whole body is here, or the server itself reads no more of it now: the client is not late.
         elif answering and (not self.cycle.more_body or self.flow.read_paused):
             return
         elif answering:
@@ -299,6 +301,7 @@ class Connection(HttpToolsProtocol):
         """
         unsent_before, self.unsent_since = self.unsent, now
         self.unsent = 0
+        # An unfinished response may be slow because the server is.
         if self.cycle is not None and self.cycle.response_complete:
             self.unsent = self.transport.get_write_buffer_size()
         if unsent_before and self.unsent and unsent_before - self.unsent < SENT_BYTES:
@@ -310,6 +313,7 @@ def _split(data: bytes) -> Iterable[Any]:
     """Return the data in pieces of at most `HEAD_BYTES`, without copying it."""
     if len(data) <= HEAD_BYTES:
         return (data,)
+    # Slices of bytes would be copies, slices of a view are not.
     view = memoryview(data)
     return (view[start : start + HEAD_BYTES] for start in range(0, len(data), HEAD_BYTES))
 

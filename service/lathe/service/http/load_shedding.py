@@ -37,6 +37,7 @@ class SheddingMiddleware:
             return
 
         queues = [engine.queue for engine in self.embedder.engines.values()]
+        # The body, which names the encoder, is not read yet: one encoder with a free queue lets all requests pass.
         if not all(queue.full for queue in queues):
             await self.app(scope, receive, send)
             return

@@ -110,6 +110,7 @@ class LocalJobs:
         job = self.store.cancel(job_id)
         child = self.children.get(job_id)
         if child is not None:
+            # A process may be started whose id is not in its file yet, so `store.cancel` could not signal it.
             child.terminate()
         deadline = time.monotonic() + 3
         while not job.ended and time.monotonic() < deadline:
@@ -135,6 +136,7 @@ class LocalJobs:
                 with self.guard:
                     self.active.remove(job_id)
                 continue
+            # A running job without a child here is one of an earlier server; its lock tells when it ends.
             if job_id not in self.children and self.store.read(job_id).state == "queued":
                 self._start_or_fail(job_id)
             return  # one at a time, in the order they came

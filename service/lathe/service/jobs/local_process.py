@@ -18,6 +18,7 @@ def run_job(folder: Path, settings: Settings) -> None:
     try:
         with store.lock(folder.name).acquire(blocking=False):
             job = store.read(folder.name)
+            # The job may have ended, or been cancelled, while this process started.
             if job.state == "queued":
                 _run_queued_job(store, job, settings)
     except Timeout:

@@ -134,6 +134,7 @@ class JobStore:
                 write_synced(staging / name, payload)
             write_synced(staging / "request.json", json.dumps(request).encode())
             write_synced(staging / "job.json", json.dumps(asdict(job)).encode())
+            # The job appears as a whole: a reader sees all of its inputs or no job.
             staging.rename(self.root / job.id)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -200,6 +201,7 @@ class JobStore:
         with create_file(staging) as file:
             file.write(json.dumps(asdict(job)).encode())
             file.flush()
+            # Only the end must survive a power cut: progress is written often, and a sync is slow.
             if job.ended:
                 os.fsync(file.fileno())
         staging.replace(self.root / job.id / "job.json")
@@ -258,6 +260,7 @@ class JobStore:
         job = self.get(job_id)
         if job.ended:
             return job
+        # Before the signal: whoever settles the job then knows that it was cancelled and did not fail.
         create_file(self.root / job_id / "cancel").close()
         if job.pid is not None:
             with suppress(ProcessLookupError):

@@ -109,6 +109,7 @@ class ForkServer:
         if self._control is None:
             if self._server is not None:
                 self._server.wait()
+            # Packets keep requests apart, each with its own descriptors.
             ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
             with theirs:
                 self._server = subprocess.Popen(
@@ -222,6 +223,7 @@ class ForkedProcess:
             with suppress(OSError):  # it has ended, or the kernel is older than Linux 5.3
                 self._process = os.pidfd_open(number)
             return
+        # The socket ended without a status, so the fork server is gone; its child may still run.
         if number is None and self._process is not None:
             self._orphaned = True
             self._status.close()

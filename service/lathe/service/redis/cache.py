@@ -127,6 +127,7 @@ class SharedCache:
                     pipe.hmget(OLD, list(keys))
                     young, old = pipe.execute()
 
+                # An entry is in the old generation, the young one, or both; the young one's is newer.
                 contents = [aged if recent is None else recent for recent, aged in zip(young, old, strict=True)]
                 entries = [
                     None if content is None else _decode_entry(content, normalized, dimensions) for content in contents
@@ -194,6 +195,7 @@ class SharedCache:
 
         Vectors that overflow float16 are skipped. The number of tokens that were cut is left out where it is 0.
         """
+        # Numbers beyond 65504 become inf in float16; such rows are left out below.
         with np.errstate(over="ignore"):
             halves = vectors.astype(np.float16)
         representable = np.asarray(np.isfinite(halves).all(axis=1))  # (n,)
@@ -210,6 +212,7 @@ class SharedCache:
 
     def _note_failure(self, operation: str, error: redis_errors.RedisError) -> None:
         FAILURES.labels(operation).inc()
+        # A slow Redis is left alone for a while; a lost one is marked as down for all that use it.
         if isinstance(error, redis_errors.TimeoutError):
             self.paused_until = time.monotonic() + PAUSE_SECONDS
         elif isinstance(error, redis_errors.ConnectionError):

@@ -181,6 +181,7 @@ class SharedRegistry(Registry):
 
         def change(pipe: Pipeline) -> tuple[int, bool]:
             record = read_record(pipe, name)
+            # A job whose worker was lost runs again, perhaps after it has published.
             published = next((version for version, stamp in record.stamps.items() if job and stamp.job == job), None)
             if published is not None:
                 pipe.multi()
@@ -282,6 +283,7 @@ class SharedRegistry(Registry):
         manifest, tensors, distribution = files
         if manifest is None or tensors is None or not stamp.matches(manifest, tensors):
             REFUSED.inc()
+            # Each pull reads the version again, so only the first refusal is logged.
             if ref not in self.refused:
                 log.error("%s was altered in Redis and is refused; the live version stays", ref)
             self.refused[ref] = f"the chain {ref} was altered in Redis and is refused"
@@ -295,6 +297,7 @@ class SharedRegistry(Registry):
             write_synced(staging / TENSORS, tensors)
             if distribution is not None:
                 write_synced(staging / DISTRIBUTION, distribution)
+            # The manifest is last: `_has_version` takes it as the sign that the version is here.
             write_synced(staging / MANIFEST, manifest)
             if target.exists():  # of another Redis, or damaged here
                 self.remove_folder(name, version)

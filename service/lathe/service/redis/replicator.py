@@ -86,6 +86,7 @@ class Replicator:
                 position = self._copy_everything()
                 self.connection.mark_up()
                 self.tried.set()
+                # Requests mark the connection as down too; then everything must be copied again.
                 while not self.stopping.is_set() and self.connection.up:
                     self.registry.record.require_same_identity(self.client.get(IDENTITY))
                     position = self._copy_changes(position)
@@ -109,6 +110,7 @@ class Replicator:
         Returns:
             The position in the change stream from which to read on.
         """
+        # The position is read before anything is copied: a change in between is copied twice instead of never.
         newest: Any = self.client.xrevrange(CHANGES, count=1)
         self.bring_up_to_date()
         self.retry_at = time.monotonic() + self.retry_seconds

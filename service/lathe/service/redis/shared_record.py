@@ -51,7 +51,7 @@ class SharedRecord:
     def identity(self) -> str | None:
         """Id of the record that the local folder is a copy of.
 
-        None before its first copy.
+        The result is None before its first copy.
         """
         try:
             return read_plain_file(self.root / IDENTITY_FILE).decode()
@@ -110,6 +110,7 @@ class SharedRecord:
         local_id = self.identity
         if local_id is None:
             with self.connection.reached() as client:
+                # Replicas that have chains start the record at once, and then keep them; this one has none to keep.
                 if not client.exists(IDENTITY):
                     time.sleep(grace_seconds)
 

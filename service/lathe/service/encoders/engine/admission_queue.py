@@ -114,6 +114,7 @@ class AdmissionQueue:
                 raise self.build_refusal()
 
             texts, tokens = self.texts + len(work.texts), self.tokens + work.tokens_estimated
+            # A request larger than the limits would never fit, so it is accepted when nothing else is in progress.
             if self.texts and (texts > self.max_texts or tokens > self.max_tokens):
                 raise OverloadedError(
                     f"{self.texts} texts of about {self.tokens} tokens are queued already; at most {self.max_texts} "
@@ -171,6 +172,7 @@ class AdmissionQueue:
             finally:
                 self.idle -= 1
 
+            # Workers that idle beside this one get an equal share of what waits.
             share = self._count_waiting_tokens() / (1 + (self.idle if max_texts is None else 0))
             tokens_left, texts_left = min(tokens, math.ceil(share)), max_texts
             parts: list[Part] = []
@@ -186,6 +188,7 @@ class AdmissionQueue:
                 if work.waiting:
                     unfinished.append(work)
 
+            # Large requests go to the back, so that small ones need not wait for them.
             self.works.extend(unfinished)
             if self.works:
                 self.changed.notify()  # the next idle worker takes its share

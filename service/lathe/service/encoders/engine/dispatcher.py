@@ -104,6 +104,7 @@ class WorkerProcess:
         """
         ours, theirs = socket.socketpair()
         threads = str(options.threads)
+        # Thread pools read these variables once, when they are created, so they are set before the process starts.
         environment = get_environment_without_keys() | {
             "OMP_NUM_THREADS": threads,
             "RAYON_NUM_THREADS": threads,
@@ -244,9 +245,11 @@ class Dispatcher:
             elif not self.sent and not self.worker.alive():
                 raise EOFError
 
+            # A reply is awaited only when no further message may be sent, or there is none to send.
             if self.sent and (not parts or len(self.sent) >= self.options.ahead):
                 reply = self.worker.receive(self.options.timeout)
                 self._deliver(self.sent[0], reply)
+                # Removed only now: if the reply does not come, `fail_sent` must still find these parts.
                 answered = self.sent.popleft()
                 if self.options.max_texts is None:
                     wait = BatchWait.after_batch(answered, reply.seconds)
@@ -262,6 +265,7 @@ class Dispatcher:
         return self.queue.take(window, seconds, NO_WAIT if self.sent else wait, self.options.max_texts)
 
     def _send(self, parts: list[Part]) -> None:
+        # Noted before it is sent, so that `fail_sent` answers these parts too if the worker has ended.
         self.sent.append(parts)
         self.worker.send(parts)
         for part in parts:

@@ -133,6 +133,7 @@ class Engine:
             self.unloaded = True
             for dispatcher in self.ready_dispatchers:
                 dispatcher.retiring.set()
+        # The queue is not locked by `guard`, so a request may come between the check above and here.
         if self.queue.texts:  # of a request that was queued just before `wanted` was cleared
             self.wanted.set()
         log.info("the encoder %s is unloaded", self.spec.name)
@@ -143,7 +144,7 @@ class Engine:
     def model_bytes(self) -> int:
         """Bytes of the model's weights in all its workers.
 
-        0 while it was never loaded.
+        The result is 0 while it was never loaded.
         """
         return 0 if self.info is None else self.info.model_bytes * len(self.supervisors)
 
@@ -208,6 +209,7 @@ class Engine:
         """
         with self.guard:
             if self.info is not None and self.info.fingerprint != info.fingerprint:
+                # Vectors of two versions of a model must not mix in one space.
                 if self.ready_dispatchers:
                     raise EncoderError(f"the files of {self.spec.name} changed: restart the server or this encoder")
                 log.warning("the files of %s changed; its vectors belong to another space now", self.spec.name)
@@ -286,6 +288,7 @@ class Supervisor:
                 engine.stopping.wait(pause)
                 pause = min(2 * pause, longest_pause)
                 continue
+            # This worker was ready, so the next failure begins with the shortest pause again.
             pause = engine.options.retry_seconds[0]
             if not engine.unloaded:
                 metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
@@ -302,6 +305,7 @@ class Supervisor:
         dispatcher: Dispatcher | None = None
         problem: str | None = None
         try:
+            # Once for all workers of the encoder: number 0 is the first to load.
             if self.number == 0:
                 engine.make_room(engine)
             begun = time.monotonic()

@@ -110,6 +110,7 @@ class Work:
     def __post_init__(self) -> None:
         self.estimates = [estimate_cost(text, self.max_length) for text in self.texts]
         self.tokens_estimated = sum(self.estimates)
+        # Texts of like length are neighbours, so that a part needs little padding.
         self.order = sort_longest_first(self.estimates)
         self.taken = 0
         self.tokens_waiting = self.tokens_estimated

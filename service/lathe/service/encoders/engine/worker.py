@@ -81,6 +81,7 @@ class Worker:
         If a group fails, each of its parts is tokenized on its own. Errors are stored in the returned groups, so that
         no part fails because of another.
         """
+        # Only parts with equal options can share batches, because options change what the model reads.
         groups: dict[tuple[Any, ...], list[int]] = {}
         for position, part in enumerate(parts):
             groups.setdefault(tuple(part["options"].values()), []).append(position)

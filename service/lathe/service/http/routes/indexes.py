@@ -78,6 +78,7 @@ async def delete_index(name: str, services: ServicesDep) -> Response:
     """Delete an index and its items, and cancel its reindexing."""
     services.require_indexes_writable()
     await run_in_threadpool(services.indexes.require_owned, name)
+    # First the jobs: they write to the index's folder.
     for job_id in await run_in_threadpool(services.list_reindex_jobs, name):
         await run_in_threadpool(services.jobs.cancel, job_id)
     await run_in_threadpool(services.indexes.delete, name)

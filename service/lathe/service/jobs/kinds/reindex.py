@@ -165,6 +165,7 @@ def _build_generation(
 
     text_field, originals = None, None
     total = max(record.count_items()["count"], 1)
+    # Share of the progress that the rows take: encoding is most of the time, reading stored vectors is not.
     share = 0.3 if request.encoder is None else 0.9
 
     def report(encoded: int) -> None:
@@ -187,6 +188,7 @@ def _build_generation(
     for labels, vectors in _read_batches(generation, read_after):
         if originals is not None:
             rows = slice(generation.rows.count, generation.rows.count + len(labels))
+            # Grown by half, so that the file is extended only a few times whatever the index's size.
             if rows.stop > len(originals.array):
                 originals.reserve(int(1.5 * rows.stop))
             originals.array[rows] = vectors

@@ -81,7 +81,7 @@ class SharedJobs:
     def workers(self) -> int | None:
         """Number of live workers of this version of Lathe.
 
-        None while Redis is unreachable.
+        The result is None while Redis is unreachable.
         """
         return self.seen[1] if self.seen and self.connection.up else None
 

@@ -79,6 +79,7 @@ class Drift:
         If there is no window yet, its creation is submitted; rows are counted as dropped if that queue is full. Called
         in the request's thread.
         """
+        # Without a lock: `windows` is replaced as a whole, never changed in place.
         window = self.windows.get(_build_key(observed))
         if window is not None:
             if window.queue_sample(observed.raw):
@@ -115,7 +116,7 @@ class Drift:
     def exceeds_threshold(self, tally: Tally) -> bool:
         """Return whether `out_of_domain` exceeds the threshold by more than `STANDARD_ERRORS` of its standard errors.
 
-        False with fewer than `MIN_ROWS` rows, or rows of a single request.
+        The result is False with fewer than `MIN_ROWS` rows, or rows of a single request.
         """
         noise = tally.standard_error
         has_enough_rows = tally.rows >= MIN_ROWS and noise is not None
@@ -125,6 +126,7 @@ class Drift:
         """Evaluate all queued rows, drop windows of deleted versions, and yield the other windows with their sums."""
         with self.evaluating:
             self.windows = {key: window for key, window in self.windows.items() if window.loaded.folder.exists()}
+            # Within the lock, as a window takes one evaluation at a time.
             evaluated = [
                 (window, tally) for window in self.windows.values() if (tally := window.evaluate()) is not None
             ]

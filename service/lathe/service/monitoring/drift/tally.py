@@ -72,6 +72,7 @@ class Tally:
         """
         rows, counts = np.concatenate(requests), np.array([len(request_rows) for request_rows in requests])
         norms = vector_norms(rows)
+        # One row with a huge norm would otherwise decide the mean of all.
         near = norms <= FAR * reference.norms[1]
 
         gaussian = reference.gaussian
@@ -114,6 +115,7 @@ class Tally:
         """
         if self.requests < 2:
             return None
+        # Rows of a request are alike, so requests are the independent units: Σ (s − mean n)² over them, expanded.
         squares, products, counts = self.request_sums.tolist()
         mean = self.out_of_domain
         spread = max(squares - 2 * mean * products + mean * mean * counts, 0.0)

@@ -104,6 +104,7 @@ class Window:
             return True
 
         now = self.clock()
+        # A bucket of allowed rows, filled by the time since the last request up to one generation.
         allowed = min(self.allowed + self.pace.rows_a_second * (now - self.used), self.size)
         self.used = now
         if allowed < 1:
@@ -126,6 +127,7 @@ class Window:
         allowed.
         """
         arrived = self.arrived
+        # Only as many as there are now: requests add to the other end meanwhile.
         waiting = [self.waiting.popleft() for _ in range(len(self.waiting))]
         self.waiting_rows = 0
         if waiting:
