@@ -66,27 +66,27 @@ def main() -> None:
     options.add_argument("--python", type=Path, required=True, help="Python with granian, uvicorn and msgspec")
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
-    given = options.parse_args()
-    if given.quick:
-        given.rounds, given.seconds = 1, 0.5
+    arguments = options.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.seconds = 1, 0.5
     os.sched_setaffinity(0, {1})
     figures: Figures = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         (Path(folder) / "application.py").write_text(APPLICATION)
-        start = partial(start_server, stack, given.python.absolute(), folder)
+        start = partial(start_server, stack, arguments.python.absolute(), folder)
         urls = {
             "granian": start("granian", "--interface", "asgi", "--no-access-log", "--workers", "1"),
             "uvicorn": start("uvicorn", "--http", "httptools", "--no-access-log", "--log-level", "warning"),
         }
         for connections in (1, 32):
             sides: dict[str, Callable[[], float]] = {
-                name: partial(measure_rate, url, connections, given.seconds) for name, url in urls.items()
+                name: partial(measure_rate, url, connections, arguments.seconds) for name, url in urls.items()
             }
-            figures[f"{connections} connections"] = measure_alternating(sides, given.rounds)
-    done = subprocess.run([given.python, "-c", PARSERS], check=True, capture_output=True, text=True)
+            figures[f"{connections} connections"] = measure_alternating(sides, arguments.rounds)
+    done = subprocess.run([arguments.python, "-c", PARSERS], check=True, capture_output=True, text=True)
     microseconds = [round(1e6 * float(line), 3) for line in done.stdout.split()]
     figures["microseconds to parse"] = dict(zip(("msgspec", "pydantic"), microseconds, strict=True))
-    path = write_report(given.out, "asgi", figures)
+    path = write_report(arguments.out, "asgi", figures)
     rows = [
         [name, *(f"{figures[name][side]['median']:.0f}" for side in urls), str(figures[name]["granian/uvicorn"])]
         for name in list(figures)[:2]

@@ -117,17 +117,17 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--before", metavar="NAME=COMMAND", help="another `lathe` program, attacked in turns")
-    given = options.parse_args()
+    arguments = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-        for _ in range(1 if given.quick else given.rounds):
+        runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        for _ in range(1 if arguments.quick else arguments.rounds):
             for attack in ATTACKS:
-                for installation in list_installations(given, Path(folder)):
+                for installation in list_installations(arguments, Path(folder)):
                     figures = measure(installation, ATTACKS[attack])
-                    found.setdefault(installation.name, {}).setdefault(attack, []).append(figures)
+                    runs.setdefault(installation.name, {}).setdefault(attack, []).append(figures)
                     print(f"{installation.name}: {attack}: {figures}", file=sys.stderr)
-    print(format_table(found))
-    print("raw figures:", write_report(given.out, "attacks", found), file=sys.stderr)
+    print(format_table(runs))
+    print("raw figures:", write_report(arguments.out, "attacks", runs), file=sys.stderr)
 
 
 def measure(installation: Installation, attack: Attack) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def measure(installation: Installation, attack: Attack) -> dict[str, Any]:
             "server lifted by MB": compute_growth(server.process.pid, before),
             "encoder lifted by MB": compute_growth(encoder_processes[0], before),
             "survived": server.process.poll() is None,
-        } | {f"longest wait for {name}": round(max(found), 3) for name, found in waits.items()}
+        } | {f"longest wait for {name}": round(max(waited_seconds), 3) for name, waited_seconds in waits.items()}
     finally:
         server.stop()
 

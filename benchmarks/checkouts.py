@@ -47,20 +47,20 @@ def main() -> None:
     options.add_argument("--before", type=Path, help="folder of the other checkout")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--child", action="store_true", help="measure this process's own transforms")
-    given = options.parse_args()
-    if given.child:
-        print(json.dumps(measure(STEPS[:2] if given.quick else STEPS)))
+    arguments = options.parse_args()
+    if arguments.child:
+        print(json.dumps(measure(STEPS[:2] if arguments.quick else STEPS)))
         return
-    sides = {"before": given.before.resolve(), "now": ROOT}
+    sides = {"before": arguments.before.resolve(), "now": ROOT}
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
-    for _ in range(given.rounds):
+    for _ in range(arguments.rounds):
         for name, folder in sides.items():
-            rounds[name].append(run_child(folder, given.quick))
+            rounds[name].append(run_child(folder, arguments.quick))
     figures = compare(rounds)
     rows = [[f["what"], f"{f['before']:.3f}", f"{f['now']:.3f}", f"{f['ratio']:.2f}"] for f in figures["seconds"]]
     print(markdown_table(["", "before, s", "now, s", "ratio"], rows))
     print("outputs that differ:", figures["different"] or "none")
-    print("raw figures:", write_report(given.out, "checkouts", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "checkouts", figures), file=sys.stderr)
 
 
 def run_child(folder: Path, quick: bool) -> dict[str, Any]:

@@ -67,16 +67,18 @@ class Subject:
 
 def main() -> None:
     """Measure, print the tables, and write the raw figures."""
-    given = read_options()
+    arguments = read_options()
     figures: dict[str, Any] = {}
-    if given.data:
-        vectors = EncodedSets(given.data, given.vectors or Path(tempfile.mkdtemp()), 300 if given.quick else 1500)
-        figures = measure_domains(vectors, 2 if given.quick else given.seeds)
+    if arguments.data:
+        vectors = EncodedSets(
+            arguments.data, arguments.vectors or Path(tempfile.mkdtemp()), 300 if arguments.quick else 1500
+        )
+        figures = measure_domains(vectors, 2 if arguments.quick else arguments.seeds)
         print_figures(figures)
-    if not given.no_cost:
-        figures["cost"] = measure_cost(8 if given.quick else given.blocks)
+    if not arguments.no_cost:
+        figures["cost"] = measure_cost(8 if arguments.quick else arguments.blocks)
         print(format_cost_table(figures["cost"]))
-    print("raw figures:", write_report(given.out, "drift", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "drift", figures), file=sys.stderr)
 
 
 def read_options() -> argparse.Namespace:
@@ -191,16 +193,16 @@ def measure_samples(
     Returns:
         The mean of each figure, and half its 95 % interval.
     """
-    found = []
+    samples = []
     for seed in range(seeds):
         chosen = np.random.default_rng(seed).integers(0, len(rows), ROWS)
-        found.append(
+        samples.append(
             flatten_figures(Tally.from_requests(reference, subspace, list(rows[chosen][:, None])).to_json(reference))
         )
     return {
         name: {"mean": float(np.mean(values)), "ci95": float(1.96 * np.std(values, ddof=1))}
-        for name in found[0]
-        if None not in (values := [figures[name] for figures in found])
+        for name in samples[0]
+        if None not in (values := [figures[name] for figures in samples])
     }
 
 

@@ -39,30 +39,30 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=None, help="pairs of fits for each")
     options.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="threads here, and workers of Ray")
     options.add_argument("--steps", default="r2,pca:128")
-    given = options.parse_args()
-    counts = sorted(given.counts or ([300, 600] if given.quick else [1000, 5000, 20_000, 50_000]))
-    rounds = given.rounds or (2 if given.quick else 5)
-    texts = [t for batch in open_source(given.source).batches() for t in batch.values if isinstance(t, str)]
+    arguments = options.parse_args()
+    counts = sorted(arguments.counts or ([300, 600] if arguments.quick else [1000, 5000, 20_000, 50_000]))
+    rounds = arguments.rounds or (2 if arguments.quick else 5)
+    texts = [t for batch in open_source(arguments.source).batches() for t in batch.values if isinstance(t, str)]
     if max(counts) > len(texts):
-        sys.exit(f"{given.source} holds {len(texts)} texts, fewer than {max(counts)}")
-    torch.set_num_threads(given.cores)
+        sys.exit(f"{arguments.source} holds {len(texts)} texts, fewer than {max(counts)}")
+    torch.set_num_threads(arguments.cores)
     encoder = Encoder(DEFAULT_ENCODER)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         for count in counts:
             (work / f"{count}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[:count]))
-        fit = make_fitter(encoder, given.steps, work)
+        fit = make_fitter(encoder, arguments.steps, work)
         fit(LOCAL, counts[0])  # encodes the out-of-domain text, which is kept
         begun = time.monotonic()
-        with ray_engine(None, given.cores) as engine:
+        with ray_engine(None, arguments.cores) as engine:
             fit(engine, counts[0])
             first = time.monotonic() - begun
             pairs = {count: time_pairs(fit, engine, count, rounds) for count in counts}
     cold = first - statistics.median(ray for _, ray in pairs[counts[0]])
-    figures = [compute_figures(count, found, cold) for count, found in pairs.items()]
+    figures = [compute_figures(count, loads, cold) for count, loads in pairs.items()]
     print_report(figures, cold)
-    about = {"steps": given.steps, "cores": given.cores, "cold_start_seconds": cold, "fits": figures}
-    print("raw figures:", write_report(given.out, "engines", about), file=sys.stderr)
+    about = {"steps": arguments.steps, "cores": arguments.cores, "cold_start_seconds": cold, "fits": figures}
+    print("raw figures:", write_report(arguments.out, "engines", about), file=sys.stderr)
 
 
 def make_fitter(encoder: Encoder, steps: str, work: Path) -> Callable[[Engine, int], float]:

@@ -46,19 +46,19 @@ def main() -> None:
     options.add_argument("--dtype", default="bfloat16", help="of the uncached texts")
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
-    given = options.parse_args()
-    if given.quick:
-        given.rounds, given.seconds = 2, 1.0
-    sides = {"now": ROOT} | ({"before": given.before.resolve()} if given.before else {})
-    texts = read_texts(given.texts, 1500)
+    arguments = options.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.seconds = 2, 1.0
+    sides = {"now": ROOT} | ({"before": arguments.before.resolve()} if arguments.before else {})
+    texts = read_texts(arguments.texts, 1500)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         warm = {name: start(stack, place, Path(folder) / f"warm-{name}") for name, place in sides.items()}
-        figures: Figures = {"cached": measure_cached(warm, given.rounds, given.seconds)}
+        figures: Figures = {"cached": measure_cached(warm, arguments.rounds, arguments.seconds)}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        off = {"LATHE_CACHE_BYTES": "0", "LATHE_DTYPE": given.dtype}
+        off = {"LATHE_CACHE_BYTES": "0", "LATHE_DTYPE": arguments.dtype}
         cold = {name: start(stack, place, Path(folder) / f"cold-{name}", **off) for name, place in sides.items()}
-        figures["uncached"] = measure_uncached(cold, texts, given.rounds, given.seconds)
-    path = write_report(given.out, "front", figures)
+        figures["uncached"] = measure_uncached(cold, texts, arguments.rounds, arguments.seconds)
+    path = write_report(arguments.out, "front", figures)
     print(format_table(figures))
     print(f"\n{path}", file=sys.stderr)
 
@@ -74,20 +74,20 @@ def start(stack: ExitStack, checkout: Path, home: Path, **settings: str) -> Serv
 
 def measure_cached(servers: dict[str, Server], rounds: int, seconds: float) -> Figures:
     """Measure each request with each number of connections on each side, alternating."""
-    found: dict[tuple[str, int, str], list[Figures]] = {}
+    figures_by_load: dict[tuple[str, int, str], list[Figures]] = {}
     for (what, (path, body)), connections in itertools.product(CACHED.items(), (1, 32)):
         for server in servers.values():
             measure_load(server, path, itertools.repeat(body), 32, 1.0)
         for number in range(rounds):
             for name, server in order_sides(servers, number):
                 figures = measure_load(server, path, itertools.repeat(body), connections, seconds)
-                found.setdefault((what, connections, name), []).append(figures)
-    return summarize(found)
+                figures_by_load.setdefault((what, connections, name), []).append(figures)
+    return summarize(figures_by_load)
 
 
 def measure_uncached(servers: dict[str, Server], texts: list[str], rounds: int, seconds: float) -> Figures:
     """Measure single texts and batches on each side, in texts, and their ratio in each round."""
-    found: dict[tuple[str, int, str], list[Figures]] = {}
+    figures_by_load: dict[tuple[str, int, str], list[Figures]] = {}
     for server in servers.values():
         server.wait_for_workers(2)
         for size, connections in UNCACHED.values():
@@ -98,11 +98,15 @@ def measure_uncached(servers: dict[str, Server], texts: list[str], rounds: int, 
                 figures = measure_load(
                     server, "/v1/embeddings", repeat_bodies(texts, size), connections, 2 * seconds, size
                 )
-                found.setdefault((what, connections, name), []).append(figures)
+                figures_by_load.setdefault((what, connections, name), []).append(figures)
     singles, batches, _ = UNCACHED.items()
-    summary = summarize(found)
+    summary = summarize(figures_by_load)
     for name in servers:
-        pairs = zip(found[singles[0], singles[1][1], name], found[batches[0], batches[1][1], name], strict=True)
+        pairs = zip(
+            figures_by_load[singles[0], singles[1][1], name],
+            figures_by_load[batches[0], batches[1][1], name],
+            strict=True,
+        )
         ratios = [single["rate"] / batch["rate"] for single, batch in pairs]
         summary[f"singles to batches, {name}"] = [round(value, 3) for value in (statistics.median(ratios), *ratios)]
     return summary

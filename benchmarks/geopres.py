@@ -57,24 +57,26 @@ def main() -> None:
     options.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of every side")
     options.add_argument("--only", choices=PARTS, action="append", help="leave the other parts out")
     options.add_argument("--stream-rows", type=int, default=10_000_000)
-    given = options.parse_args()
-    torch.set_num_threads(given.threads)
-    parts, figures = given.only or PARTS, {"threads": given.threads, "device": given.device}
+    arguments = options.parse_args()
+    torch.set_num_threads(arguments.threads)
+    parts, figures = arguments.only or PARTS, {"threads": arguments.threads, "device": arguments.device}
     if "fit" in parts:
-        figures["fit"] = measure_fits(load_vectors(given.vectors, 2000 if given.quick else 110_000), given.quick)
+        figures["fit"] = measure_fits(
+            load_vectors(arguments.vectors, 2000 if arguments.quick else 110_000), arguments.quick
+        )
         print_fit(figures["fit"])
     if "stream" in parts:
-        figures["stream"] = measure_stream(100_000 if given.quick else given.stream_rows)
+        figures["stream"] = measure_stream(100_000 if arguments.quick else arguments.stream_rows)
         print_stream(figures["stream"])
     if "step" in parts:
-        shapes = [(1000, 384, 128)] if given.quick else [(5000, 384, 128), (20_000, 384, 128)]
-        shapes += [(20_000, 1024, 256)] if given.device != "cpu" else []
-        repeats = 2 if given.quick else 5
+        shapes = [(1000, 384, 128)] if arguments.quick else [(5000, 384, 128), (20_000, 384, 128)]
+        shapes += [(20_000, 1024, 256)] if arguments.device != "cpu" else []
+        repeats = 2 if arguments.quick else 5
         figures["step"] = [
-            measure_step(given.vectors, *shape, given.device, repeats, given.threads) for shape in shapes
+            measure_step(arguments.vectors, *shape, arguments.device, repeats, arguments.threads) for shape in shapes
         ]
         print_steps(figures["step"])
-    print("raw figures:", write_report(given.out, "geopres", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "geopres", figures), file=sys.stderr)
     if "step" in parts:
         print(f"ratio: {min(figure['ratio'] for figure in figures['step']):.2f}")
 
@@ -137,7 +139,7 @@ def measure_step(path: Path | None, m: int, d: int, k: int, device: str, repeats
             if turn:
                 times[name].append(time.perf_counter() - begun)
     exact = gradients["cdist"]
-    medians = {name: statistics.median(seen) for name, seen in times.items()}
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     products = m * m * (d + 3 * k) / 2  # multiply-adds: half of all pairs' products, twice, and all the pulls
     figure = {
         "m": m,
@@ -175,15 +177,15 @@ def measure_megabytes_above(work: Callable[[], Any]) -> float:
 
     def watch() -> None:
         while not done.wait(0.002):
-            seen.append(anonymous())
+            readings.append(anonymous())
 
-    done, seen = threading.Event(), [anonymous()]
+    done, readings = threading.Event(), [anonymous()]
     watcher = threading.Thread(target=watch)
     watcher.start()
     work()
     done.set()
     watcher.join()
-    return max(seen) - seen[0]
+    return max(readings) - readings[0]
 
 
 def wait_for_device(device: str) -> None:
@@ -232,8 +234,8 @@ def measure_quality(before: FloatArray, after: FloatArray) -> dict[str, Any]:
         "recall_at_10_rescored_4x": recall_of_anchors(before, after, 10, oversampling=4),
     }
     measures: dict[str, Any] = {
-        name: {"mean": float(seen.mean()), "ci95": float(1.96 * seen.std(ddof=1) / len(seen) ** 0.5)}
-        for name, seen in anchors.items()
+        name: {"mean": float(values.mean()), "ci95": float(1.96 * values.std(ddof=1) / len(values) ** 0.5)}
+        for name, values in anchors.items()
     }
     return measures | {"positional_stress": positional_stress(before, unit)}
 
@@ -280,7 +282,7 @@ def print_steps(figures: list[dict[str, Any]]) -> None:
     ]
     rows = []
     for figure in figures:
-        seconds = {name: statistics.median(seen) for name, seen in figure["seconds"].items()}
+        seconds = {name: statistics.median(runs) for name, runs in figure["seconds"].items()}
         memory = " / ".join(f"{figure['mb'][name]:.0f}" for name in ("cdist", "tiles")) if "mb" in figure else "–"
         rows.append(
             [f"{figure['m']:,}", str(figure["from"]), str(figure["to"]), f"{seconds['cdist']:.2f}"]

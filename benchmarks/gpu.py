@@ -50,35 +50,40 @@ def main() -> None:
     options.add_argument("--device", default="cuda", help="of everything that can run on one")
     options.add_argument("--only", choices=list(CHECKS), action="append", help="leave the other checks out")
     options.add_argument("--check", choices=list(CHECKS), help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.check:
-        answer_check(given.check, given.device, given.quick)
+    arguments = options.parse_args()
+    if arguments.check:
+        answer_check(arguments.check, arguments.device, arguments.quick)
         return
     deadline = time.monotonic() + TOTAL_SECONDS
-    figures: Figures = {"device": given.device, "checks": {}}
-    for name in given.only or CHECKS:
-        figures["checks"][name] = run_check(name, given, deadline - time.monotonic())
+    figures: Figures = {"device": arguments.device, "checks": {}}
+    for name in arguments.only or CHECKS:
+        figures["checks"][name] = run_check(name, arguments, deadline - time.monotonic())
         print(f"  {name}: {figures['checks'][name]['outcome']}", file=sys.stderr)
-        path = write_report(given.out, "gpu", figures)  # after each: what was measured stays if the machine is taken
-    rows = [[name, one["outcome"], f"{one['seconds']:.0f}"] for name, one in figures["checks"].items()]
+        path = write_report(
+            arguments.out, "gpu", figures
+        )  # after each: what was measured stays if the machine is taken
+    rows = [[name, check["outcome"], f"{check['seconds']:.0f}"] for name, check in figures["checks"].items()]
     print(markdown_table(["check", "outcome", "s"], rows))
     print(f"\n{path}", file=sys.stderr)
-    sys.exit(any(one["outcome"] == "failed" for one in figures["checks"].values()))
+    sys.exit(any(check["outcome"] == "failed" for check in figures["checks"].values()))
 
 
-def run_check(name: str, given: argparse.Namespace, seconds: float) -> Figures:
+def run_check(name: str, arguments: argparse.Namespace, seconds: float) -> Figures:
     """Run a check in a process of its own.
 
     Returns:
         Its outcome and seconds, with its figures or the problem.
     """
-    command = [sys.executable, "-m", "benchmarks.gpu", "--check", name, "--device", given.device]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--check", name, "--device", arguments.device]
     begun = time.monotonic()
     if seconds <= 0:
         return {"outcome": "no time", "seconds": 0.0}
     try:
         ended = subprocess.run(
-            command + ["--quick"] * given.quick, capture_output=True, text=True, timeout=min(seconds, CHECKS[name][1])
+            command + ["--quick"] * arguments.quick,
+            capture_output=True,
+            text=True,
+            timeout=min(seconds, CHECKS[name][1]),
         )
     except subprocess.TimeoutExpired:
         return {"outcome": "failed", "seconds": time.monotonic() - begun, "problem": "not done in time"}
@@ -163,8 +168,8 @@ def check_encoder(device: str, quick: bool) -> Figures:
     expected, rate = encode("float32", "cpu", texts)
     figures: Figures = {"cpu float32": {"texts_per_second": rate}}
     for dtype, least in MIN_COSINE.items():
-        found, rate = encode(dtype, device, texts)
-        figures[dtype] = {"texts_per_second": rate, "least_cosine": require_alike(found, expected, least)}
+        vectors, rate = encode(dtype, device, texts)
+        figures[dtype] = {"texts_per_second": rate, "least_cosine": require_alike(vectors, expected, least)}
     return figures
 
 
@@ -177,8 +182,8 @@ def check_attention(device: str, quick: bool) -> Figures:
     figures: Figures = {}
     expected, _ = encode("float32", device, texts)
     for name, options in kinds.items():
-        found, rate = encode("bfloat16", device, texts, **options)
-        alike = require_alike(found, expected, MIN_COSINE["bfloat16"])
+        vectors, rate = encode("bfloat16", device, texts, **options)
+        alike = require_alike(vectors, expected, MIN_COSINE["bfloat16"])
         figures[name] = {"texts_per_second": rate, "least_cosine": alike}
     if "flash_attention_2" not in kinds:
         figures["flash_attention_2"] = "not installed" if device.startswith("cuda") else "needs a GPU"
@@ -240,11 +245,11 @@ def check_chains(device: str, quick: bool) -> Figures:
         chain = Chain(parse_steps(steps)).fit(rows[:20_000])
         expected = chain.floats(rows)
         moved = chain.to(device).fold()
-        found = moved.floats(on_device)
+        reduced = moved.floats(on_device)
         begun = time.perf_counter()
         moved.floats(on_device).sum().item()  # waits for the device
         seconds = time.perf_counter() - begun
-        alike = require_alike(found.cpu().numpy(), expected, 0.999)
+        alike = require_alike(reduced.cpu().numpy(), expected, 0.999)
         figures[steps] = {"rows_per_second": round(len(rows) / seconds), "least_cosine_to_cpu": alike}
     return figures
 
@@ -321,9 +326,9 @@ def check_faiss(device: str, quick: bool) -> Figures:
             raise SkipError("this FAISS was built without GPU: install faiss-gpu-cu12")
         index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
     begun = time.perf_counter()
-    _, found = index.search(queries, 10)
+    _, ids = index.search(queries, 10)
     figures["queries_per_second"] = round(len(queries) / (time.perf_counter() - begun), 1)
-    figures["overlap"] = float((found == expected).mean())
+    figures["overlap"] = float((ids == expected).mean())
     figures["overlap_of_benchmark"] = float((find_nearest(queries, rows, 10) == expected).mean())
     if figures["overlap"] < 0.99:
         raise CheckError(f"neighbours differ from the CPU's: {figures}")

@@ -32,18 +32,18 @@ def main() -> None:
     options.add_argument("--months", type=int, default=None, help="equal parts of the source, in its order")
     options.add_argument("--texts", type=int, default=None, help="how many of the source at most, spread over it")
     options.add_argument("--seed", type=int, default=0, help="of the held-out rows")
-    given = options.parse_args()
-    months = given.months or (4 if given.quick else 12)
-    rows = load_vectors(given.source, given.texts or (800 if given.quick else None))
-    parts, heldout = split_months(rows, months, given.seed)
+    arguments = options.parse_args()
+    months = arguments.months or (4 if arguments.quick else 12)
+    rows = load_vectors(arguments.source, arguments.texts or (800 if arguments.quick else None))
+    parts, heldout = split_months(rows, months, arguments.seed)
     figures = {
-        "source": open_source(given.source).name,
+        "source": open_source(arguments.source).name,
         "rows_a_month": len(parts[0]),
         "heldout": len(heldout),
-        "chains": [measure_chain(steps.format(k=32 if given.quick else 128), parts, heldout) for steps in STEPS],
+        "chains": [measure_chain(steps.format(k=32 if arguments.quick else 128), parts, heldout) for steps in STEPS],
     }
     print_figures(figures)
-    print("raw figures:", write_report(given.out, "incremental", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "incremental", figures), file=sys.stderr)
 
 
 def load_vectors(source: str, most: int | None) -> FloatArray:
@@ -110,11 +110,11 @@ def compute_agreement(chain: Chain, whole: Chain) -> dict[str, float]:
         The angle between the directions of R2, in degrees, and the mean cos² of the principal angles
         between the spans of the reductions: 1 for the same span, k/d by chance.
     """
-    direction, whole_direction = (convert_to_array(found[0].direction) for found in (chain, whole))
+    direction, whole_direction = (convert_to_array(steps[0].direction) for steps in (chain, whole))
     chord = float(
         np.linalg.norm(direction / np.linalg.norm(direction) - whole_direction / np.linalg.norm(whole_direction))
     )
-    spans = [np.linalg.qr(convert_to_array(found[1].weight).T)[0] for found in (chain, whole)]
+    spans = [np.linalg.qr(convert_to_array(steps[1].weight).T)[0] for steps in (chain, whole)]
     cosines = np.linalg.svd(spans[0].T @ spans[1], compute_uv=False)
     return {"angle": float(np.degrees(2 * np.arcsin(min(chord / 2, 1)))), "span": float((cosines**2).mean())}
 

@@ -49,27 +49,29 @@ def main() -> None:
     options.add_argument("--source", default="pydoc:", help="texts or vectors; the last 1,024 rows are the queries")
     options.add_argument("--rows", type=int, default=100_000, help="rows to index")
     options.add_argument("--chain", default="compact", help="a chain that ships with Lathe")
-    given = options.parse_args()
+    arguments = options.parse_args()
     torch.set_num_threads(os.cpu_count() or 1)
-    vectors = read_vectors(given.source)
-    rows = min(3000 if given.quick else given.rows, len(vectors) - 1024)
+    vectors = read_vectors(arguments.source)
+    rows = min(3000 if arguments.quick else arguments.rows, len(vectors) - 1024)
     base, queries = vectors[:rows], vectors[-1024:]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         server = Server(home)
         try:
-            figures: dict[str, Any] = {"source": Path(given.source).name, "rows": rows, "chain": given.chain}
-            figures["filling"] = fill(server, base, given.chain, home)
-            chain = Chain.load(next((home / "chains" / given.chain).glob("[0-9]*")))
+            figures: dict[str, Any] = {"source": Path(arguments.source).name, "rows": rows, "chain": arguments.chain}
+            figures["filling"] = fill(server, base, arguments.chain, home)
+            chain = Chain.load(next((home / "chains" / arguments.chain).glob("[0-9]*")))
             truth = find_nearest(queries, base, K)
-            figures["searching"] = measure_search_speed(server, home, rows, chain, queries, 5 if given.quick else 40)
+            figures["searching"] = measure_search_speed(
+                server, home, rows, chain, queries, 5 if arguments.quick else 40
+            )
             figures["rescoring"] = measure_rescoring(server, queries, truth)
             figures["filtering"] = measure_filtering(server, base, queries, chain)
             figures["reindexing"] = measure_reindexing(server, queries)
         finally:
             server.stop()
     print(format_tables(figures))
-    print("raw figures:", write_report(given.out, "index", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "index", figures), file=sys.stderr)
 
 
 def read_vectors(written: str) -> Vectors:
@@ -178,9 +180,9 @@ def measure_rescoring(server: Server, queries: Vectors, truth: NDArray[np.int64]
     for ef in EFS:
         for rescore in RESCORES:
             begun = time.perf_counter()
-            found = search(server, queries, ef=ef, **({"rescore": rescore} if rescore else {}))
+            answers = search(server, queries, ef=ef, **({"rescore": rescore} if rescore else {}))
             seconds = time.perf_counter() - begun
-            shares = compute_recalls(found, truth)
+            shares = compute_recalls(answers, truth)
             figures.append(
                 {
                     "ef": ef,
@@ -203,9 +205,9 @@ def measure_filtering(server: Server, base: Vectors, queries: Vectors, chain: Ch
         truth = matching[find_nearest(reduced, reduced_base[matching], K)]
         for attempt in ("cold", "warm"):
             begun = time.perf_counter()
-            found = search(server, queries, ef=100, filter={"share": {"lt": share}})
+            answers = search(server, queries, ef=100, filter={"share": {"lt": share}})
             seconds = time.perf_counter() - begun
-            recalls = compute_recalls(found, truth)
+            recalls = compute_recalls(answers, truth)
             figures.append(
                 {
                     "share": share,
@@ -295,10 +297,10 @@ def wait_for_snapshot(home: Path, rows: int) -> Path:
 
     Snapshots are written once a minute.
     """
-    while not (found := list((home / "indexes" / "bench").glob(f"graph-*/graph.{rows}.hnsw"))):
+    while not (snapshots := list((home / "indexes" / "bench").glob(f"graph-*/graph.{rows}.hnsw"))):
         print_progress(0.0, "waiting for the snapshot")
         time.sleep(1)
-    return found[0]
+    return snapshots[0]
 
 
 def format_tables(figures: dict[str, Any]) -> str:

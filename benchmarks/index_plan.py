@@ -29,13 +29,13 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--vectors", type=Path, required=True, help="FILE.npy of distinct vectors, in random order")
     options.add_argument("--k", type=int, default=10)
-    given = options.parse_args()
-    vectors = np.load(given.vectors).astype(np.float32)
+    arguments = options.parse_args()
+    vectors = np.load(arguments.vectors).astype(np.float32)
     base, queries = vectors[:-QUERIES], vectors[-QUERIES:]
     sample = base[:DEFAULT_ROWS]
     candidates = {budget: chain for budget, chain in fit_candidates(sample).items() if budget in BUDGETS}
     planned, measured = (
-        measure_settings(candidates, rows, queries, len(base), given.k, measure_graph, print_progress)
+        measure_settings(candidates, rows, queries, len(base), arguments.k, measure_graph, print_progress)
         for rows in (sample, base)
     )
     by_key = {get_key(setting): setting for setting in measured}
@@ -55,7 +55,7 @@ def main() -> None:
     }
     print(markdown_table(HEADER, [line for target in TARGETS for line in list_lines(both, target)]))
     print(figures["recall_error"], figures["time_ratio"])
-    print("raw figures:", write_report(given.out, "index-plan", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "index-plan", figures), file=sys.stderr)
 
 
 HEADER = ["recall wanted", "chain", "m", "ef", "rescore", "recall", "memory", "µs", "build s"]

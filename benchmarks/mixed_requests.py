@@ -91,12 +91,12 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--requests", type=int, default=REQUESTS)
     options.add_argument("--checkout", help="folder of another checkout to measure instead")
-    given = options.parse_args()
-    count = given.requests // 20 if given.quick else given.requests
+    arguments = options.parse_args()
+    count = arguments.requests // 20 if arguments.quick else arguments.requests
     random_ = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         settings = {"LATHE_ENCODERS": orjson.dumps(ENCODERS).decode(), "LATHE_WORKERS": "1"}
-        server = Server(Path(folder), checkout=given.checkout, **settings)
+        server = Server(Path(folder), checkout=arguments.checkout, **settings)
         try:
             chains = fit_chains(server)
             statuses: Counter[int] = Counter()
@@ -113,8 +113,8 @@ def main() -> None:
             server.stop()
     rows = [[f"{point['requests']:,}", f"{point['server']:.0f}", f"{point['encoders']:.0f}"] for point in points]
     print(markdown_table(["requests", "server, MB", "encoders, MB"], rows))
-    found = {"points": points, "statuses": dict(statuses), "chains": list(chains)}
-    print("raw figures:", write_report(given.out, "mixed_requests", found), file=sys.stderr)
+    figures = {"points": points, "statuses": dict(statuses), "chains": list(chains)}
+    print("raw figures:", write_report(arguments.out, "mixed_requests", figures), file=sys.stderr)
 
 
 if __name__ == "__main__":

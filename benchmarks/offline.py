@@ -43,26 +43,26 @@ def main() -> None:
     options.add_argument("--count", type=int, default=5000, help="of short texts; a quarter as many are long")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--dtype", default="bfloat16")
-    given = options.parse_args()
-    if given.quick:
-        given.count, given.rounds = 400, 1
-    texts = read_texts(given.texts, given.count)
-    kinds = {"short": [text[:130] for text in texts], "long": join_texts(texts, given.count // 4)}
-    figures: dict[str, Any] = {"dtype": given.dtype}
+    arguments = options.parse_args()
+    if arguments.quick:
+        arguments.count, arguments.rounds = 400, 1
+    texts = read_texts(arguments.texts, arguments.count)
+    kinds = {"short": [text[:130] for text in texts], "long": join_texts(texts, arguments.count // 4)}
+    figures: dict[str, Any] = {"dtype": arguments.dtype}
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder) / "home", LATHE_CACHE_BYTES="0", LATHE_DTYPE=given.dtype)
+        server = Server(Path(folder) / "home", LATHE_CACHE_BYTES="0", LATHE_DTYPE=arguments.dtype)
         try:
             server.wait_for_workers(2)
             for kind, chosen in kinds.items():
                 whole: list[float] = []
-                sides = list_sides(server, chosen, Path(folder), given.dtype, whole)
+                sides = list_sides(server, chosen, Path(folder), arguments.dtype, whole)
                 characters = sum(map(len, chosen)) / len(chosen)
                 figures[kind] = {"count": len(chosen), "mean_characters": round(characters, 1)}
-                figures[kind] |= measure_alternating(sides, given.rounds)
+                figures[kind] |= measure_alternating(sides, arguments.rounds)
                 figures[kind]["embed with its start"] = summarize_values([len(chosen) / seconds for seconds in whole])
         finally:
             server.stop()
-    path = write_report(given.out, "offline", figures)
+    path = write_report(arguments.out, "offline", figures)
     header = ["texts", "characters", "lathe embed", "with its start", "server", "lathe embed to server"]
     rows = [[kind, str(figures[kind]["mean_characters"]), *describe(figures[kind])] for kind in kinds]
     print(markdown_table(header, rows))

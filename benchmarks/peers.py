@@ -121,8 +121,8 @@ class EngineProcess:
         """Return the vectors of all texts, `(n, d)`."""
         with tempfile.TemporaryDirectory() as folder:
             self.request({"save": f"{folder}/vectors.npy"})
-            found: NDArray[np.float32] = np.load(f"{folder}/vectors.npy")
-        return found
+            array: NDArray[np.float32] = np.load(f"{folder}/vectors.npy")
+        return array
 
     def request(self, fields: Any) -> float:
         """Send a request to the process as a line of JSON, and return its answer."""

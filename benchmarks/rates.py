@@ -66,11 +66,11 @@ def read_graph_rates(figures: dict[str, Any]) -> dict[str, Rate]:
             beside = [(p["resident_bytes"] - p["graph_bytes"]) / p["rows"] for p in points if p["rows"] == sizes[-1]]
             key = f"{where}.(resident_bytes − graph_bytes) ÷ {sizes[-1]} rows"
             rates["beside"] = Rate(float(np.mean(beside)), "ann.json", key)
-        found = next(g for g in figures["findings"]["growth"] if (g["series"], g["target"]) == (series, 0.95))
-        max_rows = max(found["measured"], key=int)
+        growth = next(g for g in figures["findings"]["growth"] if (g["series"], g["target"]) == (series, 0.95))
+        max_rows = max(growth["measured"], key=int)
         key = f"findings.growth[{series}, .95]"
-        rates[f"search_{width}"] = Rate(found["measured"][max_rows], "ann.json", f"{key}.measured.{max_rows}")
-        rates[f"search_{width}_growth"] = Rate(found["exponent"], "ann.json", f"{key}.exponent")
+        rates[f"search_{width}"] = Rate(growth["measured"][max_rows], "ann.json", f"{key}.measured.{max_rows}")
+        rates[f"search_{width}_growth"] = Rate(growth["exponent"], "ann.json", f"{key}.exponent")
     return rates
 
 

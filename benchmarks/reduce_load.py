@@ -24,15 +24,15 @@ def measure_reduce(home: Path, rounds: int) -> dict[str, Any]:
     try:
         vectors = make_unit_vectors(ROWS)
         npy = Target(f"{lathe.url}/reduce?chain=compact", NPY, NPY)
-        found: dict[str, Any] = {"rows": ROWS, "width": WIDTH}
+        figures: dict[str, Any] = {"rows": ROWS, "width": WIDTH}
         for concurrency in (1, 2):
             closed_loop(npy, [serialize_npy(vectors)] * 4, concurrency)
             rates = [
                 REQUESTS * ROWS / closed_loop(npy, [serialize_npy(vectors)] * REQUESTS, concurrency).seconds
                 for _ in range(rounds)
             ]
-            found[f"npy_vectors_per_second_{concurrency}_at_a_time"] = round(statistics.median(rates))
-        return found | measure_json(lathe.url, vectors, rounds)
+            figures[f"npy_vectors_per_second_{concurrency}_at_a_time"] = round(statistics.median(rates))
+        return figures | measure_json(lathe.url, vectors, rounds)
     finally:
         lathe.stop()
 

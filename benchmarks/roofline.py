@@ -224,16 +224,16 @@ def main() -> None:
     options.add_argument("--texts", default="pydoc:", help="source of texts")
     options.add_argument("--count", type=int, default=800, help="texts of each pass")
     options.add_argument("--worker", help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.worker:
-        _answer_requests(given.worker)
+    arguments = options.parse_args()
+    if arguments.worker:
+        _answer_requests(arguments.worker)
         return
     from benchmarks.texts import read_texts
 
-    texts = read_texts(given.texts, given.count)
+    texts = read_texts(arguments.texts, arguments.count)
     figures = {dtype: measure_roofline(texts, dtype) for dtype in ("bfloat16", "float32")}
     print(json.dumps(figures, indent=1))
-    print(f"\n{write_report(given.out, 'roofline', figures)}", file=sys.stderr)
+    print(f"\n{write_report(arguments.out, 'roofline', figures)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -255,12 +255,12 @@ def format_tables(inputs: Inputs) -> list[str]:
             ]
         )
         for width, dimensions in (("full", FULL), ("compact", COMPACT)):
-            kept = cost[width]
-            cells = [format_size(kept[part]) for part in ("record", "rows", "graph", "memory")]
+            recalls = cost[width]
+            cells = [format_size(recalls[part]) for part in ("record", "rows", "graph", "memory")]
             cells += [
-                format_amount(kept["machines"]),
-                format_range(kept["build_core_hours"]),
-                format_range(kept["query_core_ms"]),
+                format_amount(recalls["machines"]),
+                format_range(recalls["build_core_hours"]),
+                format_range(recalls["query_core_ms"]),
             ]
             parts.append([name, f"{width}, {dimensions}", *cells])
     header = ["vectors", "encode: core-hours, bfloat16", "float32", f"{inputs.cores:g} cores, bfloat16"]

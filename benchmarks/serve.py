@@ -48,8 +48,8 @@ def main() -> None:
         engines = options.engines_python or install_engines(Path("build/peers/engines"))
         dtypes = ["bfloat16", "float32"] if has_bfloat16("cpu") else ["float32"]
         with tempfile.TemporaryDirectory() as folder:
-            found = measure_engines(texts, dtypes, engines, Path(folder) / "rivals", options.rounds)
-        print(write_report(options.out, "serve-engines", found), file=sys.stderr)
+            engine_figures = measure_engines(texts, dtypes, engines, Path(folder) / "rivals", options.rounds)
+        print(write_report(options.out, "serve-engines", engine_figures), file=sys.stderr)
         return
     peer = options.peer_python or install_infinity(Path("build/peers/infinity"))
     dtypes = ["bfloat16", "float32"] if has_bfloat16("cpu") else ["float32"]
@@ -106,17 +106,17 @@ def measure_peers(texts: list[str], dtype: str, peer: Path, home: Path, options:
             "singles": (throughput(ours, 1, CONCURRENCY), throughput(theirs, 1, CONCURRENCY)),
             "batches": (throughput(ours, BATCH, BATCH_CONCURRENCY), throughput(theirs, BATCH, BATCH_CONCURRENCY)),
         }
-        found: Figures = {"least_cosine_to_infinity": least}
+        figures: Figures = {"least_cosine_to_infinity": least}
         for name, (our, their) in sides.items():
-            found[name] = measure_alternating(
+            figures[name] = measure_alternating(
                 {"lathe": our, "infinity": their, "bare": bare.texts_per_second}, options.rounds
             )
-        rate = found["singles"]["infinity"]["median"] / 2
-        found["latency"] = measure_latency(texts, ours, theirs, names, rate, options.rounds)
-        own_rate = found["singles"]["lathe"]["median"] / 2
+        rate = figures["singles"]["infinity"]["median"] / 2
+        figures["latency"] = measure_latency(texts, ours, theirs, names, rate, options.rounds)
+        own_rate = figures["singles"]["lathe"]["median"] / 2
         load = require_answers(open_loop(ours, make_bodies(texts, names[ours], 1)[: int(20 * own_rate)], own_rate))
-        found["latency_at_half_of_own_load"] = {"rate": round(own_rate, 1)} | compute_percentiles(load)
-        return found
+        figures["latency_at_half_of_own_load"] = {"rate": round(own_rate, 1)} | compute_percentiles(load)
+        return figures
     finally:
         for side in (lathe, infinity, bare):
             side.stop()
@@ -198,14 +198,14 @@ def compare_vectors(texts: list[str], ours: Target, theirs: Target, names: dict[
     Raises:
         SystemExit: if vectors have a wrong shape or norm, or differ too much.
     """
-    found = []
+    cosines = []
     for target in (ours, theirs):
-        found.append(embed(target, make_bodies(texts, names[target], BATCH)))
+        cosines.append(embed(target, make_bodies(texts, names[target], BATCH)))
         closed_loop(target, make_bodies(texts, names[target], 1), CONCURRENCY)
-    for vectors in found:
+    for vectors in cosines:
         if vectors.shape != (len(texts), 384) or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-2:
             sys.exit(f"an answer has the wrong shape or norm: {vectors.shape}")
-    least = float((found[0] * found[1]).sum(axis=1).min())
+    least = float((cosines[0] * cosines[1]).sum(axis=1).min())
     if least < MIN_AGREEMENT:
         sys.exit(f"the servers do not agree: cosine {least:.4f}")
     return round(least, 6)
@@ -303,9 +303,9 @@ def format_table(figures: Figures, dtypes: list[str]) -> str:
     """Format the tables that the README shows."""
     rows = []
     for dtype in dtypes:
-        found = figures[dtype]
+        figure = figures[dtype]
         for kind, words in (("singles", "single texts, 32 at a time"), ("batches", "batches of 32, 4 at a time")):
-            side = found[kind]
+            side = figure[kind]
             rates = [f"{side[name]['median']:.0f}" for name in ("lathe", "infinity", "bare")]
             ratios = [f"{side[f'lathe/{name}']['median']:.2f}" for name in ("infinity", "bare")]
             rows.append([dtype, words, *rates, *ratios])
@@ -320,8 +320,8 @@ def format_table(figures: Figures, dtypes: list[str]) -> str:
         ]
         rate_table += "\n\n" + markdown_table(["engine", "texts a second", "least cosine to float32"], engines)
     latencies = [
-        [dtype, f"{found['rate']} a second", f"{found['lathe']['p99_ms']} ms", f"{found['infinity']['p99_ms']} ms"]
-        for dtype, found in ((dtype, figures[dtype]["latency"]) for dtype in dtypes)
+        [dtype, f"{figure['rate']} a second", f"{figure['lathe']['p99_ms']} ms", f"{figure['infinity']['p99_ms']} ms"]
+        for dtype, figure in ((dtype, figures[dtype]["latency"]) for dtype in dtypes)
     ]
     return rate_table + "\n\n" + markdown_table(["dtype", "load", "p99 Lathe", "p99 Infinity"], latencies)
 

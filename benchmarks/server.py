@@ -71,8 +71,8 @@ class Server:
                 sys.exit(f"the server did not start:\n{greeting}")
             greeting += line
         threading.Thread(target=self.process.stderr.read, daemon=True).start()  # type: ignore[union-attr]
-        found = re.search(r"http://127\.0\.0\.1:\d+", greeting)
-        self.url = str(found and found[0])
+        match = re.search(r"http://127\.0\.0\.1:\d+", greeting)
+        self.url = str(match and match[0])
         key = admin_key or (home / "admin.key").read_text().strip()
         self.client = httpx.Client(base_url=self.url, timeout=600, headers={"authorization": f"Bearer {key}"})
 

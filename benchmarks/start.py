@@ -64,24 +64,24 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--before", metavar="NAME=COMMAND", help="another `lathe` program, measured in turns")
-    given = options.parse_args()
+    arguments = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        installations = list(list_installations(given, Path(folder)))
+        installations = list(list_installations(arguments, Path(folder)))
         for installation in installations:  # the first start fills the folder, and the disk's cache
             time_command(installation, "chains", "list")
             with run_server(installation):
                 pass
         samples: dict[str, dict[str, list[float]]] = {installation.name: {} for installation in installations}
-        for number in range(1 if given.quick else given.rounds):
+        for number in range(1 if arguments.quick else arguments.rounds):
             for installation in installations:
                 for name, seconds in measure_round(installation, number):
                     samples[installation.name].setdefault(name, []).append(seconds)
                     print(f"{installation.name}: {name} {seconds:.2f} s", file=sys.stderr)
         memory = {installation.name: measure_memory(installation) for installation in installations}
-        bytecode = measure_bytecode(1 if given.quick else given.rounds)
+        bytecode = measure_bytecode(1 if arguments.quick else arguments.rounds)
     figures = {
         name: {
-            "seconds": {of: {"median": statistics.median(found), "all": found} for of, found in per_name.items()},
+            "seconds": {of: {"median": statistics.median(times), "all": times} for of, times in per_name.items()},
             "memory": memory[name],
         }
         for name, per_name in samples.items()
@@ -89,15 +89,15 @@ def main() -> None:
     print(format_table(figures))
     print(
         "raw figures:",
-        write_report(given.out, "start", {"targets": TARGETS, "bytecode": bytecode, **figures}),
+        write_report(arguments.out, "start", {"targets": TARGETS, "bytecode": bytecode, **figures}),
         file=sys.stderr,
     )
 
 
-def list_installations(given: argparse.Namespace, folder: Path) -> Iterator[Installation]:
+def list_installations(arguments: argparse.Namespace, folder: Path) -> Iterator[Installation]:
     """Yield the installations to measure, each with a state folder of its own."""
-    if given.before:
-        name, _, command = given.before.partition("=")
+    if arguments.before:
+        name, _, command = arguments.before.partition("=")
         yield Installation(name, tuple(shlex.split(command)), folder / "before")
     yield Installation("now", (str(Path(sys.executable).with_name("lathe")),), folder / "now")
 
@@ -182,7 +182,7 @@ def measure_memory(installation: Installation) -> dict[str, Any]:
 
     `proportional` shares each page among the processes that have it; the sum over processes is what they really take.
     """
-    found: dict[str, Any] = {}
+    megabytes_by_part: dict[str, Any] = {}
     for workers in (1, 2):
         with run_server(installation, LATHE_WORKERS=str(workers), LATHE_THREADS="2") as (_, client, server):
             wait_until(lambda count=workers: len(list_encoder_processes(server)) == count)  # type: ignore[misc]
@@ -190,14 +190,14 @@ def measure_memory(installation: Installation) -> dict[str, Any]:
             for number in range(20):
                 client.post("/embed", json={"inputs": [f"text {number} {n}" for n in range(8)]}).raise_for_status()
             everything = [server, *list_descendants(server)]
-            found[f"encoder processes: {workers}"] = {
+            megabytes_by_part[f"encoder processes: {workers}"] = {
                 "sum": sum(read_proportional_megabytes(process) for process in everything),
                 "processes": {
                     describe_process(process): round(read_proportional_megabytes(process), 1) for process in everything
                 },
             }
-    sums = [figures["sum"] for figures in found.values()]
-    return found | {"a second encoder process": round(sums[1] - sums[0], 1)}
+    sums = [figures["sum"] for figures in megabytes_by_part.values()]
+    return megabytes_by_part | {"a second encoder process": round(sums[1] - sums[0], 1)}
 
 
 def measure_bytecode(rounds: int) -> dict[str, Any]:
@@ -207,19 +207,19 @@ def measure_bytecode(rounds: int) -> dict[str, Any]:
     """
     modules = "import lathe.service.encoders.engine.worker, sentence_transformers"
     imports = [sys.executable, "-P", "-W", "ignore", "-c", modules]
-    found: dict[str, list[float]] = {"compile at install": [], "start with bytecode": [], "start without": []}
+    cpu_seconds: dict[str, list[float]] = {"compile at install": [], "start with bytecode": [], "start without": []}
     megabytes = 0.0
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as empty:
             prefix = {"PYTHONPYCACHEPREFIX": folder}
             clean = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | prefix
             compiling = [sys.executable, "-P", "-W", "ignore", "-m", "lathe.service.processes.precompile"]
-            found["compile at install"].append(measure_cpu_seconds(compiling, clean))
-            found["start with bytecode"].append(measure_cpu_seconds(imports, clean))
+            cpu_seconds["compile at install"].append(measure_cpu_seconds(compiling, clean))
+            cpu_seconds["start with bytecode"].append(measure_cpu_seconds(imports, clean))
             without = {"PYTHONPYCACHEPREFIX": empty, "PYTHONDONTWRITEBYTECODE": "1"}
-            found["start without"].append(measure_cpu_seconds(imports, clean | without))
+            cpu_seconds["start without"].append(measure_cpu_seconds(imports, clean | without))
             megabytes = sum(path.stat().st_size for path in Path(folder).rglob("*.pyc")) / 1e6
-    medians = {name: {"median": statistics.median(seconds), "all": seconds} for name, seconds in found.items()}
+    medians = {name: {"median": statistics.median(seconds), "all": seconds} for name, seconds in cpu_seconds.items()}
     return {"seconds of CPU": medians, "megabytes": round(megabytes, 1)}
 
 
@@ -239,7 +239,7 @@ def describe_process(process: int) -> str:
 
 def list_encoder_processes(server: int) -> list[int]:
     """List the processes of a server that have loaded a model."""
-    return [one for one in list_descendants(server) if "encoders.engine.worker" in describe_process(one)]
+    return [process for process in list_descendants(server) if "encoders.engine.worker" in describe_process(process)]
 
 
 def list_descendants(process: int) -> list[int]:

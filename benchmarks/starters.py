@@ -35,19 +35,19 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--sentences", help="the folder the starter chains were fitted on")
     options.add_argument("--out-of-domain", action="append", metavar="NAME=SOURCE", help="more corpora to measure on")
-    given = options.parse_args()
+    arguments = options.parse_args()
     torch.set_num_threads(os.cpu_count() or 1)
     encoder = Encoder(DEFAULT_ENCODER)
-    most = 500 if given.quick else MAX_OUT_OF_DOMAIN
+    most = 500 if arguments.quick else MAX_OUT_OF_DOMAIN
     corpora: dict[str, FloatArray] = {}
-    if given.sentences:
-        corpora["held out"] = load_heldout_vectors(given.sentences, encoder)
-    for item in ["pydoc=pydoc:", *(given.out_of_domain or [])]:
+    if arguments.sentences:
+        corpora["held out"] = load_heldout_vectors(arguments.sentences, encoder)
+    for item in ["pydoc=pydoc:", *(arguments.out_of_domain or [])]:
         name, _, source = item.partition("=")
         corpora[name] = sample_vectors(source, encoder, most)
     figures = [figure for name, vectors in corpora.items() for figure in measure(name, vectors)]
     print(format_table(figures, list(corpora)))
-    print("raw figures:", write_report(given.out, "starters", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "starters", figures), file=sys.stderr)
 
 
 def load_heldout_vectors(sentences: str, encoder: Encoder) -> FloatArray:

@@ -35,19 +35,19 @@ def main() -> None:
     options.add_argument("--files", type=int, default=40, help="that they lie in")
     options.add_argument("--steps", default="r2,pca:128")
     options.add_argument("--work", type=Path, default=None, help="a folder with room for seven bytes a float")
-    given = options.parse_args()
-    counts = sorted(given.rows or ([50_000, 100_000] if given.quick else [100_000, 1_000_000, 10_000_000]))
-    seeds = load_vectors(given.source, 2000 if given.quick else None)
-    with tempfile.TemporaryDirectory(dir=given.work, prefix="lathe-streaming-") as scratch:
+    arguments = options.parse_args()
+    counts = sorted(arguments.rows or ([50_000, 100_000] if arguments.quick else [100_000, 1_000_000, 10_000_000]))
+    seeds = load_vectors(arguments.source, 2000 if arguments.quick else None)
+    with tempfile.TemporaryDirectory(dir=arguments.work, prefix="lathe-streaming-") as scratch:
         figures = []
         for count in counts:
             folder = Path(scratch) / str(count)
-            write_files(seeds, count, given.files, folder / "rows")
-            figures.append(run_fit(folder, given.steps, kill=count == counts[-1]) | {"rows": count})
+            write_files(seeds, count, arguments.files, folder / "rows")
+            figures.append(run_fit(folder, arguments.steps, kill=count == counts[-1]) | {"rows": count})
             print(json.dumps(figures[-1]), file=sys.stderr)
     print_report(figures)
-    about = {"width": seeds.shape[1], "files": given.files, "steps": given.steps, "fits": figures}
-    print("raw figures:", write_report(given.out, "streaming", about), file=sys.stderr)
+    about = {"width": seeds.shape[1], "files": arguments.files, "steps": arguments.steps, "fits": figures}
+    print("raw figures:", write_report(arguments.out, "streaming", about), file=sys.stderr)
 
 
 def write_files(seeds: FloatArray, count: int, files: int, folder: Path) -> None:
@@ -58,11 +58,11 @@ def write_files(seeds: FloatArray, count: int, files: int, folder: Path) -> None
     for number, size in enumerate(sizes.tolist()):
         out = np.lib.format.open_memmap(folder / f"{number:04}.npy", "w+", np.float16, (size, seeds.shape[1]))
         for start in range(0, size, 16_384):
-            wanted = min(16_384, size - start)
-            first_rows, second_rows = seeds[rng.integers(len(seeds), size=(2, wanted))]
-            share = rng.random((wanted, 1), np.float32)
+            batch_rows = min(16_384, size - start)
+            first_rows, second_rows = seeds[rng.integers(len(seeds), size=(2, batch_rows))]
+            share = rng.random((batch_rows, 1), np.float32)
             rows = share * first_rows + (1 - share) * second_rows
-            out[start : start + wanted] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+            out[start : start + batch_rows] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 @dataclass

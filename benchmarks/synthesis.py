@@ -155,9 +155,9 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--data", type=Path, required=True, help="a folder with finance/fiqa_qa")
     options.add_argument("--seeds", type=int, default=100, help="questions with answers to begin with")
-    given = options.parse_args()
-    finance = read_finance(given.data / "finance" / "fiqa_qa")
-    seeds = 12 if given.quick else given.seeds
+    arguments = options.parse_args()
+    finance = read_finance(arguments.data / "finance" / "fiqa_qa")
+    seeds = 12 if arguments.quick else arguments.seeds
     with StandIn(finance) as server, tempfile.TemporaryDirectory() as name:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         folder = Path(name)
@@ -172,7 +172,7 @@ def main() -> None:
         figures["training"] = read_training(folder / "model")
         server.shutdown()
     print(markdown_table(["", ""], build_table(figures)))
-    print("raw figures:", write_report(given.out, "synthesis", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "synthesis", figures), file=sys.stderr)
 
 
 def read_finance(folder: Path) -> Finance:

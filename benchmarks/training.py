@@ -34,10 +34,10 @@ def main() -> None:
     options.add_argument("--texts", default="pydoc:", help="a source of texts; their halves are the pairs")
     options.add_argument("--pairs", type=int, default=4000, help="how many pairs the offline phase takes")
     options.add_argument("--rounds", type=int, default=40, help="pairs of steps, one with the regulariser, one without")
-    given = options.parse_args()
-    pairs, rounds = (320, 4) if given.quick else (given.pairs, given.rounds)
+    arguments = options.parse_args()
+    pairs, rounds = (320, 4) if arguments.quick else (arguments.pairs, arguments.rounds)
     torch.set_num_threads(1)
-    mixture = split_texts(given.texts, pairs)
+    mixture = split_texts(arguments.texts, pairs)
     figures = measure(mixture, rounds)
     header = ["pairs", "offline s", "of it encoding", "step, ms", "with the regulariser, ms", "overhead"]
     low, high = figures["overhead_interval"]
@@ -50,7 +50,7 @@ def main() -> None:
         f"{figures['overhead']:+.1%} [{low:+.1%}, {high:+.1%}]",
     ]
     print(markdown_table(header, [row]))
-    print("raw figures:", write_report(given.out, "training", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "training", figures), file=sys.stderr)
 
 
 def split_texts(written: str, count: int) -> Mixture:

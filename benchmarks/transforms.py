@@ -43,18 +43,18 @@ def main() -> None:
     """Measure, print the tables, and write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of every side")
-    given = options.parse_args()
-    torch.set_num_threads(given.threads)
-    vectors = load_vectors(1000 if given.quick else 8000)
+    arguments = options.parse_args()
+    torch.set_num_threads(arguments.threads)
+    vectors = load_vectors(1000 if arguments.quick else 8000)
     figures = {
-        "threads": given.threads,
-        "moments": measure_moments(8192 if given.quick else 40_960, repeats=2 if given.quick else 7),
+        "threads": arguments.threads,
+        "moments": measure_moments(8192 if arguments.quick else 40_960, repeats=2 if arguments.quick else 7),
         "float32_error": measure_float32_error(vectors),
-        "folding": measure_folding(repeats=20 if given.quick else 200),
-        "metrics": measure_metrics(2000 if given.quick else 20_000, given.threads),
+        "folding": measure_folding(repeats=20 if arguments.quick else 200),
+        "metrics": measure_metrics(2000 if arguments.quick else 20_000, arguments.threads),
     }
     print_figures(figures)
-    print("raw figures:", write_report(given.out, "transforms", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "transforms", figures), file=sys.stderr)
 
 
 def load_vectors(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -132,7 +132,7 @@ def compare_throughput(
     url: str, model: str, concurrency: int, batch: int, requests: int, rounds: int
 ) -> dict[str, Any]:
     """Measure texts per second directly and through a Lathe, alternating, and their ratio."""
-    found: dict[str, list[float]] = {"direct": [], "through_lathe": []}
+    throughput: dict[str, list[float]] = {"direct": [], "through_lathe": []}
     with tempfile.TemporaryDirectory() as home:
         encoders = describe_upstream(url, model, concurrency, batch)
         server = Server(Path(home), LATHE_ENCODERS=encoders, LATHE_CACHE_BYTES="0", LATHE_DRIFT="false")
@@ -145,11 +145,13 @@ def compare_throughput(
                     if set(load.statuses) != {200}:
                         sys.exit(f"{way}: {load.statuses}")
                     if number >= 0:
-                        found[way].append(requests * batch / load.seconds)
+                        throughput[way].append(requests * batch / load.seconds)
         finally:
             server.stop()
-    ratios = [through / direct for direct, through in zip(found["direct"], found["through_lathe"], strict=True)]
-    speeds = {f"{way}_texts_a_second": round(median(values), 1) for way, values in found.items()}
+    ratios = [
+        through / direct for direct, through in zip(throughput["direct"], throughput["through_lathe"], strict=True)
+    ]
+    speeds = {f"{way}_texts_a_second": round(median(values), 1) for way, values in throughput.items()}
     shape = {"concurrency": concurrency, "texts_a_call": batch, "calls": requests, "rounds": rounds}
     return shape | speeds | {"ratio": round(median(ratios), 3), "ratios": [round(ratio, 3) for ratio in ratios]}
 

@@ -37,7 +37,7 @@ def evaluation_parser(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def build_request(given: argparse.Namespace, kind: type[Kind] = Request, **more: Any) -> Kind:  # type: ignore[assignment]
+def build_request(arguments: argparse.Namespace, kind: type[Kind] = Request, **more: Any) -> Kind:  # type: ignore[assignment]
     """Build the request of an evaluation from parsed arguments.
 
     `more` are further fields of `kind`.
@@ -45,15 +45,15 @@ def build_request(given: argparse.Namespace, kind: type[Kind] = Request, **more:
     Raises:
         EvaluationError: if there is no such suite.
     """
-    suite = open_suite(given.suite)
+    suite = open_suite(arguments.suite)
     return kind(
         suite=suite,
-        encoders=list_encoders(given.encoder, suite, given.dtype),
-        out=given.out,
-        corpus=given.corpus,
-        limit=given.limit,
-        processes=given.processes,
-        device=given.device,
+        encoders=list_encoders(arguments.encoder, suite, arguments.dtype),
+        out=arguments.out,
+        corpus=arguments.corpus,
+        limit=arguments.limit,
+        processes=arguments.processes,
+        device=arguments.device,
         **more,
     )
 

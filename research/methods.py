@@ -62,19 +62,19 @@ def main() -> None:
     options.add_argument("--source", default="pydoc:", help="texts to fit on; by default the built-in ones")
     options.add_argument("--out-of-domain", action="append", metavar="NAME=SOURCE", help="corpora to measure on")
     options.add_argument("--dimensions", type=int, default=128, help="what the reducers reduce to")
-    given = options.parse_args()
+    arguments = options.parse_args()
     torch.set_num_threads(os.cpu_count() or 1)
     encoder = Encoder(DEFAULT_ENCODER)
-    most = 300 if given.quick else MOST
+    most = 300 if arguments.quick else MOST
     with tempfile.TemporaryDirectory() as folder:
-        encoded = encode_source(open_source(given.source), encoder, Path(folder), print_progress)
+        encoded = encode_source(open_source(arguments.source), encoder, Path(folder), print_progress)
         fit_rows, heldout = split_heldout(encoded.hashes, seed=0)
         corpora = {"held out": np.array(encoded.vectors[heldout[:most]])}
-        for item in given.out_of_domain or ["pydoc-topics=pydoc:topics"]:
+        for item in arguments.out_of_domain or ["pydoc-topics=pydoc:topics"]:
             name, _, source = item.partition("=")
             corpora[name] = sample_vectors(source, encoder, most)
         figures = []
-        methods = [*WHOLE, *(method.format(k=given.dimensions) for method in REDUCERS)]
+        methods = [*WHOLE, *(method.format(k=arguments.dimensions) for method in REDUCERS)]
         for done, method in enumerate(methods):
             print_progress(done / len(methods), f"fitting and measuring {method}")
             begun = time.monotonic()
@@ -85,7 +85,7 @@ def main() -> None:
                 | {"corpora": {name: measure(chain, vectors) for name, vectors in corpora.items()}}
             )
     print(as_table(figures, list(corpora)))
-    print("raw figures:", write_report(given.out, "methods", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "methods", figures), file=sys.stderr)
 
 
 def measure(chain: Chain, vectors: FloatArray) -> dict[str, Any]:

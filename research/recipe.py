@@ -108,22 +108,22 @@ def main() -> None:
     options.add_argument("--data", type=Path, required=True, help="a folder with finance/ and general/")
     options.add_argument("--work", type=Path, default=Path("build/recipe"), help="folder that a stopped run goes on in")
     options.add_argument("--processes", type=int, default=2, help="trainings at once, of one thread each")
-    given = options.parse_args()
-    plan = Plan(given.data, given.work, 80, TARGETS, GENERAL, (0, 1, 2), LIMITS)
-    if given.quick:
+    arguments = options.parse_args()
+    plan = Plan(arguments.data, arguments.work, 80, TARGETS, GENERAL, (0, 1, 2), LIMITS)
+    if arguments.quick:
         plan = replace(plan, cap=8, targets=TARGETS[:1], general=GENERAL[:2], seeds=(0,))
         plan = replace(plan, limits={"finance": 60, "general": 60})
     mined: dict[str, Any] = {}
     units = list(planned(plan, mined))
     missing = [unit for unit in units if not unit.path.is_file()]
-    with Workers(given.processes) as workers:
+    with Workers(arguments.processes) as workers:
         for done, (index, result) in enumerate(workers.run([(measure, (unit,)) for unit in missing]), 1):
             if isinstance(result, Exception):
                 raise SystemExit(f"{missing[index].path.stem}: {result}")
             print(f"{done} of {len(missing)}: {missing[index].path.stem}", file=sys.stderr)
     figures = found(plan, units) | {"mined": mined, "plan": described(plan)}
     print(markdown_table(["", *figures["averages"]], table(figures["averages"])))
-    print("raw figures:", write_report(given.out, "recipe", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "recipe", figures), file=sys.stderr)
 
 
 def described(plan: Plan) -> dict[str, Any]:

@@ -42,21 +42,21 @@ Outcome = NDArray[np.float64]
 
 def main() -> None:
     """Measure, print tables, write the raw figures."""
-    given = task_parser(__doc__).parse_args()
-    tasks = CLASSIFICATIONS[:1] if given.quick else given.task or (*PROOF, *CLASSIFICATIONS)
+    arguments = task_parser(__doc__).parse_args()
+    tasks = CLASSIFICATIONS[:1] if arguments.quick else arguments.task or (*PROOF, *CLASSIFICATIONS)
     torch.set_num_threads(1)
     figures: dict[str, Any] = {"held_out": sorted(read_held_out()), "encoders": {}}
-    for encoder in list_encoders(given.encoders, given.encoder or ["MiniLM", "e5-small", "WordLlama"]):
-        data = EncodedData(given.data, given.work / "vectors", encoder)
+    for encoder in list_encoders(arguments.encoders, arguments.encoder or ["MiniLM", "e5-small", "WordLlama"]):
+        data = EncodedData(arguments.data, arguments.work / "vectors", encoder)
         found: dict[str, Any] = {}
         for task in tasks:
-            path = given.work / f"tempering-{encoder.name}-{task.replace('/', '-')}.json"
+            path = arguments.work / f"tempering-{encoder.name}-{task.replace('/', '-')}.json"
             measure = measure_classification if task in CLASSIFICATIONS else measure_search
-            if (figure := measure_once(path, partial(measure, data, task), given.measured)) is not None:
+            if (figure := measure_once(path, partial(measure, data, task), arguments.measured)) is not None:
                 found[task] = figure
         figures["encoders"][encoder.name] = found
         print(f"\n## {encoder.name}\n\n{format_table(found)}")
-    print("raw figures:", write_report(given.out, "tempering", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "tempering", figures), file=sys.stderr)
 
 
 def measure_search(data: EncodedData, name: str) -> dict[str, Any]:

@@ -50,15 +50,15 @@ ENGINE = re.compile("|".join([*ENGINES, "faiss-hnsw", GPU, "(?:opq|ivf-pq)[1-9][
 
 def main() -> None:
     """Measure, print the tables and write the files."""
-    given = parse_options(sys.argv[1:])
+    options = parse_options(sys.argv[1:])
     torch.set_num_threads(1)
     try:
-        data = read_data(given.vectors, None if given.vectors else given.source, given.queries)
-        failures = run(given, data)
+        data = read_data(options.vectors, None if options.vectors else options.source, options.queries)
+        failures = run(options, data)
     except (DataError, TrainingError, TransformError, ServiceError, OSError, ValueError) as error:
         sys.exit(f"benchmarks.ann: {error}")
     except KeyboardInterrupt:
-        sys.exit(f"\nstopped; what was measured is in {given.out}, and the same command goes on from there")
+        sys.exit(f"\nstopped; what was measured is in {options.out}, and the same command goes on from there")
     if failures:
         sys.exit(1)
 
@@ -104,63 +104,65 @@ def parse_options(arguments: Sequence[str]) -> Any:
     options_parser.add_argument("--no-figure", action="store_true", help="leave out the GeoPres paper's Figure 1")
     if "--quick" in arguments:
         options_parser.set_defaults(**QUICK)
-    given = options_parser.parse_args(arguments)
-    for engine in given.engine or ():
+    options = options_parser.parse_args(arguments)
+    for engine in options.engine or ():
         if not ENGINE.fullmatch(engine):
             options_parser.error(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}, {OTHERS}")
-    if not all(0 < target < 1 for target in given.target):
+    if not all(0 < target < 1 for target in options.target):
         options_parser.error("--target takes recalls between 0 and 1")
     for name in ("seeds", "query_count", "fit_rows", "k", "runs"):
-        if getattr(given, name) < 1:
+        if getattr(options, name) < 1:
             options_parser.error(f"--{name.replace('_', '-')} must be at least 1")
-    if min([*given.sizes, *given.bytes, *given.m, *given.ef, *given.oversampling]) < 1:
+    if min([*options.sizes, *options.bytes, *options.m, *options.ef, *options.oversampling]) < 1:
         options_parser.error("sizes, bytes, links, candidates and oversampling must be at least 1")
-    return given
+    return options
 
 
-def build_grid(given: Any) -> Grid:
+def build_grid(options: Any) -> Grid:
     """Build the grid that the options describe.
 
     Full width is always its first method.
     """
-    methods = [FULL, *(method for method in given.method or ["compact"] if method != FULL)]
+    methods = [FULL, *(method for method in options.method or ["compact"] if method != FULL)]
     return Grid(
         methods=tuple(dict.fromkeys(methods)),
-        engines=tuple(given.engine or (*(QUICK_ENGINES if given.quick else ENGINES), *([GPU] if has_gpu() else []))),
-        sizes=tuple(given.sizes),
-        seeds=given.seeds,
-        queries=given.query_count,
-        fit=given.fit_rows,
-        k=given.k,
-        ms=tuple(given.m),
-        ef_construction=given.ef_construction,
-        efs=tuple(sorted(given.ef)),
-        oversampling=tuple(sorted({1, *given.oversampling})),
-        runs=given.runs,
-        targets=tuple(sorted(given.target)),
+        engines=tuple(
+            options.engine or (*(QUICK_ENGINES if options.quick else ENGINES), *([GPU] if has_gpu() else []))
+        ),
+        sizes=tuple(options.sizes),
+        seeds=options.seeds,
+        queries=options.query_count,
+        fit=options.fit_rows,
+        k=options.k,
+        ms=tuple(options.m),
+        ef_construction=options.ef_construction,
+        efs=tuple(sorted(options.ef)),
+        oversampling=tuple(sorted({1, *options.oversampling})),
+        runs=options.runs,
+        targets=tuple(sorted(options.target)),
     )
 
 
-def run(given: Any, data: Data) -> list[str]:
+def run(options: Any, data: Data) -> list[str]:
     """Measure everything, write the files, and return a description of each point that failed."""
-    grid, work = build_grid(given), given.out / "ann-work"
+    grid, work = build_grid(options), options.out / "ann-work"
     for note in data.notes:
         print(note, file=sys.stderr)
     runner = Runner(grid, data, work)
     results = runner.run()
     chains = {method: digest for method, digest in runner.digests.items() if digest}
-    budgets = [size for size in given.bytes if size <= data.vectors.shape[1]]
+    budgets = [size for size in options.bytes if size <= data.vectors.shape[1]]
 
     def measure_sizes() -> list[dict[str, Any]]:
         splits = [
             split_rows(data, seed, runner.available, grid.queries, grid.fit, grid.k) for seed in range(grid.seeds)
         ]
-        return measure_at_equal_bytes(splits, budgets, grid.k, not given.quick, print_progress)
+        return measure_at_equal_bytes(splits, budgets, grid.k, not options.quick, print_progress)
 
-    key = json.dumps([data.digest, grid.seeds, grid.queries, grid.fit, grid.k, runner.available, given.quick])
+    key = json.dumps([data.digest, grid.seeds, grid.queries, grid.fit, grid.k, runner.available, options.quick])
     sizes = load_or_measure(work / "sizes.json", [key, budgets], measure_sizes) if budgets else []
     figure: list[dict[str, Any]] = []
-    if not given.no_figure and not given.quick:
+    if not options.no_figure and not options.quick:
         points = min(POINTS, runner.available)
         figure = load_or_measure(
             work / "figure.json", [key], lambda: measure_recall_by_dimension(data, RUNS, points, print_progress)
@@ -169,7 +171,9 @@ def run(given: Any, data: Data) -> list[str]:
     failed_rows = [row for row in sizes if "error" in row]
     for row in failed_rows:
         print(f"{row['method']} in {row['bytes']} bytes, seed {row['seed']}: {row['error']}", file=sys.stderr)
-    print(write_files(given.out, data, grid, results, [row for row in sizes if row not in failed_rows], figure, chains))
+    print(
+        write_files(options.out, data, grid, results, [row for row in sizes if row not in failed_rows], figure, chains)
+    )
     return describe_failures(results)
 
 

@@ -238,16 +238,16 @@ def measure_opening(name: str, work: Path) -> dict[str, Any]:
     Returns:
         Seconds, and the bytes that this process grew by for each vector, of each way to open it.
     """
-    path, found = str(work / f"{name}.index"), {}
+    path, figures = str(work / f"{name}.index"), {}
     rows = len(np.load(work / "base.npy", mmap_mode="r"))
     for way, opener in list_openers(name).items():
         before, begun = read_memory_bytes(), time.monotonic()
-        kept = opener(path)
-        found[f"{way}_seconds"] = time.monotonic() - begun
+        opened_index = opener(path)
+        figures[f"{way}_seconds"] = time.monotonic() - begun
         after = read_memory_bytes()
-        found |= {f"{way}_{kind}_bytes": (after[kind] - before[kind]) / rows for kind in after}
-        del kept
-    return found
+        figures |= {f"{way}_{kind}_bytes": (after[kind] - before[kind]) / rows for kind in after}
+        del opened_index
+    return figures
 
 
 def list_openers(name: str) -> dict[str, Callable[[str], Any]]:
@@ -302,24 +302,24 @@ def interpolate_microseconds(settings: Sequence[Setting], target: float, kind: s
 
     The result is None if the recall is not reached.
     """
-    found = interpolate_at_recall([setting | {"microseconds": setting[kind]} for setting in settings], target)
-    return None if found is None else found.microseconds
+    cost = interpolate_at_recall([setting | {"microseconds": setting[kind]} for setting in settings], target)
+    return None if cost is None else cost.microseconds
 
 
-def format_row(name: str, found: dict[str, Any], full: dict[str, Any]) -> list[str]:
+def format_row(name: str, result: dict[str, Any], full: dict[str, Any]) -> list[str]:
     """Return a row of the table: an engine relative to the reference that was timed with it."""
     cells = [
         name,
-        f"{found['build_cpu_seconds'] / full['build_cpu_seconds']:.2f}",
-        f"{found['bytes']:.0f}",
-        f"{found['bytes'] / full['bytes']:.3f}",
+        f"{result['build_cpu_seconds'] / full['build_cpu_seconds']:.2f}",
+        f"{result['bytes']:.0f}",
+        f"{result['bytes'] / full['bytes']:.3f}",
     ]
     for target in TARGETS:
         for kind in ("batch", "single"):
-            ours = interpolate_microseconds(found["settings"], target, kind)
-            theirs = interpolate_microseconds(found["reference_settings"], target, kind)
+            ours = interpolate_microseconds(result["settings"], target, kind)
+            theirs = interpolate_microseconds(result["reference_settings"], target, kind)
             cells.append(f"{theirs / ours:.2f}" if ours and theirs else "–")
-    memory_of = [f"{found[f'{way}_anonymous_bytes']:.0f}" for way in ("read", "mapped") if f"{way}_seconds" in found]
+    memory_of = [f"{result[f'{way}_anonymous_bytes']:.0f}" for way in ("read", "mapped") if f"{way}_seconds" in result]
     return [*cells, ", ".join(memory_of)]
 
 
@@ -346,22 +346,22 @@ def main() -> None:
     options.add_argument("--vectors", type=Path, required=True, help="FILE.npy of vectors of length 1")
     options.add_argument("--query-count", type=int, default=1024)
     options.add_argument("--name", default="ann-codes", help="of the raw figures")
-    given = options.parse_args()
-    work = given.out / f"{given.name}-work"
+    arguments = options.parse_args()
+    work = arguments.out / f"{arguments.name}-work"
     path = work / "engines.json"
     work.mkdir(parents=True, exist_ok=True)
-    prepare_files(given.vectors, given.query_count, work)
+    prepare_files(arguments.vectors, arguments.query_count, work)
     results: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
-    for name in (REFERENCE, *given.engines):
+    for name in (REFERENCE, *arguments.engines):
         if name in results:
             continue
         print(name, file=sys.stderr, flush=True)
         results[name] = run_in_process(measure_engine, name, work) | run_in_process(measure_opening, name, work)
         path.write_text(json.dumps(results))
     rows, width = np.load(work / "base.npy", mmap_mode="r").shape
-    figures = {"rows": rows, "dimensions": width, "queries": given.query_count, "engines": results}
-    print(markdown_table(HEADER, [format_row(name, found, results[REFERENCE]) for name, found in results.items()]))
-    print("raw figures:", write_report(given.out, given.name, figures), file=sys.stderr)
+    figures = {"rows": rows, "dimensions": width, "queries": arguments.query_count, "engines": results}
+    print(markdown_table(HEADER, [format_row(name, result, results[REFERENCE]) for name, result in results.items()]))
+    print("raw figures:", write_report(arguments.out, arguments.name, figures), file=sys.stderr)
 
 
 if __name__ == "__main__":

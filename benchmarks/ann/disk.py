@@ -154,12 +154,12 @@ def main() -> None:
     options.add_argument("--work", type=Path, required=True, help="folder of benchmarks.ann.candidates")
     options.add_argument("--diskann", type=Path, required=True, help="Python of an environment with diskannpy")
     options.add_argument("--codes", type=int, default=48, help="bytes of a code")
-    given = options.parse_args()
+    arguments = options.parse_args()
     torch.set_num_threads(1)
-    lathe = LatheOnDisk(given.work, given.codes)
-    memory = lathe.graph.bytes / len(np.load(given.work / "base.npy", mmap_mode="r"))
+    lathe = LatheOnDisk(arguments.work, arguments.codes)
+    memory = lathe.graph.bytes / len(np.load(arguments.work / "base.npy", mmap_mode="r"))
     rounds: dict[str, list[list[Setting]]] = {"Lathe, from the disk": [], "Lathe, page cache": [], "DiskANN": []}
-    with closing(lathe.originals), run_diskann(given.diskann, given.work, round(memory)) as (built, search):
+    with closing(lathe.originals), run_diskann(arguments.diskann, arguments.work, round(memory)) as (built, search):
         for _ in range(ROUNDS):
             for cold, name in ((True, "Lathe, from the disk"), (False, "Lathe, page cache")):
                 rounds[name].append([lathe.search(effort, count, cold) for effort, count in EFFORTS])
@@ -179,7 +179,7 @@ def main() -> None:
     ]
     print(markdown_table(["searched by", *(f"µs of a query at {target}" for target in TARGETS)], rows))
     print(json.dumps({"costs": costs, "milliseconds of a read": reads}))
-    write_report(given.out, "ann-disk", {"costs": costs, "settings": settings, "read_milliseconds": reads})
+    write_report(arguments.out, "ann-disk", {"costs": costs, "settings": settings, "read_milliseconds": reads})
 
 
 if __name__ == "__main__":

@@ -147,14 +147,16 @@ def format_log_axis(axis: Any) -> None:
 
 def draw_growth(findings: Findings) -> Any:
     """Draw time against rows for every series that was measured at several sizes, with a panel for each recall."""
-    targets = sorted({found.target for found in findings.growth})
+    targets = sorted({growth.target for growth in findings.growth})
     if not targets:
         return None
     figure, axes = plt.subplots(1, len(targets), figsize=(4.6 * len(targets), 3.6), layout="constrained", squeeze=False)
     for axis, target in zip(axes[0], targets, strict=True):
-        for found in findings.growth:
-            if found.target == target:
-                axis.plot(list(found.measured), list(found.measured.values()), "o-", markersize=4, label=found.series)
+        for growth in findings.growth:
+            if growth.target == target:
+                axis.plot(
+                    list(growth.measured), list(growth.measured.values()), "o-", markersize=4, label=growth.series
+                )
         axis.set_xscale("log")
         axis.set_yscale("log")
         format_log_axis(axis.xaxis)

@@ -63,7 +63,7 @@ def write_files(
         "grid": asdict(grid),
         "chains": chains,
         "cpu_flags": list_cpu_flags(),
-        "engines": {name: found for name in LIBRARIES if (found := find_version(name))},
+        "engines": {name: library_version for name in LIBRARIES if (library_version := find_version(name))},
         "sentences": summary,
         "findings": asdict(findings),
         "equal_bytes": list(sizes),
@@ -180,13 +180,13 @@ def build_size_table(sizes: Sequence[dict[str, Any]]) -> Table:
 
 def build_growth_table(findings: Findings) -> Table:
     """Build the table of microseconds by corpus, with the computed values for ten million."""
-    sizes = sorted({rows for found in findings.growth for rows in found.measured})
+    sizes = sorted({rows for growth in findings.growth for rows in growth.measured})
     table = [["", "recall", *(f"µs at {rows:,}" for rows in sizes), "time ∝", "ms at 10 M (computed)", "GB"]]
-    for found in findings.growth:
-        cells = [f"{found.measured[rows]:,.0f}" if rows in found.measured else "–" for rows in sizes]
-        far = dict.fromkeys(f"{value / 1000:,.1f}" for value in found.far_microseconds)
-        computed = [f"rows^{found.exponent:.2f}", " to ".join(far), f"{found.far_bytes / 1e9:,.1f}"]
-        table.append([found.series, str(found.target), *cells, *computed])
+    for growth in findings.growth:
+        cells = [f"{growth.measured[rows]:,.0f}" if rows in growth.measured else "–" for rows in sizes]
+        far = dict.fromkeys(f"{value / 1000:,.1f}" for value in growth.far_microseconds)
+        computed = [f"rows^{growth.exponent:.2f}", " to ".join(far), f"{growth.far_bytes / 1e9:,.1f}"]
+        table.append([growth.series, str(growth.target), *cells, *computed])
     return table
 
 

@@ -133,8 +133,8 @@ class ServerSearch:
         if not hasattr(self.local, "connection"):
             host = self.server.client.base_url
             self.local.connection = HTTPConnection(host.host, host.port)
-        found: HTTPConnection = self.local.connection
-        return found
+        connection: HTTPConnection = self.local.connection
+        return connection
 
     @property
     def bytes(self) -> int:

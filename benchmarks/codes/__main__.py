@@ -35,29 +35,29 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--resume", action="store_true", help="measure only what the raw figures in --out lack")
-    given = options.parse_args()
-    torch.set_num_threads(given.threads)
-    faiss.omp_set_num_threads(given.threads)
-    budgets = [48] if given.quick else BUDGETS
-    written = given.out / "codes.json"
-    earlier = orjson.loads(written.read_bytes()) if given.resume else {}
+    arguments = options.parse_args()
+    torch.set_num_threads(arguments.threads)
+    faiss.omp_set_num_threads(arguments.threads)
+    budgets = [48] if arguments.quick else BUDGETS
+    written = arguments.out / "codes.json"
+    earlier = orjson.loads(written.read_bytes()) if arguments.resume else {}
     known = earlier.get("figures", {"encoders": {}, "rates": None})
     measured: dict[str, Any] = {}
-    encoders = list_encoders(given.encoders, given.encoder)
+    encoders = list_encoders(arguments.encoders, arguments.encoder)
     for encoder in encoders:
         # Stored after every step, so that a run that was stopped goes on where it was.
-        path = given.work / f"{encoder.name}-{'-'.join(map(str, budgets))}-{given.seeds}.json"
-        found = orjson.loads(path.read_bytes()) if path.exists() else known["encoders"].get(encoder.name, {})
-        tasks = () if given.quick else tuple(given.task) or TASKS
-        data = EncodedData(given.data, given.work, encoder)
-        corpora = encoder.corpora or (*CORPORA, *([] if given.quick else [MANY_KINDS]))
-        chosen = [name for name in corpora if not given.corpus or name in given.corpus]
-        for _ in measure_encoder(data, chosen, budgets, given.seeds, tasks, found):
-            given.work.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(orjson.dumps(found))
-        measured[encoder.name] = found
-        print_encoder(encoder.name, found)
-    figures: dict[str, Any] = {"seeds": given.seeds, "held_out": sorted(read_held_out())}
+        path = arguments.work / f"{encoder.name}-{'-'.join(map(str, budgets))}-{arguments.seeds}.json"
+        encoder_figures = orjson.loads(path.read_bytes()) if path.exists() else known["encoders"].get(encoder.name, {})
+        tasks = () if arguments.quick else tuple(arguments.task) or TASKS
+        data = EncodedData(arguments.data, arguments.work, encoder)
+        corpora = encoder.corpora or (*CORPORA, *([] if arguments.quick else [MANY_KINDS]))
+        chosen = [name for name in corpora if not arguments.corpus or name in arguments.corpus]
+        for _ in measure_encoder(data, chosen, budgets, arguments.seeds, tasks, encoder_figures):
+            arguments.work.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(orjson.dumps(encoder_figures))
+        measured[encoder.name] = encoder_figures
+        print_encoder(encoder.name, encoder_figures)
+    figures: dict[str, Any] = {"seeds": arguments.seeds, "held_out": sorted(read_held_out())}
     if earlier:
         run = {key: earlier[key] for key in ("command", "machine", "date")}
         figures["earlier_runs"] = [*known.get("earlier_runs", []), run]
@@ -66,13 +66,13 @@ def main() -> None:
     print_averages(figures["averages"])
     figures["rates"] = known["rates"]
     if figures["rates"] is None:
-        first = EncodedData(given.data, given.work, encoders[0])
+        first = EncodedData(arguments.data, arguments.work, encoders[0])
         figures["rates"] = measure_rates(first.corpus(next(iter(CORPORA))), budgets)
     for row in figures["rates"]:
         print(row["budget"], {name: f"{rate:,.0f}" for name, rate in row["per_second"].items()})
-    given.out.mkdir(parents=True, exist_ok=True)
-    print("picture:", write_plot(given.out, list_panels(figures["encoders"], next(iter(CORPORA)))), file=sys.stderr)
-    print("raw figures:", write_report(given.out, "codes", figures), file=sys.stderr)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    print("picture:", write_plot(arguments.out, list_panels(figures["encoders"], next(iter(CORPORA)))), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "codes", figures), file=sys.stderr)
 
 
 def measure_encoder(
@@ -137,24 +137,28 @@ def average_encoders(encoders: dict[str, Any]) -> dict[str, list[dict[str, Any]]
     The larger corpus does not count, because not all encoders and methods are measured on it.
     """
     corpora, tasks = defaultdict(list), defaultdict(list)
-    for found in encoders.values():
-        for corpus, corpus_figures in found["neighbours"].items():
+    for encoder_figures in encoders.values():
+        for corpus, corpus_figures in encoder_figures["neighbours"].items():
             if corpus == MANY_KINDS:
                 continue
             for row in select_best_of_families(corpus_figures["methods"]):
                 corpora[row["family"], row["budget"]].append((row["recall_at_10"], row["recall_at_10_rescored_4x"]))
-        for task in found["tasks"].values():
+        for task in encoder_figures["tasks"].values():
             for row in task["methods"]:
                 tasks[row["method"], row["budget"]].append(row["loss"]["mean"])
     return {
         "neighbours": [
-            {"family": name, "budget": budget, "corpora": len(found)}
-            | dict(zip(("recall_at_10", "recall_at_10_rescored_4x"), np.mean(found, axis=0).tolist(), strict=True))
-            for (name, budget), found in corpora.items()
+            {"family": name, "budget": budget, "corpora": len(encoder_figures)}
+            | dict(
+                zip(
+                    ("recall_at_10", "recall_at_10_rescored_4x"), np.mean(encoder_figures, axis=0).tolist(), strict=True
+                )
+            )
+            for (name, budget), encoder_figures in corpora.items()
         ],
         "tasks": [
-            {"method": name, "budget": budget, "tasks": len(found), "loss": float(np.mean(found))}
-            for (name, budget), found in tasks.items()
+            {"method": name, "budget": budget, "tasks": len(encoder_figures), "loss": float(np.mean(encoder_figures))}
+            for (name, budget), encoder_figures in tasks.items()
         ],
     }
 
@@ -201,10 +205,10 @@ def select_best_of_families(methods: list[dict[str, Any]]) -> Iterator[dict[str,
 
 def list_panels(encoders: dict[str, Any], corpus: str) -> dict[str, list[dict[str, Any]]]:
     """Return the best methods on a corpus by encoder, under titles that name the norm of the mean vector."""
-    found = {name: encoder["neighbours"][corpus] for name, encoder in encoders.items()}
+    neighbours = {name: encoder["neighbours"][corpus] for name, encoder in encoders.items()}
     return {
         f"{name}, ‖μ‖ {figures['mean_norm']:.2f}": list(select_best_of_families(figures["methods"]))
-        for name, figures in found.items()
+        for name, figures in neighbours.items()
     }
 
 

@@ -116,7 +116,11 @@ def list_encoders(folder: Path | None, wanted: list[str]) -> list[NamedEncoder]:
                 with_tasks=False,
             ),
         ]
-    present = [one for one in encoders if not one.spec.model.startswith("/") or Path(one.spec.model).is_dir()]
+    present = [
+        candidate
+        for candidate in encoders
+        if not candidate.spec.model.startswith("/") or Path(candidate.spec.model).is_dir()
+    ]
     return [encoder for encoder in present if not wanted or encoder.name in wanted]
 
 
@@ -165,8 +169,8 @@ class EncodedData:
         contents = FolderDataSet(path, "retrieval", self.data / path)
         if "train" not in contents.list_splits():
             return np.zeros((0, 0), np.float32)
-        judged = {one[1] for one in contents.read_judgements("train")} - {
-            one[1] for one in contents.read_judgements("test")
+        judged = {judgement[1] for judgement in contents.read_judgements("train")} - {
+            judgement[1] for judgement in contents.read_judgements("test")
         }
         texts = [str(row["text"]) for row in contents.read_rows("queries") if str(row["_id"]) in judged]
         return self.encoded(f"{path} other queries", texts, self.encoder.query)
@@ -203,7 +207,7 @@ def sample_many_kinds(data: Path, count: int) -> list[str]:
     count once. Data sets that are set aside are among them, because nothing is chosen by this corpus.
     """
     index = orjson.loads((data / "INDEX.json").read_bytes())
-    paths = sorted(one["name"] for one in index if one["language"] == "en")
+    paths = sorted(entry["name"] for entry in index if entry["language"] == "en")
     texts: dict[str, str] = {}
     for path in (path for path in paths if path.startswith(MANY_KINDS_FOLDERS)):
         for file in sorted((data / path).rglob("*.jsonl*")):
@@ -230,7 +234,7 @@ def _list_strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
-        yield from (one for one in value if isinstance(one, str))
+        yield from (string for string in value if isinstance(string, str))
 
 
 def list_document_texts(contents: Search) -> list[str]:

@@ -172,8 +172,8 @@ def _measure_recall(
     if method.size > method.budget:
         raise ValueError(f"{method.name} takes {method.size} bytes, {method.budget} are allowed")
     ids = _without_itself(method.search(queries, CANDIDATES + 1), CANDIDATES)
-    alone = np.array([np.isin(true, found[:K]).mean() for true, found in zip(neighbours, ids, strict=True)])
-    return alone, np.array([np.isin(true, found).mean() for true, found in zip(neighbours, ids, strict=True)])
+    alone = np.array([np.isin(true, candidates[:K]).mean() for true, candidates in zip(neighbours, ids, strict=True)])
+    return alone, np.array([np.isin(true, candidates).mean() for true, candidates in zip(neighbours, ids, strict=True)])
 
 
 def _add_seed(

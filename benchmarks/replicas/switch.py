@@ -125,7 +125,9 @@ def measure_throughput(cluster: Cluster, requests: int, rounds: int) -> dict[str
     ratios = [two / one for one, two in zip(rates["one"][1:], rates["two"][1:], strict=True)]  # the first warms up
     return {
         "threads_a_server": cluster.threads,
-        "texts_a_second": {what: [round(rate, 1) for rate in found[1:]] for what, found in rates.items()},
+        "texts_a_second": {
+            what: [round(rate, 1) for rate in texts_per_second[1:]] for what, texts_per_second in rates.items()
+        },
         "two_over_one": [round(ratio, 2) for ratio in sorted(ratios)],
     }
 

@@ -44,11 +44,11 @@ def main() -> None:
     """Measure, print a table for each encoder, write the raw figures."""
     options = make_data_parser(__doc__)
     options.add_argument("--corpus", default=next(iter(CORPORA)), choices=list(CORPORA))
-    given = options.parse_args()
-    figures: dict[str, Any] = {"corpus": given.corpus, "encoders": {}}
-    for encoder in list_encoders(given.encoders, given.encoder):
-        vectors = EncodedData(given.data, given.work, encoder).corpus(given.corpus)
-        rows = list(measure_variations(vectors, (48,) if given.quick else BUDGETS))
+    arguments = options.parse_args()
+    figures: dict[str, Any] = {"corpus": arguments.corpus, "encoders": {}}
+    for encoder in list_encoders(arguments.encoders, arguments.encoder):
+        vectors = EncodedData(arguments.data, arguments.work, encoder).corpus(arguments.corpus)
+        rows = list(measure_variations(vectors, (48,) if arguments.quick else BUDGETS))
         figures["encoders"][encoder.name] = rows
         print(f"\n**{encoder.name}**\n")
         cells = [
@@ -61,7 +61,7 @@ def main() -> None:
             for r in rows
         ]
         print(markdown_table(["bytes", "variation", "recall@10", "gain"], cells))
-    print("raw figures:", write_report(given.out, "codes-trials", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "codes-trials", figures), file=sys.stderr)
 
 
 def measure_variations(vectors: Vectors, budgets: tuple[int, ...]) -> Iterator[dict[str, Any]]:

@@ -39,14 +39,14 @@ HELD_OUT_SHARE = 0.3
 def main() -> None:
     """Measure, print what each choice costs, write the raw figures."""
     options = make_data_parser(__doc__)
-    given = options.parse_args()
+    arguments = options.parse_args()
     torch.set_num_threads(1)
     cells = [
         cell
-        for encoder in list_encoders(given.encoders, given.encoder)
+        for encoder in list_encoders(arguments.encoders, arguments.encoder)
         if encoder.with_tasks
-        for path in (TASKS[:1] if given.quick else TASKS)
-        for cell in measure_choices(EncodedData(given.data, given.work, encoder), path)
+        for path in (TASKS[:1] if arguments.quick else TASKS)
+        for cell in measure_choices(EncodedData(arguments.data, arguments.work, encoder), path)
     ]
     figures = {"cells": cells, "summary": [summarize(cells, budget) for budget in BUDGETS]}
     header = ["bytes", *next(iter(figures["summary"]))["loss"], "ρ of split-half", "ρ of recall"]
@@ -60,7 +60,7 @@ def main() -> None:
         for one in figures["summary"]
     ]
     print(markdown_table(header, lines))
-    print("raw figures:", write_report(given.out, "codes-weightings", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "codes-weightings", figures), file=sys.stderr)
 
 
 def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:

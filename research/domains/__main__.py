@@ -19,10 +19,10 @@ def main() -> None:
     """Evaluate on two suites, each into its own folder, then write and print their comparison."""
     parser = evaluation_parser(__doc__)
     parser.add_argument("--against", required=True, help="the other suite")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
 
-    request: Request = build_request(given)
-    against = open_suite(given.against)
+    request: Request = build_request(arguments)
+    against = open_suite(arguments.against)
     require_different(request.suite, against)
     first = evaluate(replace(request, out=request.out / "suite"), part_of(print_progress, 0.0, 0.4))
     second = evaluate(replace(request, suite=against, out=request.out / "against"), part_of(print_progress, 0.4, 0.8))

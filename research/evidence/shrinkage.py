@@ -81,16 +81,16 @@ def main() -> None:
     options.add_argument("--suite", action="append", required=True, help="folder in it whose data sets are sources")
     options.add_argument("--family", action="append", default=[], help="encoders; the default one if none is named")
     options.add_argument("--pairs", type=int, default=160, help="maximum number of pairs of a source")
-    given = options.parse_args()
-    wanted = given.family or [FAMILIES[0].name]
+    arguments = options.parse_args()
+    wanted = arguments.family or [FAMILIES[0].name]
     found: dict[str, dict[str, Any]] = {}
     rows = []
     for family in (family for family in FAMILIES if family.name in wanted):
-        spec = request_model(family, given.encoders, given.out / "encoders").spec
+        spec = request_model(family, arguments.encoders, arguments.out / "encoders").spec
         assert spec is not None
         encoder = Encoder(replace(spec, default_prompt_name=None))
-        for suite in given.suite:
-            sources = {"sources": [{"folder": given.data / suite}], "cap": given.pairs}
+        for suite in arguments.suite:
+            sources = {"sources": [{"folder": arguments.data / suite}], "cap": arguments.pairs}
             mixture = read_sources(DataSettings.model_validate(sources)).build()
             one = compare_forms(encode_relations(encoder, mixture), mixture)
             found.setdefault(family.name, {})[suite] = asdict(one)
@@ -98,7 +98,7 @@ def main() -> None:
     header = ["encoder", "sources", "pairs", "factors, signed", "printed", "printed, turned", "sources, signed"]
     header += ["printed", "variance left, signed", "printed", "cos(r, r̂), signed", "printed", "turned targets, cos"]
     print(markdown_table(header, rows))
-    print("raw figures:", write_report(given.out, "evidence-shrinkage", found), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "evidence-shrinkage", found), file=sys.stderr)
 
 
 def encode_relations(encoder: Encoder, mixture: Mixture) -> NDArray[np.float32]:

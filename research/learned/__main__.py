@@ -30,14 +30,14 @@ from research.learned.measure import (
 def main() -> None:
     """Measure, print a table, write the raw figures."""
     options = make_data_parser(__doc__)
-    given = options.parse_args()
+    arguments = options.parse_args()
     torch.set_num_threads(1)
-    tasks = ("code/mbpp",) if given.quick else (*TUNING, *PROOF)
+    tasks = ("code/mbpp",) if arguments.quick else (*TUNING, *PROOF)
     figures: dict[str, Any] = {"held_out": sorted(read_held_out()), "tuning": TUNING, "proof": PROOF, "encoders": {}}
-    for encoder in list_encoders(given.encoders, given.encoder or ["MiniLM", "WordLlama"]):
-        data = EncodedData(given.data, given.work / "vectors", encoder)
+    for encoder in list_encoders(arguments.encoders, arguments.encoder or ["MiniLM", "WordLlama"]):
+        data = EncodedData(arguments.data, arguments.work / "vectors", encoder)
         encoded = {name: encode_task(data, name) for name in tasks}
-        folder = given.work / encoder.name
+        folder = arguments.work / encoder.name
         folder.mkdir(parents=True, exist_ok=True)
         found = {name: _measure_task(task, folder / name.replace("/", "-")) for name, task in encoded.items()}
         weights = {name: weight for name, task in encoded.items() if (weight := _read_weight(folder, name)) is not None}
@@ -45,7 +45,7 @@ def main() -> None:
             found[name]["adapters_of_others"] = measure_out_of_domain(task, weights)
         figures["encoders"][encoder.name] = found
         print(f"\n## {encoder.name}\n\n{_format_table(found)}")
-    print("raw figures:", write_report(given.out, "learned", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "learned", figures), file=sys.stderr)
 
 
 def _measure_task(task: EncodedTask, path: Path) -> dict[str, Any]:

@@ -23,10 +23,10 @@ def main() -> None:
     parser = evaluation_parser(__doc__)
     parser.add_argument("--ladder", action="store_true", help="score the nine methods of the paper")
     parser.add_argument("--mean-sentences", type=int, nargs="*", default=[], help="numbers of sentences, from 2")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
 
-    counts = given.mean_sentences
-    request = build_request(given, AuditRequest, ladder=given.ladder or bool(counts), sentences=counts)
+    counts = arguments.mean_sentences
+    request = build_request(arguments, AuditRequest, ladder=arguments.ladder or bool(counts), sentences=counts)
     results, audits = evaluate_and_audit(request, print_progress)
     findings, files = write_report(results)
     audit, estimation = compute_audit_findings(results, audits), compare_estimated_means(Grid(results))

@@ -57,9 +57,15 @@ def main() -> None:
     )
     options.add_argument("--pairs", type=int, default=40, help="pairs of each training at most")
     options.add_argument("--only", choices=["synthesis"], help="stop after the pairs are made and counted")
-    given = options.parse_args()
+    arguments = options.parse_args()
     plan = Plan(
-        given.data, given.work, given.endpoint.rstrip("/"), given.model, given.serve, given.seeds, given.templates
+        arguments.data,
+        arguments.work,
+        arguments.endpoint.rstrip("/"),
+        arguments.model,
+        arguments.serve,
+        arguments.seeds,
+        arguments.templates,
     )
     if not (plan.work / "seeds.jsonl").exists():
         write_inputs(plan)
@@ -68,16 +74,16 @@ def main() -> None:
     figures |= describe(plan, pairs)
     print(markdown_table(["stage", *STAGE_COLUMNS], list_stage_rows(figures["answers"])))
     print(orjson.dumps(figures["texts"], option=orjson.OPT_INDENT_2).decode())
-    if given.only is None:
-        figures["beside"] = list_personas(given.beside)
-        judges = dict(one.split("=", 1) for one in given.judge)
+    if arguments.only is None:
+        figures["beside"] = list_personas(arguments.beside)
+        judges = dict(one.split("=", 1) for one in arguments.judge)
         figures["round_trip"] = judge(plan, pairs, {name: Path(folder) for name, folder in judges.items()})
-        synthetic, *others = list_conditions(given.pairs)
-        seeds = {synthetic: given.trainings} | dict.fromkeys(others, given.comparisons)
+        synthetic, *others = list_conditions(arguments.pairs)
+        seeds = {synthetic: arguments.trainings} | dict.fromkeys(others, arguments.comparisons)
         figures["trained"] = compare_with_base(plan, seeds)
         figures["encoders"] = add_encoder(plan, synthetic)
         print(markdown_table(TRAINED_COLUMNS, list_trained_rows(figures["trained"])))
-        print("raw figures:", write_report(given.out, "synthesis-smollm2", figures), file=sys.stderr)
+        print("raw figures:", write_report(arguments.out, "synthesis-smollm2", figures), file=sys.stderr)
 
 
 def describe(plan: Plan, pairs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -34,10 +34,10 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--config", type=Path, required=True, help="an experiment whose encoder is a folder")
     options.add_argument("--out", type=Path, required=True, help="folder of the cut encoder")
-    given = options.parse_args()
-    settings = read_settings(given.config, ExperimentSettings)
+    arguments = options.parse_args()
+    settings = read_settings(arguments.config, ExperimentSettings)
     folder = Path(str(settings.encoder))
-    left, whole = prune(folder, set(list_texts(settings, folder)) | set(PROBES), given.out)
+    left, whole = prune(folder, set(list_texts(settings, folder)) | set(PROBES), arguments.out)
     print(f"{left:,} of {whole:,} tokens are left")
 
 

@@ -50,9 +50,9 @@ def main() -> None:
     """Measure every encoder, print its tables, write the raw figures and the picture."""
     options = make_data_parser(__doc__)
     options.add_argument("--texts", required=True, help="a source of random texts, such as FILE.jsonl")
-    given = options.parse_args()
+    arguments = options.parse_args()
     torch.set_num_threads(1)
-    collection = build_collection(given.data, given.texts)
+    collection = build_collection(arguments.data, arguments.texts)
     total = len(collection.documents) + len(collection.chosen)
     sizes = sorted({min(size, total) for size in SIZES})
     found: dict[str, Any] = {
@@ -63,8 +63,8 @@ def main() -> None:
         "sizes": sizes,
         "encoders": {},
     }
-    for encoder in list_encoders(given.encoders, given.encoder or list(ENCODERS)):
-        data = EncodedData(given.data, given.work, encoder)
+    for encoder in list_encoders(arguments.encoders, arguments.encoder or list(ENCODERS)):
+        data = EncodedData(arguments.data, arguments.work, encoder)
         queries = data.encoded("queries", [query.text for query in collection.queries], encoder.query)
         documents = data.encoded("documents", collection.documents, encoder.document)
         sample = data.encoded(RANDOM, collection.sample, encoder.query)
@@ -73,9 +73,9 @@ def main() -> None:
         found["encoders"][encoder.name] = {"dimensions": corpus.shape[1], "methods": rows}
         print(f"\n**{encoder.name}**\n\n{build_table(rows, sizes)}")
     print(f"\n{build_summary(found)}")
-    given.out.mkdir(parents=True, exist_ok=True)
-    write_plot(given.out, found)
-    print("raw figures:", write_report(given.out, "evidence-corect", found), file=sys.stderr)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    write_plot(arguments.out, found)
+    print("raw figures:", write_report(arguments.out, "evidence-corect", found), file=sys.stderr)
 
 
 def count_queries(collection: Collection) -> dict[str, int]:
