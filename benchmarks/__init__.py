@@ -1,1 +1,4 @@
-"""Measurements; not packaged. Each is `python -m benchmarks.NAME --help`."""
+"""Benchmarks of the product, each run as `python -m benchmarks.NAME --help`.
+
+The package is not part of a distribution.
+"""

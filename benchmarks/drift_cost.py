@@ -1,4 +1,4 @@
-"""What watching for drift costs a request: the same requests to one real server, in turns with and without."""
+"""Cost of observing drift for a request: the same requests to one server, alternating with and without."""
 
 import sys
 import tempfile
@@ -14,76 +14,77 @@ from lathe.training.sources.docstrings import read_docstring_paragraphs
 
 MAX_CHARACTERS = 200
 DIFFERENT = 8
-"""Requests that differ: few, so that a cache has seen them all before it counts."""
+"""Number of distinct requests: few, so that a cache holds them all before the measurement."""
 
 BLOCKS = {("on", 1): (32, 1.0), ("on", 64): (32, 1.0), ("off", 1): (8, 0.5), ("off", 64): (8, 0.5)}
 """By cache and texts: requests of a block, long enough to have the cost of all that is done now and then; and the
 share of the blocks asked for."""
 
 SETTLED_SECONDS = 0.03
-"""After a block, for the thread beside the requests."""
+"""Seconds after a block in which the observing thread can finish."""
 
 WARM_BLOCKS = 24
-"""First, so that more came than a generation holds, past which not every request is looked at."""
+"""Blocks before the measurement, so that more rows came than a generation holds, past which not every request is
+observed."""
 
 RESAMPLES = 2000
 CHAIN = "compact"
 
 
 class WatchedServer(Server):
-    """A server whose watch can be taken off."""
+    """A server whose observer can be switched off."""
 
     command = (sys.executable, "-m", "benchmarks.drift_server")
 
 
 def measure_cost(blocks: int) -> list[dict[str, Any]]:
-    """Times with and without, for one text and for many, found in the cache and not.
+    """Measure times with and without observing, for one text and for many, with the cache on and off.
 
     Returns:
         `overhead` is the median over pairs of blocks of the difference of their mean times, over the median time
-        without; `low` and `high` its 95 % interval, by drawing pairs anew.
+        without; `low` and `high` are its 95 % interval, by resampling pairs.
     """
     texts = [text for text in read_docstring_paragraphs() if len(text) <= MAX_CHARACTERS]
-    found = []
+    costs = []
     for cache in ("on", "off"):
         with tempfile.TemporaryDirectory() as folder:
             server = WatchedServer(Path(folder), LATHE_CACHE_BYTES="100000000" if cache == "on" else "0")
             try:
                 for size in (1, 64):
-                    of_a_block, share = BLOCKS[cache, size]
+                    block_requests, share = BLOCKS[cache, size]
                     bodies = [
                         orjson.dumps({"inputs": texts[at * size : (at + 1) * size], "chain": CHAIN})
                         for at in range(DIFFERENT)
-                    ] * (of_a_block // DIFFERENT)
-                    taken = in_turns(server, bodies, max(int(blocks * share), 4))
-                    found.append({"texts": size, "cache": cache, "requests": of_a_block} | taken)
-                    print(f"  {found[-1]}", file=sys.stderr)
+                    ] * (block_requests // DIFFERENT)
+                    times = measure_alternating(server, bodies, max(int(blocks * share), 4))
+                    costs.append({"texts": size, "cache": cache, "requests": block_requests} | times)
+                    print(f"  {costs[-1]}", file=sys.stderr)
             finally:
                 server.stop()
-    return found
+    return costs
 
 
-def in_turns(server: Server, bodies: list[bytes], pairs: int) -> dict[str, Any]:
-    """Blocks with and without, the order changing from pair to pair."""
-    taken: dict[str, list[float]] = {"false": [], "true": []}
+def measure_alternating(server: Server, bodies: list[bytes], pairs: int) -> dict[str, Any]:
+    """Time blocks with and without observing, in an order that changes from pair to pair."""
+    milliseconds: dict[str, list[float]] = {"false": [], "true": []}
     for _ in range(WARM_BLOCKS):
-        timed(server, bodies)
+        time_requests(server, bodies)
     for number in range(pairs):
-        for watching in sorted(taken, reverse=number % 2 == 0):
+        for watching in sorted(milliseconds, reverse=number % 2 == 0):
             server.call("POST", f"/watching/{watching}")
-            taken[watching].append(1000 * timed(server, bodies))
+            milliseconds[watching].append(1000 * time_requests(server, bodies))
             time.sleep(SETTLED_SECONDS)
-    off, on = (np.array(taken[side]) for side in ("false", "true"))
-    again = np.random.default_rng(0).integers(0, pairs, (RESAMPLES, pairs))
-    shares = np.median((on - off)[again], axis=1) / np.median(off[again], axis=1)
+    off, on = (np.array(milliseconds[side]) for side in ("false", "true"))
+    resamples = np.random.default_rng(0).integers(0, pairs, (RESAMPLES, pairs))
+    shares = np.median((on - off)[resamples], axis=1) / np.median(off[resamples], axis=1)
     low, high = np.quantile(shares, [0.025, 0.975]).tolist()
-    middle = {"off_ms": float(np.median(off)), "on_ms": float(np.median(on))}
+    medians = {"off_ms": float(np.median(off)), "on_ms": float(np.median(on))}
     overhead = float(np.median(on - off) / np.median(off))
-    return {"pairs": pairs} | middle | {"overhead": overhead, "low": low, "high": high}
+    return {"pairs": pairs} | medians | {"overhead": overhead, "low": low, "high": high}
 
 
-def timed(server: Server, bodies: list[bytes]) -> float:
-    """Mean seconds of requests one after another."""
+def time_requests(server: Server, bodies: list[bytes]) -> float:
+    """Return the mean seconds of requests sent one after another."""
     begun = time.perf_counter()
     for body in bodies:
         answer = server.client.post("/embed", content=body, headers={"content-type": "application/json"})

@@ -1,6 +1,6 @@
-"""A real server whose watch for drift can be taken off and put on again: `POST /watching/true`.
+"""A server whose observer of drift can be switched on and off: `POST /watching/true`.
 
-Two servers would not do to compare: they differ by some hundredths for no reason but where they lie in memory.
+Two servers cannot be compared: they differ by some hundredths only because of where they lie in memory.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""`lathe fit` by Ray against the local engine, on the same cores, as the number of texts grows.
+"""Compares `lathe fit` by Ray with the local engine, on the same cores, as the number of texts grows.
 
-Fits of both are run in pairs, in an order that alternates. What Ray costs before its first fit is taken apart: starting
-it, its workers, and the encoder in each of them.
+Fits of both are run in pairs, in an order that alternates. The cost of Ray before its first fit is measured separately:
+starting it, its workers, and the encoder in each of them.
 """
 
 import json
@@ -27,46 +27,46 @@ from lathe.training.sources.source import open_source
 from lathe.transforms import parse_steps
 from lathe.transforms.progress import no_progress
 
-ENOUGH = 1.1
-"""The factor below which the overhead is small."""
+MAX_FACTOR = 1.1
+"""Factor below which the overhead counts as small."""
 
 
 def main() -> None:
-    """Measure, print a table, write the raw figures."""
+    """Measure, print the table, and write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--source", default="pydoc:", help="texts; by default the built-in ones")
     options.add_argument("--counts", type=int, nargs="+", default=None, help="how many texts to fit on")
     options.add_argument("--rounds", type=int, default=None, help="pairs of fits for each")
     options.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="threads here, and workers of Ray")
     options.add_argument("--steps", default="r2,pca:128")
-    given = options.parse_args()
-    counts = sorted(given.counts or ([300, 600] if given.quick else [1000, 5000, 20_000, 50_000]))
-    rounds = given.rounds or (2 if given.quick else 5)
-    texts = [t for batch in open_source(given.source).batches() for t in batch.values if isinstance(t, str)]
+    arguments = options.parse_args()
+    counts = sorted(arguments.counts or ([300, 600] if arguments.quick else [1000, 5000, 20_000, 50_000]))
+    rounds = arguments.rounds or (2 if arguments.quick else 5)
+    texts = [t for batch in open_source(arguments.source).batches() for t in batch.values if isinstance(t, str)]
     if max(counts) > len(texts):
-        sys.exit(f"{given.source} holds {len(texts)} texts, fewer than {max(counts)}")
-    torch.set_num_threads(given.cores)
+        sys.exit(f"{arguments.source} holds {len(texts)} texts, fewer than {max(counts)}")
+    torch.set_num_threads(arguments.cores)
     encoder = Encoder(DEFAULT_ENCODER)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         for count in counts:
             (work / f"{count}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[:count]))
-        fit = fitter(encoder, given.steps, work)
+        fit = make_fitter(encoder, arguments.steps, work)
         fit(LOCAL, counts[0])  # encodes the out-of-domain text, which is kept
         begun = time.monotonic()
-        with ray_engine(None, given.cores) as engine:
+        with ray_engine(None, arguments.cores) as engine:
             fit(engine, counts[0])
             first = time.monotonic() - begun
-            pairs = {count: paired(fit, engine, count, rounds) for count in counts}
+            pairs = {count: time_pairs(fit, engine, count, rounds) for count in counts}
     cold = first - statistics.median(ray for _, ray in pairs[counts[0]])
-    figures = [figures_of(count, found, cold) for count, found in pairs.items()]
-    report(figures, cold)
-    about = {"steps": given.steps, "cores": given.cores, "cold_start_seconds": cold, "fits": figures}
-    print("raw figures:", write_report(given.out, "engines", about), file=sys.stderr)
+    figures = [compute_figures(count, loads, cold) for count, loads in pairs.items()]
+    print_report(figures, cold)
+    about = {"steps": arguments.steps, "cores": arguments.cores, "cold_start_seconds": cold, "fits": figures}
+    print("raw figures:", write_report(arguments.out, "engines", about), file=sys.stderr)
 
 
-def fitter(encoder: Encoder, steps: str, work: Path) -> Callable[[FitEngine, int], float]:
-    """What fits on so many texts by an engine, and gives the seconds."""
+def make_fitter(encoder: Encoder, steps: str, work: Path) -> Callable[[FitEngine, int], float]:
+    """Return a function that fits on a number of texts by an engine, and returns the seconds."""
     specs = [step.spec() for step in parse_steps(steps)]
 
     def fit(engine: FitEngine, count: int) -> float:
@@ -78,21 +78,28 @@ def fitter(encoder: Encoder, steps: str, work: Path) -> Callable[[FitEngine, int
     return fit
 
 
-def paired(
+def time_pairs(
     fit: Callable[[FitEngine, int], float], engine: FitEngine, count: int, rounds: int
 ) -> list[tuple[float, float]]:
-    """Seconds of the local engine and of Ray, in pairs; each goes first in every second one."""
-    found = []
+    """Time fits of the local engine and of Ray in pairs, each going first in every second pair.
+
+    Returns:
+        Seconds of the local engine and of Ray, for each pair.
+    """
+    seconds_of_pairs = []
     for number in range(rounds):
         order = (LOCAL, engine) if number % 2 == 0 else (engine, LOCAL)
-        seconds = {id(by): fit(by, count) for by in order}
-        found.append((seconds[id(LOCAL)], seconds[id(engine)]))
-        print(f"{count:,} texts: local {found[-1][0]:.1f} s, ray {found[-1][1]:.1f} s", file=sys.stderr)
-    return found
+        seconds = {id(fit_engine): fit(fit_engine, count) for fit_engine in order}
+        seconds_of_pairs.append((seconds[id(LOCAL)], seconds[id(engine)]))
+        print(
+            f"{count:,} texts: local {seconds_of_pairs[-1][0]:.1f} s, ray {seconds_of_pairs[-1][1]:.1f} s",
+            file=sys.stderr,
+        )
+    return seconds_of_pairs
 
 
-def figures_of(count: int, pairs: list[tuple[float, float]], cold: float) -> dict[str, Any]:
-    """The seconds of both, and how many times those of the local engine Ray takes, warm and cold."""
+def compute_figures(count: int, pairs: list[tuple[float, float]], cold: float) -> dict[str, Any]:
+    """Compute how many times the seconds of the local engine Ray takes, warm and cold."""
     return {
         "texts": count,
         "local_seconds": [local for local, _ in pairs],
@@ -103,8 +110,8 @@ def figures_of(count: int, pairs: list[tuple[float, float]], cold: float) -> dic
     }
 
 
-def report(figures: list[dict[str, Any]], cold: float) -> None:
-    """Print the table, the start apart, and from how many texts on the overhead is small."""
+def print_report(figures: list[dict[str, Any]], cold: float) -> None:
+    """Print the table, the cold start, and from how many texts on the overhead is small."""
     header = ["texts", "local s", "ray s", "factor", "range", "factor with a cold start"]
     rows = [
         [
@@ -120,19 +127,19 @@ def report(figures: list[dict[str, Any]], cold: float) -> None:
     print(markdown_table(header, rows))
     print(f"a cold start takes {cold:.1f} s")
     for name, key in (("warm", "factor"), ("with a cold start", "factor_cold")):
-        small = small_from(figures, key)
+        small = find_small_overhead(figures, key)
         where = f"from {small:,} texts on" if small else "nowhere measured"
         print(f"{name}: the overhead is under 10 % {where}")
 
 
-def small_from(figures: list[dict[str, Any]], key: str) -> int | None:
-    """The number of texts from which on every factor is small; None if the last is not."""
-    found = None
+def find_small_overhead(figures: list[dict[str, Any]], key: str) -> int | None:
+    """Return the number of texts from which on every factor is small, or None if the last one is not."""
+    texts = None
     for figure in reversed(figures):
-        if figure[key] >= ENOUGH:
+        if figure[key] >= MAX_FACTOR:
             break
-        found = figure["texts"]
-    return found
+        texts = figure["texts"]
+    return texts
 
 
 if __name__ == "__main__":

@@ -46,15 +46,15 @@ print(json.dumps({"seconds": seconds, "encoding_seconds": stages["encoded"], "pe
 
 
 def main() -> None:
-    """Measure, print a table, write the raw figures."""
+    """Measure, print the table, and write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--source", default="pydoc:", help="texts; by default the built-in ones")
     options.add_argument("--counts", type=int, nargs="+", default=None, help="how many texts to fit on")
-    given = options.parse_args()
-    counts = given.counts or ([250, 500] if given.quick else [1000, 2000, 5000, 10_000])
-    texts = [t for batch in open_source(given.source).batches() for t in batch.values if isinstance(t, str)]
+    arguments = options.parse_args()
+    counts = arguments.counts or ([250, 500] if arguments.quick else [1000, 2000, 5000, 10_000])
+    texts = [t for batch in open_source(arguments.source).batches() for t in batch.values if isinstance(t, str)]
     if max(counts) > len(texts):
-        sys.exit(f"{given.source} holds {len(texts)} texts, fewer than {max(counts)}")
+        sys.exit(f"{arguments.source} holds {len(texts)} texts, fewer than {max(counts)}")
     figures = [measure(list(islice(texts, count))) for count in counts]
     header = ["texts", "seconds", "of it encoding", "texts/s", "peak MB", "MB above the loaded encoder"]
     rows = [
@@ -69,11 +69,11 @@ def main() -> None:
         for f in figures
     ]
     print(markdown_table(header, rows))
-    print("raw figures:", write_report(given.out, "fit", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "fit", figures), file=sys.stderr)
 
 
 def measure(texts: list[str]) -> dict[str, Any]:
-    """One fit in a process of its own, so that its peak memory is its own."""
+    """Run one fit in a process of its own, so that its peak memory can be measured, and return its figures."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "texts.jsonl"
         source.write_text("\n".join(json.dumps({"text": text}) for text in texts))

@@ -1,4 +1,4 @@
-"""All checks that need a GPU, in 25 minutes, with one report: `python -m benchmarks.gpu --out benchmarks/results`.
+"""Runs all checks that need a GPU, in 25 minutes, with one report: `python -m benchmarks.gpu --out benchmarks/results`.
 
 Each check runs in a process of its own, so that one that fails or hangs leaves the others alone; the report names what
 failed, with the end of its output. With `--device cpu --quick` the same checks run without a GPU, as far as they go.
@@ -24,51 +24,66 @@ from benchmarks.report import markdown_table, parser, write_report
 
 TOTAL_SECONDS = 25 * 60
 MIN_COSINE = {"float32": 0.9999, "bfloat16": 0.995}
-"""Least cosine of a text's vectors on the device to those of the CPU in float32."""
+"""Minimum cosine of a text's vectors on the device to those of the CPU in float32."""
 
 Figures = dict[str, Any]
 Vectors = NDArray[np.float32]
 
 
 class CheckError(Exception):
-    """A check whose figures are not as they must be."""
+    """A check whose figures are wrong."""
 
 
 class SkipError(Exception):
-    """A check that cannot run here: what is missing."""
+    """A check that cannot run here.
+
+    The message says what is missing.
+    """
 
 
 def main() -> None:
-    """Run the checks, write the report, print a table; end with status 1 if a check failed."""
+    """Run the checks, write the report, and print a table.
+
+    The exit status is 1 if a check failed.
+    """
     options = parser(__doc__)
     options.add_argument("--device", default="cuda", help="of everything that can run on one")
     options.add_argument("--only", choices=list(CHECKS), action="append", help="leave the other checks out")
     options.add_argument("--check", choices=list(CHECKS), help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.check:
-        answer_check(given.check, given.device, given.quick)
+    arguments = options.parse_args()
+    if arguments.check:
+        answer_check(arguments.check, arguments.device, arguments.quick)
         return
     deadline = time.monotonic() + TOTAL_SECONDS
-    figures: Figures = {"device": given.device, "checks": {}}
-    for name in given.only or CHECKS:
-        figures["checks"][name] = run_check(name, given, deadline - time.monotonic())
+    figures: Figures = {"device": arguments.device, "checks": {}}
+    for name in arguments.only or CHECKS:
+        figures["checks"][name] = run_check(name, arguments, deadline - time.monotonic())
         print(f"  {name}: {figures['checks'][name]['outcome']}", file=sys.stderr)
-        path = write_report(given.out, "gpu", figures)  # after each: what was measured stays if the machine is taken
-    rows = [[name, one["outcome"], f"{one['seconds']:.0f}"] for name, one in figures["checks"].items()]
+        path = write_report(
+            arguments.out, "gpu", figures
+        )  # after each: what was measured stays if the machine is taken
+    rows = [[name, check["outcome"], f"{check['seconds']:.0f}"] for name, check in figures["checks"].items()]
     print(markdown_table(["check", "outcome", "s"], rows))
     print(f"\n{path}", file=sys.stderr)
-    sys.exit(any(one["outcome"] == "failed" for one in figures["checks"].values()))
+    sys.exit(any(check["outcome"] == "failed" for check in figures["checks"].values()))
 
 
-def run_check(name: str, given: argparse.Namespace, seconds: float) -> Figures:
-    """Run a check in a process of its own; return its outcome, its time and its figures, or why there are none."""
-    command = [sys.executable, "-m", "benchmarks.gpu", "--check", name, "--device", given.device]
+def run_check(name: str, arguments: argparse.Namespace, seconds: float) -> Figures:
+    """Run a check in a process of its own.
+
+    Returns:
+        Its outcome and seconds, with its figures or the problem.
+    """
+    command = [sys.executable, "-m", "benchmarks.gpu", "--check", name, "--device", arguments.device]
     begun = time.monotonic()
     if seconds <= 0:
         return {"outcome": "no time", "seconds": 0.0}
     try:
         ended = subprocess.run(
-            command + ["--quick"] * given.quick, capture_output=True, text=True, timeout=min(seconds, CHECKS[name][1])
+            command + ["--quick"] * arguments.quick,
+            capture_output=True,
+            text=True,
+            timeout=min(seconds, CHECKS[name][1]),
         )
     except subprocess.TimeoutExpired:
         return {"outcome": "failed", "seconds": time.monotonic() - begun, "problem": "not done in time"}
@@ -92,7 +107,7 @@ def answer_check(name: str, device: str, quick: bool) -> None:
 
 
 def read_docstrings(count: int) -> list[str]:
-    """Return texts that are there on every machine."""
+    """Return texts that are available on every machine."""
     from benchmarks.texts import read_texts
 
     return read_texts("pydoc:", count)
@@ -106,7 +121,11 @@ def write_texts(folder: Path, texts: list[str]) -> Path:
 
 
 def encode(dtype: Any, device: str, texts: list[str], **options: Any) -> tuple[Vectors, float]:
-    """Unit vectors `(n, d)` of texts on a device, and texts a second of a second pass."""
+    """Encode texts on a device.
+
+    Returns:
+        Unit vectors `(n, d)`, and the texts per second of a second pass.
+    """
     from lathe.training.encoder.encoder import Encoder
     from lathe.training.encoder.spec import EncoderSpec
 
@@ -118,7 +137,11 @@ def encode(dtype: Any, device: str, texts: list[str], **options: Any) -> tuple[V
 
 
 def require_alike(found: Vectors, expected: Vectors, least: float) -> float:
-    """Return the least cosine of rows to the rows expected; raise `CheckError` if it is under `least`."""
+    """Return the smallest cosine of rows to the expected rows.
+
+    Raises:
+        CheckError: if it is under `least`.
+    """
     norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
     cosine = float(((found * expected).sum(axis=1) / norms).min())
     if not cosine >= least:
@@ -127,7 +150,7 @@ def require_alike(found: Vectors, expected: Vectors, least: float) -> float:
 
 
 def check_machine(device: str, _quick: bool) -> Figures:
-    """Name the device and the versions of what runs on it."""
+    """Return the device and the versions of the software on it."""
     import torch
 
     figures: Figures = {"torch": torch.__version__, "flash_attn": find_spec("flash_attn") is not None}
@@ -145,8 +168,8 @@ def check_encoder(device: str, quick: bool) -> Figures:
     expected, rate = encode("float32", "cpu", texts)
     figures: Figures = {"cpu float32": {"texts_per_second": rate}}
     for dtype, least in MIN_COSINE.items():
-        found, rate = encode(dtype, device, texts)
-        figures[dtype] = {"texts_per_second": rate, "least_cosine": require_alike(found, expected, least)}
+        vectors, rate = encode(dtype, device, texts)
+        figures[dtype] = {"texts_per_second": rate, "least_cosine": require_alike(vectors, expected, least)}
     return figures
 
 
@@ -159,8 +182,8 @@ def check_attention(device: str, quick: bool) -> Figures:
     figures: Figures = {}
     expected, _ = encode("float32", device, texts)
     for name, options in kinds.items():
-        found, rate = encode("bfloat16", device, texts, **options)
-        alike = require_alike(found, expected, MIN_COSINE["bfloat16"])
+        vectors, rate = encode("bfloat16", device, texts, **options)
+        alike = require_alike(vectors, expected, MIN_COSINE["bfloat16"])
         figures[name] = {"texts_per_second": rate, "least_cosine": alike}
     if "flash_attention_2" not in kinds:
         figures["flash_attention_2"] = "not installed" if device.startswith("cuda") else "needs a GPU"
@@ -168,8 +191,11 @@ def check_attention(device: str, quick: bool) -> Figures:
 
 
 def check_server(device: str, quick: bool) -> Figures:
-    """Serve from a worker on the device: vectors as the CPU's, raw and through a chain; rates; memory that stays."""
-    from benchmarks.serve import embed, target_of
+    """Serve from a worker on the device, and compare its vectors with the CPU's, raw and through a chain.
+
+    Rates are measured too.
+    """
+    from benchmarks.serve import embed, make_target
     from benchmarks.server import Server
     from benchmarks.sockets import closed_loop
 
@@ -187,7 +213,7 @@ def check_server(device: str, quick: bool) -> Figures:
             server = Server(home, LATHE_DEVICE=place, LATHE_DTYPE=dtype, LATHE_CACHE_BYTES="0")
             try:
                 server.wait_for_workers(1)
-                target = target_of(server.url, "/v1/embeddings")
+                target = make_target(server.url, "/v1/embeddings")
                 for size in (None, 128):
                     bodies = [orjson.dumps({"input": part, "dimensions": size}) for part in parts]
                     vectors[name, size] = embed(target, bodies).astype(np.float32)
@@ -206,7 +232,7 @@ def check_server(device: str, quick: bool) -> Figures:
 
 
 def check_chains(device: str, quick: bool) -> Figures:
-    """Fit chains on the device and apply them there: outputs as on the CPU, rows a second."""
+    """Fit chains on the device and apply them there, and compare the outputs with the CPU's."""
     import torch
 
     from lathe.transforms import Chain, parse_steps
@@ -219,11 +245,11 @@ def check_chains(device: str, quick: bool) -> Figures:
         chain = Chain(parse_steps(steps)).fit(rows[:20_000])
         expected = chain.floats(rows)
         moved = chain.to(device).fold()
-        found = moved.floats(on_device)
+        reduced = moved.floats(on_device)
         begun = time.perf_counter()
         moved.floats(on_device).sum().item()  # waits for the device
         seconds = time.perf_counter() - begun
-        alike = require_alike(found.cpu().numpy(), expected, 0.999)
+        alike = require_alike(reduced.cpu().numpy(), expected, 0.999)
         figures[steps] = {"rows_per_second": round(len(rows) / seconds), "least_cosine_to_cpu": alike}
     return figures
 
@@ -269,7 +295,7 @@ def check_training(device: str, quick: bool) -> Figures:
 
 
 def run_lathe(arguments: list[str], home: Path, device: str, **settings: str) -> float:
-    """Run a command of Lathe on a device with a state folder and settings of its own; return its seconds."""
+    """Run a command of Lathe on a device with a state folder and settings of its own, and return its seconds."""
     from benchmarks.server import LATHE, own_environment
 
     begun = time.monotonic()
@@ -281,12 +307,12 @@ def run_lathe(arguments: list[str], home: Path, device: str, **settings: str) ->
 
 
 def check_faiss(device: str, quick: bool) -> Figures:
-    """Search on the GPU with FAISS: neighbours as on the CPU, queries a second."""
+    """Search on the GPU with FAISS, and compare the neighbours with the CPU's."""
     if find_spec("faiss") is None:
         raise SkipError("faiss is not installed")
     import faiss
 
-    from benchmarks.ann.data import nearest
+    from benchmarks.ann.data import find_nearest
 
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(2000 if quick else 1_000_000, 128)).astype(np.float32)
@@ -300,10 +326,10 @@ def check_faiss(device: str, quick: bool) -> Figures:
             raise SkipError("this FAISS was built without GPU: install faiss-gpu-cu12")
         index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
     begun = time.perf_counter()
-    _, found = index.search(queries, 10)
+    _, ids = index.search(queries, 10)
     figures["queries_per_second"] = round(len(queries) / (time.perf_counter() - begun), 1)
-    figures["overlap"] = float((found == expected).mean())
-    figures["overlap_of_benchmark"] = float((nearest(queries, rows, 10) == expected).mean())
+    figures["overlap"] = float((ids == expected).mean())
+    figures["overlap_of_benchmark"] = float((find_nearest(queries, rows, 10) == expected).mean())
     if figures["overlap"] < 0.99:
         raise CheckError(f"neighbours differ from the CPU's: {figures}")
     return figures
@@ -321,7 +347,10 @@ def check_geopres(device: str, quick: bool) -> Figures:
 
 
 def check_tests(_device: str, _quick: bool) -> Figures:
-    """Run the tests that need a GPU; without one, pytest skips them."""
+    """Run the tests that need a GPU.
+
+    Without a GPU, pytest skips them.
+    """
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-k", "gpu", "tests/transforms/test_chain.py"]
     ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTEST_ADDOPTS": ""})
     if ended.returncode:

@@ -1,4 +1,4 @@
-"""The data sets and corpora that are set aside, and the check that a measurement does not tune on them."""
+"""The data sets and corpora that are held out, and the check that a measurement does not tune on them."""
 
 from pathlib import Path
 

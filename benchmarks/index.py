@@ -1,7 +1,7 @@
-"""What an index costs and gives: filling it, searching it over HTTP against bare hnswlib, rescoring, reindexing.
+"""Cost and results of an index: filling, searching over HTTP against bare hnswlib, rescoring, reindexing.
 
-A real server in a process of its own answers; the graph that bare hnswlib searches is the server's
-own snapshot. Queries are rows of the source that are not in the index.
+A real server in a process of its own answers; the graph that bare hnswlib searches is the server's own snapshot.
+Queries are rows of the source that are not in the index.
 """
 
 import base64
@@ -44,32 +44,34 @@ Vectors = NDArray[np.float32]
 
 
 def main() -> None:
-    """Measure, print tables, write the raw figures."""
+    """Measure, print the tables, and write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--source", default="pydoc:", help="texts or vectors; the last 1,024 rows are the queries")
     options.add_argument("--rows", type=int, default=100_000, help="rows to index")
     options.add_argument("--chain", default="compact", help="a chain that ships with Lathe")
-    given = options.parse_args()
+    arguments = options.parse_args()
     torch.set_num_threads(os.cpu_count() or 1)
-    vectors = read_vectors(given.source)
-    rows = min(3000 if given.quick else given.rows, len(vectors) - 1024)
+    vectors = read_vectors(arguments.source)
+    rows = min(3000 if arguments.quick else arguments.rows, len(vectors) - 1024)
     base, queries = vectors[:rows], vectors[-1024:]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         server = Server(home)
         try:
-            figures: dict[str, Any] = {"source": Path(given.source).name, "rows": rows, "chain": given.chain}
-            figures["filling"] = fill(server, base, given.chain, home)
-            chain = Chain.load(next((home / "chains" / given.chain).glob("[0-9]*")))
+            figures: dict[str, Any] = {"source": Path(arguments.source).name, "rows": rows, "chain": arguments.chain}
+            figures["filling"] = fill(server, base, arguments.chain, home)
+            chain = Chain.load(next((home / "chains" / arguments.chain).glob("[0-9]*")))
             truth = find_nearest(queries, base, K)
-            figures["searching"] = search_speed(server, home, rows, chain, queries, 5 if given.quick else 40)
-            figures["rescoring"] = rescoring(server, queries, truth)
-            figures["filtering"] = filtering(server, base, queries, chain)
-            figures["reindexing"] = reindexing(server, queries)
+            figures["searching"] = measure_search_speed(
+                server, home, rows, chain, queries, 5 if arguments.quick else 40
+            )
+            figures["rescoring"] = measure_rescoring(server, queries, truth)
+            figures["filtering"] = measure_filtering(server, base, queries, chain)
+            figures["reindexing"] = measure_reindexing(server, queries)
         finally:
             server.stop()
-    print(in_tables(figures))
-    print("raw figures:", write_report(given.out, "index", figures), file=sys.stderr)
+    print(format_tables(figures))
+    print("raw figures:", write_report(arguments.out, "index", figures), file=sys.stderr)
 
 
 def read_vectors(written: str) -> Vectors:
@@ -77,13 +79,16 @@ def read_vectors(written: str) -> Vectors:
     source = open_source(written)
     with tempfile.TemporaryDirectory() as folder:
         encoder = Encoder(DEFAULT_ENCODER) if source.kind() == "texts" else None
-        found = np.array(encode_source(source, encoder, Path(folder), show).vectors)
-    _, first = np.unique(found, axis=0, return_index=True)
-    return np.ascontiguousarray(found[np.sort(first)])
+        vectors = np.array(encode_source(source, encoder, Path(folder), print_progress).vectors)
+    _, first = np.unique(vectors, axis=0, return_index=True)
+    return np.ascontiguousarray(vectors[np.sort(first)])
 
 
 def fill(server: Server, base: Vectors, chain: str, home: Path) -> dict[str, Any]:
-    """Upsert all rows from one client; acknowledged means on the disk."""
+    """Upsert all rows from one client, and measure rates, memory and sizes.
+
+    An acknowledged row is on the disk.
+    """
     before = server.memory()
     server.call("PUT", "/indexes/bench", chain=chain)
     begun = time.monotonic()
@@ -94,13 +99,13 @@ def fill(server: Server, base: Vectors, chain: str, home: Path) -> dict[str, Any
             "POST",
             "/indexes/bench/upsert",
             ids=[str(number) for number in numbers],
-            vectors=as_base64(part),
-            metadata=[metadata_of(number, len(base)) for number in numbers],
+            vectors=encode_base64(part),
+            metadata=[make_metadata(number, len(base)) for number in numbers],
         )
-        show(0.5 * (start + len(part)) / len(base), "upserting")
+        print_progress(0.5 * (start + len(part)) / len(base), "upserting")
     acknowledged = time.monotonic() - begun
     while (index := server.call("GET", "/indexes/bench"))["in_graph"] < len(base):
-        show(0.5 + 0.5 * index["in_graph"] / len(base), "linking")
+        print_progress(0.5 + 0.5 * index["in_graph"] / len(base), "linking")
         time.sleep(0.2)
     linked = time.monotonic() - begun
     time.sleep(2)
@@ -119,25 +124,25 @@ def fill(server: Server, base: Vectors, chain: str, home: Path) -> dict[str, Any
     }
 
 
-def metadata_of(number: int, rows: int) -> dict[str, Any]:
-    """Return metadata of a row: a number, spread evenly over [0, 1) and the same in every run."""
+def make_metadata(number: int, rows: int) -> dict[str, Any]:
+    """Make the metadata of a row: a number, spread evenly over [0, 1) and the same in every run."""
     return {"share": (number * 7919 % rows) / rows}
 
 
-def search_speed(
+def measure_search_speed(
     server: Server, home: Path, rows: int, chain: Chain, queries: Vectors, rounds: int
 ) -> list[dict[str, Any]]:
-    """Batches of 64 queries over HTTP and by bare hnswlib on the same graph, in turns."""
+    """Time batches of 64 queries over HTTP and by bare hnswlib on the same graph, alternating."""
     import hnswlib
 
     bare = hnswlib.Index("ip", chain.output_dimensions)
-    bare.load_index(str(snapshot_of_all(home, rows)))
+    bare.load_index(str(wait_for_snapshot(home, rows)))
     bare.set_num_threads(os.cpu_count() or 1)
     connection = HTTPConnection(server.client.base_url.host, server.client.base_url.port)
 
-    def lean(asked: dict[str, Any]) -> Any:
-        """By Python's own client, which adds a quarter of a millisecond; httpx adds more than one."""
-        connection.request("POST", "/indexes/bench/search", orjson.dumps(asked), {"content-type": "application/json"})
+    def search_by_http_client(fields: dict[str, Any]) -> Any:
+        # Python's own client adds a quarter of a millisecond, httpx more than one.
+        connection.request("POST", "/indexes/bench/search", orjson.dumps(fields), {"content-type": "application/json"})
         return orjson.loads(connection.getresponse().read())["results"]
 
     figures = []
@@ -146,21 +151,21 @@ def search_speed(
         seconds: dict[str, list[float]] = {"bare": [], "http": [], "http_rescored": [], "httpx": []}
         for turn in range(-3, rounds):
             part = queries[(turn * QUERIES) % (len(queries) - QUERIES) :][:QUERIES]
-            reduced, sent = chain.floats(part), as_base64(part)
-            asked = {"vectors": sent, "k": K, "ef": ef}
+            reduced, sent = chain.floats(part), encode_base64(part)
+            fields = {"vectors": sent, "k": K, "ef": ef}
             runs: dict[str, Callable[[], Any]] = {
                 "bare": partial(bare.knn_query, reduced, K),
-                "http": partial(lean, asked),
-                "http_rescored": partial(lean, asked | {"rescore": 4}),
-                "httpx": partial(server.call, "POST", "/indexes/bench/search", **asked),
+                "http": partial(search_by_http_client, fields),
+                "http_rescored": partial(search_by_http_client, fields | {"rescore": 4}),
+                "httpx": partial(server.call, "POST", "/indexes/bench/search", **fields),
             }
             for name, run in runs.items():
                 begun = time.perf_counter()
                 run()
                 if turn >= 0:  # the first three warm up
                     seconds[name].append(time.perf_counter() - begun)
-            show((turn + 1) / rounds, f"searching at ef {ef}")
-        ratios = [one / other for one, other in zip(seconds["bare"], seconds["http"], strict=True)]
+            print_progress((turn + 1) / rounds, f"searching at ef {ef}")
+        ratios = [bare_seconds / http for bare_seconds, http in zip(seconds["bare"], seconds["http"], strict=True)]
         figures.append(
             {"ef": ef, "batch": QUERIES, "k": K}
             | {f"{name}_ms": 1000 * statistics.median(values) for name, values in seconds.items()}
@@ -169,44 +174,54 @@ def search_speed(
     return figures
 
 
-def rescoring(server: Server, queries: Vectors, truth: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Recall@10 against exact search of the originals."""
+def measure_rescoring(server: Server, queries: Vectors, truth: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Measure recall@10 relative to exact search of the originals, by candidates and rescoring."""
     figures = []
     for ef in EFS:
         for rescore in RESCORES:
             begun = time.perf_counter()
-            found = search(server, queries, ef=ef, **({"rescore": rescore} if rescore else {}))
+            answers = search(server, queries, ef=ef, **({"rescore": rescore} if rescore else {}))
             seconds = time.perf_counter() - begun
-            shares = recall(found, truth)
+            shares = compute_recalls(answers, truth)
             figures.append(
-                {"ef": ef, "rescore": rescore, "recall_at_10": float(shares.mean()), "ci95": interval(shares)}
+                {
+                    "ef": ef,
+                    "rescore": rescore,
+                    "recall_at_10": float(shares.mean()),
+                    "ci95": compute_half_interval(shares),
+                }
                 | {"ms_a_query": 1000 * seconds / len(queries)}
             )
     return figures
 
 
-def filtering(server: Server, base: Vectors, queries: Vectors, chain: Chain) -> list[dict[str, Any]]:
-    """Recall@10 of filtered searches against exact search of the same rows in the same reduced space."""
+def measure_filtering(server: Server, base: Vectors, queries: Vectors, chain: Chain) -> list[dict[str, Any]]:
+    """Measure recall@10 of filtered searches relative to exact search of the same rows in the same reduced space."""
     reduced_base, reduced = chain.floats(base), chain.floats(queries)
-    shares = np.array([metadata_of(number, len(base))["share"] for number in range(len(base))])
+    shares = np.array([make_metadata(number, len(base))["share"] for number in range(len(base))])
     figures = []
     for share in SHARES:
-        there = np.flatnonzero(shares < share)
-        truth = there[find_nearest(reduced, reduced_base[there], K)]
+        matching = np.flatnonzero(shares < share)
+        truth = matching[find_nearest(reduced, reduced_base[matching], K)]
         for attempt in ("cold", "warm"):
             begun = time.perf_counter()
-            found = search(server, queries, ef=100, filter={"share": {"lt": share}})
+            answers = search(server, queries, ef=100, filter={"share": {"lt": share}})
             seconds = time.perf_counter() - begun
-            recalls = recall(found, truth)
+            recalls = compute_recalls(answers, truth)
             figures.append(
-                {"share": share, "filter": attempt, "recall_at_10": float(recalls.mean()), "ci95": interval(recalls)}
+                {
+                    "share": share,
+                    "filter": attempt,
+                    "recall_at_10": float(recalls.mean()),
+                    "ci95": compute_half_interval(recalls),
+                }
                 | {"ms_a_query": 1000 * seconds / len(queries)}
             )
     return figures
 
 
-def reindexing(server: Server, queries: Vectors) -> dict[str, Any]:
-    """Another number of links, then raw vectors, while one client searches all the time."""
+def measure_reindexing(server: Server, queries: Vectors) -> dict[str, Any]:
+    """Reindex with another number of links, then to raw vectors, while one client searches all the time."""
     figures: dict[str, Any] = {"runs": []}
     for change in ({"m": 24}, {"chain": "none"}):
         spaces = {server.call("GET", "/indexes/bench")["space_id"]}
@@ -217,17 +232,17 @@ def reindexing(server: Server, queries: Vectors) -> dict[str, Any]:
             with httpx.Client(base_url=server.client.base_url, timeout=60) as client:
                 while not ended.is_set():
                     begun = time.perf_counter()
-                    body = {"vectors": as_base64(queries[:QUERIES]), "k": K}
+                    body = {"vectors": encode_base64(queries[:QUERIES]), "k": K}
                     answer = client.post("/indexes/bench/search", json=body)
-                    told = answer.json().get("space_id", "") if answer.status_code == 200 else ""
-                    answers.append((time.perf_counter() - begun, told, answer.status_code))
+                    space_id = answer.json().get("space_id", "") if answer.status_code == 200 else ""
+                    answers.append((time.perf_counter() - begun, space_id, answer.status_code))
 
         searching = threading.Thread(target=keep_searching)
         searching.start()
         begun = time.monotonic()
         job = server.call("POST", "/indexes/bench/reindex", **change)
         while (state := server.call("GET", job["status_url"]))["state"] in ("queued", "running"):
-            show(state["progress"], f"reindexing: {state['message']}")
+            print_progress(state["progress"], f"reindexing: {state['message']}")
             time.sleep(0.3)
         seconds = time.monotonic() - begun
         time.sleep(1)
@@ -235,7 +250,7 @@ def reindexing(server: Server, queries: Vectors) -> dict[str, Any]:
         searching.join()
         spaces.add(server.call("GET", "/indexes/bench")["space_id"])
         order = [space for _, space, _ in answers]
-        changes = sum(one != other for one, other in zip(order, order[1:], strict=False))
+        changes = sum(space != following for space, following in zip(order, order[1:], strict=False))
         figures["runs"].append(
             {
                 "change": change,
@@ -252,40 +267,43 @@ def reindexing(server: Server, queries: Vectors) -> dict[str, Any]:
     return figures
 
 
-def search(server: Server, queries: Vectors, **more: Any) -> list[list[int]]:
-    """Ids found for each query, in batches of 64."""
-    found: list[list[int]] = []
+def search(server: Server, queries: Vectors, **fields: Any) -> list[list[int]]:
+    """Search in batches of 64 queries, and return the ids found for each."""
+    ids_found: list[list[int]] = []
     for start in range(0, len(queries), QUERIES):
-        rows = as_base64(queries[start : start + QUERIES])
-        answer = server.call("POST", "/indexes/bench/search", vectors=rows, k=K, **more)
-        found += [[int(hit["id"]) for hit in hits] for hits in answer["results"]]
-    return found
+        rows = encode_base64(queries[start : start + QUERIES])
+        answer = server.call("POST", "/indexes/bench/search", vectors=rows, k=K, **fields)
+        ids_found += [[int(hit["id"]) for hit in hits] for hits in answer["results"]]
+    return ids_found
 
 
-def recall(found: list[list[int]], truth: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Share of the true neighbours that were found, for each query."""
-    return np.array([len(set(ours) & set(theirs)) / K for ours, theirs in zip(found, truth.tolist(), strict=True)])
+def compute_recalls(found: list[list[int]], truth: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the share of the true neighbours that were found, for each query."""
+    return np.array([len(set(ids) & set(true)) / K for ids, true in zip(found, truth.tolist(), strict=True)])
 
 
-def interval(values: NDArray[np.float64]) -> float:
-    """Half the width of the 95 % interval of a mean over queries."""
+def compute_half_interval(values: NDArray[np.float64]) -> float:
+    """Return half the width of the 95 % interval of a mean over queries."""
     return float(1.96 * values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def as_base64(rows: Vectors) -> list[str]:
-    """Rows as the routes take them without lists of floats."""
+def encode_base64(rows: Vectors) -> list[str]:
+    """Encode rows as base64, which the routes parse faster than lists of floats."""
     return [base64.b64encode(row.tobytes()).decode() for row in rows]
 
 
-def snapshot_of_all(home: Path, rows: int) -> Path:
-    """Wait until the server's graph on the disk has every row, and return its path; snapshots come once a minute."""
-    while not (found := list((home / "indexes" / "bench").glob(f"graph-*/graph.{rows}.hnsw"))):
-        show(0.0, "waiting for the snapshot")
+def wait_for_snapshot(home: Path, rows: int) -> Path:
+    """Wait until the server's graph on the disk has every row, and return its path.
+
+    Snapshots are written once a minute.
+    """
+    while not (snapshots := list((home / "indexes" / "bench").glob(f"graph-*/graph.{rows}.hnsw"))):
+        print_progress(0.0, "waiting for the snapshot")
         time.sleep(1)
-    return found[0]
+    return snapshots[0]
 
 
-def in_tables(figures: dict[str, Any]) -> str:
+def format_tables(figures: dict[str, Any]) -> str:
     """Format the figures as tables."""
     filling = figures["filling"]
     lines = [
@@ -335,8 +353,8 @@ def in_tables(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def show(fraction: float, message: str) -> None:
-    """Progress on the terminal."""
+def print_progress(fraction: float, message: str) -> None:
+    """Print progress on the terminal."""
     print(f"\r\033[K{100 * fraction:3.0f}% {message}", end="", file=sys.stderr, flush=True)
 
 

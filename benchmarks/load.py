@@ -1,4 +1,4 @@
-"""Load on a server: closed loops that send as answers come, and open ones that send at a rate."""
+"""Load on a server by closed loops, which send as answers come, and open loops, which send at a rate."""
 
 import asyncio
 import random
@@ -14,13 +14,13 @@ TIMEOUT = aiohttp.ClientTimeout(total=600)
 
 @dataclass
 class Load:
-    """What came of some requests.
+    """Outcome of a series of requests.
 
     Attributes:
-        seconds: from the first request to the last answer.
+        seconds: seconds from the first request to the last answer.
         latencies: seconds of each request answered 200, in the order of the answers.
-        inside: milliseconds each of them waited and was worked on by the server's own clock, if it says so.
-        statuses: how many answers of each status; 0 for none at all.
+        inside: milliseconds that each of them waited and was worked on by the server's own clock, if it says so.
+        statuses: number of answers of each status; 0 for no answer.
         bodies: the answers, where they were to be kept.
     """
 
@@ -31,13 +31,13 @@ class Load:
     bodies: dict[int, bytes] = field(default_factory=dict)
 
     def percentile(self, percent: float) -> float:
-        """Of the latencies, in milliseconds."""
+        """Return a percentile of the latencies, in milliseconds."""
         return round(1000 * float(np.percentile(self.latencies, percent)), 2)
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go, and how they are dressed."""
+    """URL and headers of requests."""
 
     url: str
     content_type: str = "application/json"
@@ -45,32 +45,32 @@ class Target:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of each request."""
+        """Headers of each request."""
         return {"content-type": self.content_type, "accept": self.accept}
 
 
 def closed_loop(target: Target, bodies: list[bytes], concurrency: int, keep: bool = False) -> Load:
-    """Send all bodies, so many at a time, the next when one is answered."""
+    """Send all bodies, a number of them at a time, each as soon as an earlier one is answered."""
     return asyncio.run(run_closed(target, bodies, concurrency, keep))
 
 
 def open_loop(target: Target, bodies: list[bytes], rate: float, seed: int = 0, from_due: bool = True) -> Load:
-    """Send all bodies at random moments of a rate a second, answered or not.
+    """Send all bodies at random moments at a rate per second, without waiting for answers.
 
-    Latency counts from the moment a request was due, or with `from_due` off from when it was sent: under more load
-    than the machine can even send, the first would measure this client.
+    Latency counts from the moment a request was due, or with `from_due` off from when it was sent: under more load than
+    the machine can even send, the first would measure this client.
     """
     return asyncio.run(run_open(target, bodies, rate, seed, from_due))
 
 
 async def run_closed(target: Target, bodies: list[bytes], concurrency: int, keep: bool) -> Load:
-    """See `closed_loop`."""
-    load, left = Load(), iter(enumerate(bodies))
+    """Run `closed_loop` in an event loop."""
+    load, remaining = Load(), iter(enumerate(bodies))
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as session:
 
         async def client() -> None:
-            for index, body in left:
+            for index, body in remaining:
                 await send(session, target, body, load, time.perf_counter(), index if keep else None)
 
         begun = time.perf_counter()
@@ -80,7 +80,7 @@ async def run_closed(target: Target, bodies: list[bytes], concurrency: int, keep
 
 
 async def run_open(target: Target, bodies: list[bytes], rate: float, seed: int, from_due: bool) -> Load:
-    """See `open_loop`."""
+    """Run `open_loop` in an event loop."""
     load, dice = Load(), random.Random(seed)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as session:
@@ -99,7 +99,7 @@ async def run_open(target: Target, bodies: list[bytes], rate: float, seed: int, 
 async def send(
     session: aiohttp.ClientSession, target: Target, body: bytes, load: Load, begun: float, keep: int | None
 ) -> None:
-    """One request, counted."""
+    """Send one request and add its outcome to the load."""
     try:
         async with session.post(target.url, data=body, headers=target.headers) as answer:
             content = await answer.read()

@@ -1,6 +1,6 @@
-"""Measure the memory of a server and its encoders over requests that choose every dimension, side, prompt and chain.
+"""Measures the memory of a server and its encoders over requests with every dimension, side, prompt and chain.
 
-Clients choose these freely. What a server keeps for each choice has to be bounded, or any client can fill its memory.
+Clients choose these freely. What a server stores for each choice has to be bounded, or any client can fill its memory.
 """
 
 import itertools
@@ -14,10 +14,10 @@ from typing import Any
 
 import orjson
 
-from benchmarks.attacks import megabytes
+from benchmarks.attacks import read_megabytes
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import Server
-from benchmarks.start import descendants, describe_process
+from benchmarks.start import describe_process, list_descendants
 from lathe.training.encoder.spec import DEFAULT_MODEL
 
 REQUESTS, POINTS = 10_000, 10
@@ -71,16 +71,18 @@ def fit_chains(server: Server) -> dict[str, int | None]:
             time.sleep(0.5)
         if done["state"] == "failed":
             sys.exit(done["error"])
-    found = {chain["name"]: None for chain in server.call("GET", "/chains")}
-    return found | {f"nested-{encoder}": 256 for encoder in ("plain", "prompted")}
+    sizes = {chain["name"]: None for chain in server.call("GET", "/chains")}
+    return sizes | {f"nested-{encoder}": 256 for encoder in ("plain", "prompted")}
 
 
 def measure_memory(server: Server) -> dict[str, float]:
     """Return the resident megabytes of the server and of its encoders together."""
-    workers = [one for one in descendants(server.process.pid) if "engine.worker" in describe_process(one)]
+    workers = [
+        process for process in list_descendants(server.process.pid) if "engine.worker" in describe_process(process)
+    ]
     return {
-        "server": megabytes(server.process.pid, "VmRSS"),
-        "encoders": round(sum(megabytes(one, "VmRSS") for one in workers), 1),
+        "server": read_megabytes(server.process.pid, "VmRSS"),
+        "encoders": round(sum(read_megabytes(worker, "VmRSS") for worker in workers), 1),
     }
 
 
@@ -89,12 +91,12 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--requests", type=int, default=REQUESTS)
     options.add_argument("--checkout", help="folder of another checkout to measure instead")
-    given = options.parse_args()
-    count = given.requests // 20 if given.quick else given.requests
+    arguments = options.parse_args()
+    count = arguments.requests // 20 if arguments.quick else arguments.requests
     random_ = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         settings = {"LATHE_ENCODERS": orjson.dumps(ENCODERS).decode(), "LATHE_WORKERS": "1"}
-        server = Server(Path(folder), checkout=given.checkout, **settings)
+        server = Server(Path(folder), checkout=arguments.checkout, **settings)
         try:
             chains = fit_chains(server)
             statuses: Counter[int] = Counter()
@@ -111,8 +113,8 @@ def main() -> None:
             server.stop()
     rows = [[f"{point['requests']:,}", f"{point['server']:.0f}", f"{point['encoders']:.0f}"] for point in points]
     print(markdown_table(["requests", "server, MB", "encoders, MB"], rows))
-    found = {"points": points, "statuses": dict(statuses), "chains": list(chains)}
-    print("raw figures:", write_report(given.out, "mixed_requests", found), file=sys.stderr)
+    figures = {"points": points, "statuses": dict(statuses), "chains": list(chains)}
+    print("raw figures:", write_report(arguments.out, "mixed_requests", figures), file=sys.stderr)
 
 
 if __name__ == "__main__":

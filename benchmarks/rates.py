@@ -14,7 +14,7 @@ FULL, M = 384, 16
 
 @dataclass(frozen=True)
 class Rate:
-    """A measured figure: its value, the file it was read from, and how."""
+    """A measured figure: its value, the file it was read from, and the key in it."""
 
     value: float
     file: str
@@ -22,7 +22,7 @@ class Rate:
 
 
 def read_rates(folder: Path) -> dict[str, Rate]:
-    """The measured inputs, by their names."""
+    """Read the measured inputs, by their names."""
     serve, transforms, fit, index, ann = (
         json.loads((folder / f"{name}.json").read_text()) for name in ("serve", "transforms", "fit", "index", "ann")
     )
@@ -38,18 +38,18 @@ def read_rates(folder: Path) -> dict[str, Rate]:
         for dtype in ("bfloat16", "float32")
     }
     side, threads = "Moments float64, float32 file", transforms["figures"]["threads"]
-    taken = next(one for one in transforms["figures"]["moments"] if one["side"] == side)["microseconds"]
-    rates["moments"] = Rate(taken * threads, "transforms.json", f"moments[{side}] × {threads} threads")
-    last = max(fit["figures"], key=lambda one: one["texts"])
+    microseconds = next(row for row in transforms["figures"]["moments"] if row["side"] == side)["microseconds"]
+    rates["moments"] = Rate(microseconds * threads, "transforms.json", f"moments[{side}] × {threads} threads")
+    last = max(fit["figures"], key=lambda row: row["texts"])
     trained = last["seconds"] - last["encoding_seconds"]
     rates["trained"] = Rate(trained, "fit.json", f"[{last['texts']} texts].seconds − encoding_seconds")
     record = index["figures"]["filling"]["bytes"]["record"] / index["figures"]["rows"]
     rates["ids"] = Rate(record - 4 * FULL, "index.json", f"filling.bytes.record ÷ rows − {4 * FULL}")
-    return rates | graph_rates(ann["figures"])
+    return rates | read_graph_rates(ann["figures"])
 
 
-def graph_rates(figures: dict[str, Any]) -> dict[str, Rate]:
-    """Those of graphs: hnswlib, M 16, means over the seeds."""
+def read_graph_rates(figures: dict[str, Any]) -> dict[str, Rate]:
+    """Read the rates of graphs of hnswlib with M 16, as means over the seeds."""
     rates = {}
     for width, method, series in (
         ("full", "none", "none · hnswlib"),
@@ -66,30 +66,30 @@ def graph_rates(figures: dict[str, Any]) -> dict[str, Rate]:
             beside = [(p["resident_bytes"] - p["graph_bytes"]) / p["rows"] for p in points if p["rows"] == sizes[-1]]
             key = f"{where}.(resident_bytes − graph_bytes) ÷ {sizes[-1]} rows"
             rates["beside"] = Rate(float(np.mean(beside)), "ann.json", key)
-        found = next(g for g in figures["findings"]["growth"] if (g["series"], g["target"]) == (series, 0.95))
-        most = max(found["measured"], key=int)
+        growth = next(g for g in figures["findings"]["growth"] if (g["series"], g["target"]) == (series, 0.95))
+        max_rows = max(growth["measured"], key=int)
         key = f"findings.growth[{series}, .95]"
-        rates[f"search_{width}"] = Rate(found["measured"][most], "ann.json", f"{key}.measured.{most}")
-        rates[f"search_{width}_growth"] = Rate(found["exponent"], "ann.json", f"{key}.exponent")
+        rates[f"search_{width}"] = Rate(growth["measured"][max_rows], "ann.json", f"{key}.measured.{max_rows}")
+        rates[f"search_{width}_growth"] = Rate(growth["exponent"], "ann.json", f"{key}.exponent")
     return rates
 
 
-def graphs(figures: dict[str, Any]) -> list[tuple[int, int, float]]:
-    """Every graph that was measured at the largest size: its dimensions, M, and bytes a row."""
+def list_graphs(figures: dict[str, Any]) -> list[tuple[int, int, float]]:
+    """List every graph that was measured at the largest size: its dimensions, M, and bytes of a row."""
     points = [p for p in figures["points"] if p["engine"] == "hnswlib"]
     largest = max(p["rows"] for p in points)
-    found = {(p["dimensions"], p["m"]): p["graph_bytes"] / p["rows"] for p in points if p["rows"] == largest}
-    return [(*key, measured) for key, measured in sorted(found.items())]
+    bytes_by_graph = {(p["dimensions"], p["m"]): p["graph_bytes"] / p["rows"] for p in points if p["rows"] == largest}
+    return [(*key, measured) for key, measured in sorted(bytes_by_graph.items())]
 
 
-def recalls(figures: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """recall@10 of what exact search of each representation keeps at the largest size, alone and rescored 4 ×."""
+def list_recalls(figures: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """Return the recall@10 of each representation by exact search at the largest size, alone and rescored 4 ×."""
     rows = str(max(figures["grid"]["sizes"]))
-    found = {
+    recalls = {
         depth["method"]: (depth["recall"]["1"][rows], depth["recall"]["4"][rows])
         for depth in figures["findings"]["depths"]
     }
-    for method in dict.fromkeys(one["method"] for one in figures["equal_bytes"]):
-        ours = [one["recall"] for one in figures["equal_bytes"] if one["method"] == method]
-        found[method] = (float(np.mean([r["1"] for r in ours])), float(np.mean([r["4"] for r in ours])))
-    return found
+    for method in dict.fromkeys(row["method"] for row in figures["equal_bytes"]):
+        by_seed = [row["recall"] for row in figures["equal_bytes"] if row["method"] == method]
+        recalls[method] = (float(np.mean([r["1"] for r in by_seed])), float(np.mean([r["4"] for r in by_seed])))
+    return recalls

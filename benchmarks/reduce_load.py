@@ -1,4 +1,4 @@
-"""How fast `/reduce` takes vectors, against the least any server must do with the same bytes; and its memory."""
+"""Rate of `/reduce`, relative to the least any server must do with the same bytes, and memory over many requests."""
 
 import io
 import statistics
@@ -15,44 +15,44 @@ from benchmarks.server import Server
 ROWS, WIDTH = 4096, 384
 NPY = "application/x-npy"
 REQUESTS = 20
-"""In each round."""
+"""Number of requests in each round."""
 
 
 def measure_reduce(home: Path, rounds: int) -> dict[str, Any]:
-    """Bodies of 4096 × 384 to 128, as npy and as JSON, one at a time and two."""
+    """Measure the reduction of bodies of 4096 × 384 to 128, as npy and as JSON, one at a time and two."""
     lathe = Server(home, LATHE_WORKERS="1")
     try:
-        vectors = unit_vectors(ROWS)
+        vectors = make_unit_vectors(ROWS)
         npy = Target(f"{lathe.url}/reduce?chain=compact", NPY, NPY)
-        found: dict[str, Any] = {"rows": ROWS, "width": WIDTH}
+        figures: dict[str, Any] = {"rows": ROWS, "width": WIDTH}
         for concurrency in (1, 2):
-            closed_loop(npy, [npy_of(vectors)] * 4, concurrency)
+            closed_loop(npy, [serialize_npy(vectors)] * 4, concurrency)
             rates = [
-                REQUESTS * ROWS / closed_loop(npy, [npy_of(vectors)] * REQUESTS, concurrency).seconds
+                REQUESTS * ROWS / closed_loop(npy, [serialize_npy(vectors)] * REQUESTS, concurrency).seconds
                 for _ in range(rounds)
             ]
-            found[f"npy_vectors_per_second_{concurrency}_at_a_time"] = round(statistics.median(rates))
-        return found | json_against_least(lathe.url, vectors, rounds)
+            figures[f"npy_vectors_per_second_{concurrency}_at_a_time"] = round(statistics.median(rates))
+        return figures | measure_json(lathe.url, vectors, rounds)
     finally:
         lathe.stop()
 
 
-def json_against_least(url: str, vectors: np.ndarray[Any, Any], rounds: int) -> dict[str, Any]:
-    """A JSON request's time, to that of parsing its body and writing an answer of its size and nothing else."""
+def measure_json(url: str, vectors: np.ndarray[Any, Any], rounds: int) -> dict[str, Any]:
+    """Measure a JSON request's time, relative to only parsing its body and writing an answer of its size."""
     body = orjson.dumps({"vectors": vectors, "chain": "compact"}, option=orjson.OPT_SERIALIZE_NUMPY)
     target = Target(f"{url}/reduce")
     answer = closed_loop(target, [body] * 2, 1, keep=True).bodies[0]
     reduced = np.array(orjson.loads(answer)["vectors"], dtype=np.float32)
-    ratios, ours = [], []
+    ratios, seconds = [], []
     for _ in range(2 * rounds):
         begun = time.perf_counter()
         orjson.loads(body)
         orjson.dumps({"vectors": reduced}, option=orjson.OPT_SERIALIZE_NUMPY)
         least = time.perf_counter() - begun
-        ours.append(closed_loop(target, [body], 1).latencies[0])
-        ratios.append(ours[-1] / least)
+        seconds.append(closed_loop(target, [body], 1).latencies[0])
+        ratios.append(seconds[-1] / least)
     return {
-        "json_ms": round(1000 * statistics.median(ours), 1),
+        "json_ms": round(1000 * statistics.median(seconds), 1),
         "json_to_parse_and_dump": round(statistics.median(ratios), 3),
         "json_to_parse_and_dump_least": round(min(ratios), 3),
         "json_to_parse_and_dump_greatest": round(max(ratios), 3),
@@ -60,10 +60,10 @@ def json_against_least(url: str, vectors: np.ndarray[Any, Any], rounds: int) -> 
 
 
 def measure_memory(home: Path, requests: int) -> dict[str, Any]:
-    """What a server holds after a tenth of some small requests, and after all of them."""
+    """Measure the memory of a server after a tenth of some small requests, and after all of them."""
     lathe = Server(home, LATHE_WORKERS="1")
     try:
-        body = npy_of(unit_vectors(8))
+        body = serialize_npy(make_unit_vectors(8))
         target = Target(f"{lathe.url}/reduce?chain=compact", NPY, NPY)
         held = []
         for share in (requests // 10, requests - requests // 10):
@@ -79,15 +79,15 @@ def measure_memory(home: Path, requests: int) -> dict[str, Any]:
         lathe.stop()
 
 
-def unit_vectors(count: int) -> np.ndarray[Any, Any]:
-    """Any vectors of the encoder's width; the work does not depend on them."""
+def make_unit_vectors(count: int) -> np.ndarray[Any, Any]:
+    """Make random unit vectors of the encoder's dimensions, since the work does not depend on them."""
     rows = np.random.default_rng(0).normal(size=(count, WIDTH)).astype(np.float32)
-    found: np.ndarray[Any, Any] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return found
+    unit: np.ndarray[Any, Any] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
 
 
-def npy_of(vectors: np.ndarray[Any, Any]) -> bytes:
-    """The bytes of a .npy file."""
+def serialize_npy(vectors: np.ndarray[Any, Any]) -> bytes:
+    """Serialize vectors as the bytes of a .npy file."""
     file = io.BytesIO()
     np.save(file, vectors)
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""What every measurement writes down: the command, the machine in words, the date, the figures."""
+"""The report that every measurement writes: the command, the machine in words, the date, the figures."""
 
 import argparse
 import json
@@ -20,8 +20,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return options
 
 
-def machine() -> str:
-    """Return the machine in words."""
+def describe_machine() -> str:
+    """Describe the machine in words."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -31,12 +31,16 @@ def machine() -> str:
 
 
 def write_report(out: Path, name: str, figures: Any) -> Path:
-    """Write figures as raw JSON with what made them."""
+    """Write figures as raw JSON, with the command, the machine, the libraries and the date.
+
+    Returns:
+        The path of the file.
+    """
     module = sys.modules["__main__"].__spec__
     arguments = [re.sub(r"(?<![\w:/])/[^\s>]*/", "", argument) for argument in sys.argv[1:]]  # no absolute folders
     report = {
         "command": " ".join(["python -m", module.name.removesuffix(".__main__") if module else name, *arguments]),
-        "machine": machine(),
+        "machine": describe_machine(),
         "libraries": {p: version(p) for p in ("torch", "numpy", "sentence-transformers", "lathe-service")},
         "date": datetime.now(UTC).date().isoformat(),
         "figures": figures,

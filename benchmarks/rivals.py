@@ -1,4 +1,4 @@
-"""Other engines for the default encoder, each in a process of its own in an environment that need not hold Lathe.
+"""Runs other engines for the default encoder, each in a process of its own whose environment need not hold Lathe.
 
 `python rivals.py ENGINE GRAPH` answers lines of JSON on stdin: `{"texts": […]}` sets the texts, `{"save": "FILE"}`
 writes their vectors as .npy, `{}` encodes them and answers texts a second. `python rivals.py export MODEL GRAPH` writes
@@ -24,11 +24,11 @@ CORES = os.cpu_count() or 1
 Vectors = NDArray[np.float32]
 Encode = Callable[[Sequence[str]], Vectors]
 Run = Callable[[dict[str, NDArray[np.int64]]], Any]
-"""Token embeddings `(b, t, d)` of a graph's inputs."""
+"""Function from a graph's inputs to token embeddings `(b, t, d)`."""
 
 
-def export(model: str, graph: Path) -> None:
-    """Write the ONNX graph with the means of sentence-transformers, and its int8 weights beside it."""
+def export_graph(model: str, graph: Path) -> None:
+    """Write the ONNX graph by sentence-transformers, and its int8 weights beside it."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from sentence_transformers import SentenceTransformer
 
@@ -37,8 +37,8 @@ def export(model: str, graph: Path) -> None:
     quantize_dynamic(graph / "onnx" / "model.onnx", graph / "onnx" / "int8.onnx", weight_type=QuantType.QInt8)
 
 
-def sentence_transformers_onnx(graph: Path) -> Encode:
-    """Return the encoding of sentence-transformers' ONNX backend."""
+def load_sentence_transformers(graph: Path) -> Encode:
+    """Load sentence-transformers' ONNX backend, and return its encoding function."""
     from sentence_transformers import SentenceTransformer
 
     options = {"provider": "CPUExecutionProvider", "file_name": "onnx/model.onnx"}
@@ -46,8 +46,8 @@ def sentence_transformers_onnx(graph: Path) -> Encode:
     return lambda texts: np.asarray(model.encode(list(texts), batch_size=BATCH), np.float32)
 
 
-def fastembed(graph: Path) -> Encode:
-    """Return the encoding of FastEmbed, with the exported graph as a model of its own."""
+def load_fastembed(graph: Path) -> Encode:
+    """Load FastEmbed with the exported graph as a model of its own, and return its encoding function."""
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
@@ -55,37 +55,37 @@ def fastembed(graph: Path) -> Encode:
         "exported", PoolingType.MEAN, True, ModelSource(hf="exported"), 384, model_file="onnx/model.onnx"
     )
     model = TextEmbedding("exported", specific_model_path=str(graph), threads=CORES)
-    return lambda texts: sorted_by_length(texts, lambda some: np.stack(list(model.embed(some, batch_size=BATCH))))
+    return lambda texts: encode_by_length(texts, lambda batch: np.stack(list(model.embed(batch, batch_size=BATCH))))
 
 
-def onnxruntime(graph: Path, file: str = "model.onnx") -> Encode:
-    """Return the encoding of plain ONNX Runtime."""
+def load_onnxruntime(graph: Path, file: str = "model.onnx") -> Encode:
+    """Load plain ONNX Runtime, and return its encoding function."""
     from onnxruntime import InferenceSession, SessionOptions
 
     options = SessionOptions()
     options.intra_op_num_threads = CORES
     session = InferenceSession(graph / "onnx" / file, options, providers=["CPUExecutionProvider"])
     names = {entry.name for entry in session.get_inputs()}
-    return tokenize_and_pool(
+    return make_tokenizing_encoder(
         graph, lambda inputs: session.run(None, {name: inputs[name] for name in names & inputs.keys()})[0]
     )
 
 
-def openvino(graph: Path, precision: str) -> Encode:
-    """Return the encoding of plain OpenVINO with activations of a precision, `f32` or `bf16`."""
+def load_openvino(graph: Path, precision: str) -> Encode:
+    """Load plain OpenVINO with activations of a precision, `f32` or `bf16`, and return its encoding function."""
     import openvino as ov
 
     core = ov.Core()
     hints = {"INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": CORES}
     compiled = core.compile_model(str(graph / "onnx" / "model.onnx"), "CPU", hints)
     names = {name for entry in compiled.inputs for name in entry.names}
-    return tokenize_and_pool(
+    return make_tokenizing_encoder(
         graph, lambda inputs: compiled({name: inputs[name] for name in names & inputs.keys()})[compiled.output(0)]
     )
 
 
-def tokenize_and_pool(graph: Path, run: Run) -> Encode:
-    """Return an encoding that tokenizes texts, runs a graph, and takes the unit means of its token embeddings."""
+def make_tokenizing_encoder(graph: Path, run: Run) -> Encode:
+    """Return a function that tokenizes texts, runs a graph, and takes the unit means of its token embeddings."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(graph / "tokenizer.json"))
@@ -93,38 +93,37 @@ def tokenize_and_pool(graph: Path, run: Run) -> Encode:
     tokenizer.enable_padding()
 
     def encode_batches(texts: Sequence[str]) -> Vectors:
-        """Return the vectors of texts in batches."""
-        found = []
+        vectors = []
         for start in range(0, len(texts), BATCH):
             tokens = tokenizer.encode_batch(list(texts[start : start + BATCH]))
             ids = np.array([each.ids for each in tokens], np.int64)
             mask = np.array([each.attention_mask for each in tokens], np.int64)
             embedded = run({"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)})
             means = (embedded * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
-            found.append(means / np.linalg.norm(means, axis=1, keepdims=True))
-        return np.concatenate(found).astype(np.float32)
+            vectors.append(means / np.linalg.norm(means, axis=1, keepdims=True))
+        return np.concatenate(vectors).astype(np.float32)
 
-    return lambda texts: sorted_by_length(texts, encode_batches)
+    return lambda texts: encode_by_length(texts, encode_batches)
 
 
-def sorted_by_length(texts: Sequence[str], encode: Encode) -> Vectors:
-    """Encode texts longest first, as sentence-transformers does, and return their vectors in the order given."""
+def encode_by_length(texts: Sequence[str], encode: Encode) -> Vectors:
+    """Encode texts longest first, as sentence-transformers does, and return their vectors in the order of the texts."""
     order = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
     return encode([texts[place] for place in order])[np.argsort(order)]
 
 
 ENGINES: dict[str, Callable[[Path], Encode]] = {
-    "sentence-transformers onnx": sentence_transformers_onnx,
-    "fastembed": fastembed,
-    "onnxruntime": onnxruntime,
-    "onnxruntime int8": lambda graph: onnxruntime(graph, "int8.onnx"),
-    "openvino": lambda graph: openvino(graph, "f32"),
-    "openvino bf16": lambda graph: openvino(graph, "bf16"),
+    "sentence-transformers onnx": load_sentence_transformers,
+    "fastembed": load_fastembed,
+    "onnxruntime": load_onnxruntime,
+    "onnxruntime int8": lambda graph: load_onnxruntime(graph, "int8.onnx"),
+    "openvino": lambda graph: load_openvino(graph, "f32"),
+    "openvino bf16": lambda graph: load_openvino(graph, "bf16"),
 }
 
 
 def answer_requests(encode: Encode) -> None:
-    """Answer the lines of stdin; see the module."""
+    """Answer the lines of JSON on stdin, as the module describes."""
     texts: list[str] = []
     for line in sys.stdin:
         request = json.loads(line)
@@ -139,6 +138,6 @@ def answer_requests(encode: Encode) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "export":
-        export(sys.argv[2], Path(sys.argv[3]))
+        export_graph(sys.argv[2], Path(sys.argv[3]))
     else:
         answer_requests(ENGINES[sys.argv[1]](Path(sys.argv[2])))

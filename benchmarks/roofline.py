@@ -1,4 +1,4 @@
-"""The machine's limit for encoding: the rate of matrix products at the model's shapes, and what a forward pass takes.
+"""The machine's limit for encoding: the rate of matrix products at the model's shapes, beside a forward pass.
 
 One process a core, one thread each, as the server's workers: all measure at the same time, and their rates add up.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.report import parser, write_report
 
 SECONDS = 2.0
-"""Seconds that each shape's product is repeated."""
+"""Seconds for which each shape's product is repeated."""
 
 KINDS = {
     "matrix products": ("addmm", "::mm", "bmm", "linear"),
@@ -31,7 +31,7 @@ Figures = dict[str, Any]
 
 
 def measure_roofline(texts: list[str], dtype: str) -> Figures:
-    """Return the limit of all cores for these texts, and the time of a forward pass by kind of operation.
+    """Measure the limit of all cores for these texts, and the time of a forward pass by kind of operation.
 
     `products_gflops` is the rate of the model's matrix products, `gflop_per_text` what a text takes, attention
     included, and `limit_texts_per_second` their ratio: no server that computes these products can encode more.
@@ -63,7 +63,7 @@ def measure_roofline(texts: list[str], dtype: str) -> Figures:
 
 
 def _ask_all(workers: "list[_Worker]", question: str) -> list[Any]:
-    """Ask all processes at once, and return their answers."""
+    """Send a request to all processes at once, and return their answers."""
     for worker in workers:
         worker.write(question)
     return [worker.read() for worker in workers]
@@ -83,7 +83,7 @@ class _Worker:
         self.ask(texts)
 
     def ask(self, question: Any) -> Any:
-        """Return the answer to a question."""
+        """Send a request to the process, and return its answer."""
         self.write(question)
         return self.read()
 
@@ -100,7 +100,7 @@ class _Worker:
 
 
 class _Model:
-    """The encoder and the batches that its texts give, as a worker of the server makes them."""
+    """The encoder, and the batches of its texts as a worker of the server makes them."""
 
     def __init__(self, dtype: Any, texts: list[str]) -> None:
         import torch
@@ -122,7 +122,7 @@ class _Model:
         self.layers = [layer for layer in self.layers if layer is not self._find_pooler()]
 
     def _find_pooler(self) -> Any:
-        """Return the linear layer that poolers of BERT have; None without one."""
+        """Return the linear layer that poolers of BERT have, or None without one."""
         return getattr(getattr(self.encoder.transformer.auto_model, "pooler", None), "dense", None)
 
     def flops(self) -> float:
@@ -135,7 +135,7 @@ class _Model:
         return float(2 * weights * tokens + attention) / self.count
 
     def products(self) -> float:
-        """Return the floating-point operations a second of the model's products with one batch of the usual size."""
+        """Measure the floating-point operations per second of the model's products with one batch of the usual size."""
         import torch
 
         rows = max(batch.padded for batch in self.batches)
@@ -150,13 +150,13 @@ class _Model:
                 while (spent := time.perf_counter() - begun) < SECONDS:
                     layer(inputs)
                     count += 1
-                share = sum(other.weight.shape == layer.weight.shape for other in self.layers)
+                share = sum(same.weight.shape == layer.weight.shape for same in self.layers)
                 flops += share * 2 * rows * layer.weight.numel()
                 seconds += share * spent / count
         return flops / seconds
 
     def run_forward(self) -> float:
-        """Return the texts a second of one pass over all batches, without tokenizing."""
+        """Run one pass over all batches, without tokenizing, and return the texts per second."""
         import torch
 
         begun = time.perf_counter()
@@ -166,21 +166,24 @@ class _Model:
         return self.count / (time.perf_counter() - begun)
 
     def forward(self) -> float:
-        """Return the texts a second of a pass after a first, in which kernels are made."""
+        """Return the texts per second of a second pass, after one in which kernels are made."""
         self.run_forward()
         return self.run_forward()
 
     def profile(self) -> dict[str, float]:
-        """Return the seconds of a pass by kind of operation; "between operations" is Python's and the dispatcher's."""
+        """Return the seconds of a pass by kind of operation.
+
+        "between operations" is the time of Python and of the dispatcher.
+        """
         from torch.profiler import ProfilerActivity
         from torch.profiler import profile as record
 
         with record(activities=[ProfilerActivity.CPU]) as recorded:
             seconds = self.count / self.run_forward()
-        found: Counter[str] = Counter()
+        seconds_by_kind: Counter[str] = Counter()
         for event in recorded.key_averages():
-            found[_find_kind(event.key)] += event.self_cpu_time_total / 1e6
-        return dict(found) | {"between operations": max(0.0, seconds - sum(found.values()))}
+            seconds_by_kind[_find_kind(event.key)] += event.self_cpu_time_total / 1e6
+        return dict(seconds_by_kind) | {"between operations": max(0.0, seconds - sum(seconds_by_kind.values()))}
 
 
 def _distinct_shapes(layers: list[Any]) -> Iterator[Any]:
@@ -189,7 +192,10 @@ def _distinct_shapes(layers: list[Any]) -> Iterator[Any]:
 
 
 def _leave_out_gelu(layer: Any) -> Any:
-    """Return a layer that computes only the product of a packed layer; any other layer as it is."""
+    """Return a layer that computes only the product of a packed layer.
+
+    Any other layer is returned unchanged.
+    """
     from lathe.training.encoder.packing import PackedLinear
 
     return PackedLinear(layer.unpack()) if isinstance(layer, PackedLinear) else layer
@@ -210,21 +216,24 @@ def _answer_requests(dtype: str) -> None:
 
 
 def main() -> None:
-    """Measure both dtypes and write the raw JSON; with `--worker DTYPE`, be one of the processes."""
+    """Measure both dtypes and write the raw JSON.
+
+    With `--worker DTYPE`, run as one of the processes instead.
+    """
     options = parser(__doc__)
     options.add_argument("--texts", default="pydoc:", help="source of texts")
     options.add_argument("--count", type=int, default=800, help="texts of each pass")
     options.add_argument("--worker", help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.worker:
-        _answer_requests(given.worker)
+    arguments = options.parse_args()
+    if arguments.worker:
+        _answer_requests(arguments.worker)
         return
     from benchmarks.texts import read_texts
 
-    texts = read_texts(given.texts, given.count)
+    texts = read_texts(arguments.texts, arguments.count)
     figures = {dtype: measure_roofline(texts, dtype) for dtype in ("bfloat16", "float32")}
     print(json.dumps(figures, indent=1))
-    print(f"\n{write_report(given.out, 'roofline', figures)}", file=sys.stderr)
+    print(f"\n{write_report(arguments.out, 'roofline', figures)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Pictures of the dashboard for the docs, of a real server with real content.
+"""Takes screenshots of the dashboard for the docs, of a real server with real content.
 
     python -m benchmarks.screenshots --out docs/images
 
-Takes Chromium (apt-get install chromium) and the extra `dev`. What is shown: the chains that ship, a second version
-of `compact` fitted on Python's docstrings, an index of them, and texts asked for all the while.
+Needs Chromium (apt-get install chromium) and the extra `dev`. Shown are the chains that ship, a second version of
+`compact` fitted on Python's docstrings, an index of them, and traffic that requests their vectors.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from lathe.training.sources.source import open_source
 
 TEXTS = 1500
 COLOURS = 200
-"""Enough for text on plain ground; a third of the bytes."""
+"""Number of colours of a picture, enough for text on a plain background; it takes a third of the bytes."""
 
 SHOTS: list[tuple[str, str, Literal["light", "dark"], int]] = [
     ("dashboard-overview", "#/", "light", 1280),
@@ -36,52 +36,52 @@ SHOTS: list[tuple[str, str, Literal["light", "dark"], int]] = [
 """File, page, theme, width in pixels."""
 
 
-def texts_to_show(count: int) -> list[str]:
-    """The first distinct docstrings of the Python that runs this."""
+def read_docstrings(count: int) -> list[str]:
+    """Return the first distinct docstrings of the Python that runs this."""
     batches = (batch.values for batch in open_source("pydoc:").batches())
     distinct = dict.fromkeys(str(text) for values in batches for text in values)
     return list(itertools.islice(distinct, count))
 
 
 def fill(server: Server, texts: list[str]) -> None:
-    """Give the server something to show."""
+    """Create the content of the server that the screenshots show."""
     steps = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 128, "nested": True}]
     fit = {"name": "compact", "steps": steps, "source": {"texts": texts}, "gates": {"recall_at_10": 0.7}}
     job = server.call("POST", "/fit-transform", **fit, promote=False)["job_id"]
-    await_end(server, job)
+    wait_for_job(server, job)
     server.call("PUT", "/indexes/docstrings", chain="compact")
-    some = texts[:500]
-    server.call("POST", "/indexes/docstrings/upsert", ids=[str(i) for i in range(len(some))], texts=some)
+    indexed = texts[:500]
+    server.call("POST", "/indexes/docstrings/upsert", ids=[str(i) for i in range(len(indexed))], texts=indexed)
     server.call("POST", "/fit-transform", **fit, promote=False)
 
 
-def await_end(server: Server, job: str) -> None:
-    """Wait until a job ends; the stream of its events does."""
+def wait_for_job(server: Server, job: str) -> None:
+    """Wait until a job ends, which ends the stream of its events."""
     with server.client.stream("GET", f"/jobs/{job}/events") as events:
         for _ in events.iter_lines():
             pass
 
 
 @contextmanager
-def traffic(server: Server, texts: list[str]) -> Iterator[None]:
-    """Ask for vectors all the while, some texts again and again."""
+def run_traffic(server: Server, texts: list[str]) -> Iterator[None]:
+    """Request vectors repeatedly while the block runs, some texts again and again."""
     stopping = threading.Event()
 
-    def ask() -> None:
+    def send_requests() -> None:
         for start in itertools.cycle(range(0, len(texts) - 24, 8)):
             if stopping.wait(0.05 + 0.1 * (start % 5)):
                 return
             server.call("POST", "/embed", inputs=texts[start : start + 24], dimensions=128)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    sender = threading.Thread(target=send_requests)
+    sender.start()
     yield
     stopping.set()
-    asking.join()
+    sender.join()
 
 
-def take(page: Page, server: Server, address: str, path: Path) -> None:
-    """One picture, with few colours."""
+def take_screenshot(page: Page, server: Server, address: str, path: Path) -> None:
+    """Take one screenshot, with few colours."""
     page.goto(f"{server.url}/{address}")
     page.wait_for_selector(".page > *:not(.hint)")
     if address.startswith("#/try"):
@@ -93,19 +93,19 @@ def take(page: Page, server: Server, address: str, path: Path) -> None:
 
 
 def main() -> None:
-    """Start a server, fill it, take the pictures."""
+    """Start a server, fill it, and take the screenshots."""
     options: Any = parser(__doc__).parse_args()
     chromium = which("chromium") or sys.exit("this takes chromium: apt-get install chromium")
     options.out.mkdir(parents=True, exist_ok=True)
-    texts = texts_to_show(300 if options.quick else TEXTS)
+    texts = read_docstrings(300 if options.quick else TEXTS)
     with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
         server = Server(Path(home))
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         fill(server, texts)
-        with traffic(server, texts):
+        with run_traffic(server, texts):
             for name, address, theme, width in SHOTS:
                 context = browser.new_context(color_scheme=theme, viewport={"width": width, "height": 800})
-                take(context.new_page(), server, address, options.out / f"{name}.png")
+                take_screenshot(context.new_page(), server, address, options.out / f"{name}.png")
                 context.close()
         browser.close()
         server.stop()

@@ -1,4 +1,4 @@
-"""Where Python finds Lathe in a checkout."""
+"""The search path by which Python finds Lathe in a checkout."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A real server to measure, in a process of its own."""
+"""A real server for measurements, in a process of its own."""
 
 import os
 import re
@@ -19,13 +19,16 @@ LATHE = [sys.executable, "-P", "-c", "from lathe.service.cli.main import main; m
 
 
 def own_environment(home: Path, **settings: str) -> dict[str, str]:
-    """Variables for Lathe with a home and settings of its own: nobody's indexes, keys or encoders."""
+    """Return environment variables for Lathe with a state folder and settings of its own.
+
+    No other `LATHE_` variables are passed on, such as those of other indexes, keys or encoders.
+    """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
     return clean | {"LATHE_HOME": str(home)} | settings
 
 
 class Server:
-    """A `lathe serve` of its own, and a client with the admin key."""
+    """A `lathe serve` in a process of its own, with a client that has the admin key."""
 
     name = "lathe"
     command: tuple[str, ...] = (*LATHE, "serve", "--port", "0")
@@ -38,12 +41,12 @@ class Server:
         checkout: str | None = None,
         **settings: str,
     ) -> None:
-        """Start it and wait until it greets.
+        """Start the server and wait for its greeting.
 
         Args:
             home: its state folder.
-            admin_key: of LATHE_ADMIN_KEYS, where that is set; None reads the one in the folder.
-            lathe: the command of another installation, which then runs outside of this checkout.
+            admin_key: admin key if LATHE_ADMIN_KEYS is set; None reads the one in the folder.
+            lathe: command of another installation, which then runs outside of this checkout.
             checkout: folder of another checkout, which `lathe` then runs in.
             settings: environment variables.
         """
@@ -68,31 +71,35 @@ class Server:
                 sys.exit(f"the server did not start:\n{greeting}")
             greeting += line
         threading.Thread(target=self.process.stderr.read, daemon=True).start()  # type: ignore[union-attr]
-        found = re.search(r"http://127\.0\.0\.1:\d+", greeting)
-        self.url = str(found and found[0])
+        match = re.search(r"http://127\.0\.0\.1:\d+", greeting)
+        self.url = str(match and match[0])
         key = admin_key or (home / "admin.key").read_text().strip()
         self.client = httpx.Client(base_url=self.url, timeout=600, headers={"authorization": f"Bearer {key}"})
 
     def wait_for_workers(self, count: int) -> None:
-        """Until so many processes of the first encoder are ready; the service is with the first."""
+        """Wait until a number of processes of the first encoder are ready, as the server is ready with the first."""
         while self.call("GET", "/encoders")[0].get("workers", 0) < count:
             time.sleep(0.2)
 
     def call(self, method: str, path: str, **body: Any) -> Any:
-        """The JSON of an answer that must be one of success."""
+        """Send a request, and return the JSON of its answer.
+
+        Raises:
+            SystemExit: if the answer is not one of success.
+        """
         answer = self.client.request(method, path, json=body or None)
         if answer.status_code >= 300:
             sys.exit(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
         return answer.json()
 
     def memory(self, field: str = "VmHWM") -> int:
-        """The most bytes it had resident; with `VmRSS` those it has."""
+        """Return the peak of its resident bytes, or with `VmRSS` the current ones."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(rf"{field}:\s+(\d+) kB", status)
-        return 1024 * int(found[1]) if found else 0
+        match = re.search(rf"{field}:\s+(\d+) kB", status)
+        return 1024 * int(match[1]) if match else 0
 
     def stop(self) -> None:
-        """Let it end in order."""
+        """End the server in order, and wait for its end."""
         self.client.close()
         self.process.terminate()
         self.process.wait(60)

@@ -1,4 +1,4 @@
-"""Load on a server by a client that costs little: whole requests are written to sockets, answers are only measured.
+"""Load on a server by a client that costs little: it writes whole requests to sockets and only measures answers.
 
 On a machine whose cores the server needs too, a client that takes as long as the server halves what is measured.
 """
@@ -15,18 +15,19 @@ RECEIVED = 1 << 20
 
 
 def closed_loop(url: str, bodies: Iterator[bytes] | list[bytes], concurrency: int, seconds: float = 600.0) -> Load:
-    """Post bodies of JSON, so many at a time, the next when one is answered, until none are left or time is up.
+    """Post bodies of JSON, a number of them at a time, each as soon as an earlier one is answered.
 
-    An empty body is a GET. Load has no bodies and no server's times.
+    This ends when no bodies are left or time is up. An empty body is a GET. The load has no bodies and no times of the
+    server.
     """
     parts = urlsplit(url)
     head = f"Host: {parts.netloc}\r\nContent-Type: application/json\r\n"
-    left, load = iter(bodies), Load()
+    remaining, load = iter(bodies), Load()
     with selectors.DefaultSelector() as ready:
         connections = [_Connection(parts.hostname or "", parts.port or 80) for _ in range(concurrency)]
         begun = time.perf_counter()
         for connection in connections:
-            if (body := next(left, None)) is not None:
+            if (body := next(remaining, None)) is not None:
                 connection.send(_build_request(parts.path, head, body))
                 ready.register(connection.socket, selectors.EVENT_READ, connection)
         while ready.get_map():
@@ -38,7 +39,7 @@ def closed_loop(url: str, bodies: Iterator[bytes] | list[bytes], concurrency: in
                 load.statuses[status] += 1
                 if status == 200:
                     load.latencies.append(now - key.data.begun)
-                body = next(left, None) if now - begun < seconds else None
+                body = next(remaining, None) if now - begun < seconds else None
                 if body is None:
                     ready.unregister(key.fileobj)
                 else:
@@ -56,13 +57,13 @@ def _build_request(path: str, head: str, body: bytes) -> bytes:
 
 
 def find_free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
+    """Return a port of this machine that no process listens on."""
     with socket.create_server(("127.0.0.1", 0)) as bound:
         return int(bound.getsockname()[1])
 
 
 class _Connection:
-    """A connection, and the answer that comes on it."""
+    """A connection, and the answer that is being received on it."""
 
     def __init__(self, host: str, port: int) -> None:
         self.socket = socket.create_connection((host, port))
@@ -78,7 +79,11 @@ class _Connection:
         self.socket.sendall(request)
 
     def receive(self) -> int | None:
-        """Take what has come; return the status once the answer is complete, 0 if the server closed the connection."""
+        """Receive the available bytes.
+
+        Returns:
+            The status once the answer is complete, else None; 0 if the server closed the connection.
+        """
         data = self.socket.recv(RECEIVED)
         if not data:
             return 0

@@ -1,7 +1,7 @@
-"""A fit on millions of rows in many files: its memory as they grow, and what it reads again after a kill.
+"""Measures a fit on millions of rows in many files: its memory as they grow, and what it reads again after a kill.
 
 The rows are made from real ones: sentence vectors mixed in pairs, in random shares, at unit length. Memory is that of
-the process alone (`RssAnon`), without the pages of files that the system keeps for it and takes back when it likes.
+the process alone (`RssAnon`), without the pages of files that the system caches for it and may drop.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.incremental import real_vectors
+from benchmarks.incremental import load_vectors
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import own_environment
 from lathe.training.fitting.encoded_shards import POSITION, VECTORS
@@ -28,46 +28,46 @@ RUN_LATHE = "import sys; from lathe.service.cli.main import main; sys.argv[0] = 
 
 
 def main() -> None:
-    """Measure, print a table, write the raw figures."""
+    """Measure, print the table, and write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--source", default="pydoc:", help="texts that the rows are made from")
     options.add_argument("--rows", type=int, nargs="+", default=None, help="how many; the last is stopped and resumed")
     options.add_argument("--files", type=int, default=40, help="that they lie in")
     options.add_argument("--steps", default="r2,pca:128")
     options.add_argument("--work", type=Path, default=None, help="a folder with room for seven bytes a float")
-    given = options.parse_args()
-    counts = sorted(given.rows or ([50_000, 100_000] if given.quick else [100_000, 1_000_000, 10_000_000]))
-    seeds = real_vectors(given.source, 2000 if given.quick else None)
-    with tempfile.TemporaryDirectory(dir=given.work, prefix="lathe-streaming-") as scratch:
+    arguments = options.parse_args()
+    counts = sorted(arguments.rows or ([50_000, 100_000] if arguments.quick else [100_000, 1_000_000, 10_000_000]))
+    seeds = load_vectors(arguments.source, 2000 if arguments.quick else None)
+    with tempfile.TemporaryDirectory(dir=arguments.work, prefix="lathe-streaming-") as scratch:
         figures = []
         for count in counts:
             folder = Path(scratch) / str(count)
-            write_files(seeds, count, given.files, folder / "rows")
-            figures.append(fitted(folder, given.steps, kill=count == counts[-1]) | {"rows": count})
+            write_files(seeds, count, arguments.files, folder / "rows")
+            figures.append(run_fit(folder, arguments.steps, kill=count == counts[-1]) | {"rows": count})
             print(json.dumps(figures[-1]), file=sys.stderr)
-    report(figures)
-    about = {"width": seeds.shape[1], "files": given.files, "steps": given.steps, "fits": figures}
-    print("raw figures:", write_report(given.out, "streaming", about), file=sys.stderr)
+    print_report(figures)
+    about = {"width": seeds.shape[1], "files": arguments.files, "steps": arguments.steps, "fits": figures}
+    print("raw figures:", write_report(arguments.out, "streaming", about), file=sys.stderr)
 
 
 def write_files(seeds: FloatArray, count: int, files: int, folder: Path) -> None:
-    """That many rows in files of float16, none of which is wholly in memory."""
+    """Write rows to files of float16, none of which is wholly in memory."""
     rng = np.random.default_rng(count)
     folder.mkdir(parents=True)
     sizes = np.full(files, count // files) + (np.arange(files) < count % files)
     for number, size in enumerate(sizes.tolist()):
         out = np.lib.format.open_memmap(folder / f"{number:04}.npy", "w+", np.float16, (size, seeds.shape[1]))
         for start in range(0, size, 16_384):
-            wanted = min(16_384, size - start)
-            one, other = seeds[rng.integers(len(seeds), size=(2, wanted))]
-            share = rng.random((wanted, 1), np.float32)
-            rows = share * one + (1 - share) * other
-            out[start : start + wanted] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+            batch_rows = min(16_384, size - start)
+            first_rows, second_rows = seeds[rng.integers(len(seeds), size=(2, batch_rows))]
+            share = rng.random((batch_rows, 1), np.float32)
+            rows = share * first_rows + (1 - share) * second_rows
+            out[start : start + batch_rows] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 @dataclass
-class Process:
-    """`lathe fit` while it runs, watched."""
+class FitProcess:
+    """A `lathe fit` while it runs, with its memory and messages."""
 
     child: subprocess.Popen[str]
     begun: float = field(default_factory=time.monotonic)
@@ -75,7 +75,7 @@ class Process:
     peak: int = 0
 
     @classmethod
-    def start(cls, folder: Path, steps: str) -> "Process":
+    def start(cls, folder: Path, steps: str) -> "FitProcess":
         """Start a fit on the files of a folder."""
         arguments = ["fit", "--name", "streamed", "--steps", steps, "--source", str(folder / "rows"), "--json"]
         started = cls(
@@ -88,13 +88,17 @@ class Process:
         return started
 
     def listen(self) -> None:
-        """Keep what it says of its progress."""
+        """Store the messages of its progress."""
         assert self.child.stderr is not None
         for line in self.child.stderr:
             self.said.append(line.strip())
 
     def watch(self) -> bool:
-        """Note its memory; whether it still runs."""
+        """Update the peak of its memory.
+
+        Returns:
+            Whether it still runs.
+        """
         time.sleep(POLL_SECONDS)
         if self.child.poll() is not None:
             return False
@@ -107,7 +111,7 @@ class Process:
         return True
 
     def end(self) -> dict[str, Any]:
-        """Wait for it; how long it took, how much memory, and the result."""
+        """Wait for its end, and return its seconds, its memory and the fitted rows."""
         while self.watch():
             pass
         assert self.child.stdout is not None
@@ -119,75 +123,75 @@ class Process:
         return {"seconds": seconds, "peak_bytes": self.peak, "n_fit": certificate["n_fit"]}
 
 
-def fitted(folder: Path, steps: str, kill: bool) -> dict[str, Any]:
-    """A fit; killed at half of its rows and started again, if so asked."""
-    stopped = killed_at_half(folder, steps) if kill else {}
-    process = Process.start(folder, steps)
-    last = latest(folder, process) if kill else {}
-    return process.end() | (resumed(stopped, last) if kill else {})
+def run_fit(folder: Path, steps: str, kill: bool) -> dict[str, Any]:
+    """Run a fit, with `kill` after another was killed at half of its rows."""
+    stopped = kill_at_half(folder, steps) if kill else {}
+    process = FitProcess.start(folder, steps)
+    last_shards = watch_shards(folder, process) if kill else {}
+    return process.end() | (compare_shards(stopped, last_shards) if kill else {})
 
 
 @dataclass(frozen=True)
-class Written:
-    """How far a shard is.
+class ShardState:
+    """Progress of a shard.
 
     Attributes:
-        rows: that are vectors.
-        at: when its file was last written, in nanoseconds.
+        rows: number of rows that are encoded.
+        at: time of the last write to its file, in nanoseconds.
     """
 
     rows: int
     at: int
 
 
-def killed_at_half(folder: Path, steps: str) -> dict[Path, Written]:
-    """Kill a fit when half of its rows are vectors; its shards as they were then."""
-    process = Process.start(folder, steps)
+def kill_at_half(folder: Path, steps: str) -> dict[Path, ShardState]:
+    """Kill a fit when half of its rows are encoded, and return its shards at that moment."""
+    process = FitProcess.start(folder, steps)
     total = sum(len(np.load(file, mmap_mode="r")) for file in (folder / "rows").iterdir())
-    while process.watch() and sum(shard.rows for shard in shards(folder).values()) < total / 2:
+    while process.watch() and sum(shard.rows for shard in list_shards(folder).values()) < total / 2:
         pass
     process.child.send_signal(signal.SIGKILL)
     process.child.wait()
-    return shards(folder)
+    return list_shards(folder)
 
 
-def latest(folder: Path, process: Process) -> dict[Path, Written]:
-    """The shards of a fit until they are complete; they are removed when it ends."""
+def watch_shards(folder: Path, process: FitProcess) -> dict[Path, ShardState]:
+    """Watch the shards of a fit until they are complete, and return them, as they are removed when it ends."""
     total = sum(len(np.load(file, mmap_mode="r")) for file in (folder / "rows").iterdir())
-    found: dict[Path, Written] = {}
-    while process.watch() and sum(shard.rows for shard in found.values()) < total:
-        found = shards(folder)
-    return found
+    shards: dict[Path, ShardState] = {}
+    while process.watch() and sum(shard.rows for shard in shards.values()) < total:
+        shards = list_shards(folder)
+    return shards
 
 
-def shards(folder: Path) -> dict[Path, Written]:
-    """The shards that a fit has begun."""
-    found = {}
+def list_shards(folder: Path) -> dict[Path, ShardState]:
+    """List the shards that a fit has begun, by their folders."""
+    shards = {}
     for position in (folder / "home" / "vectors").rglob(POSITION):
         try:
             rows = int(json.loads(position.read_text())["rows"])
-            found[position.parent] = Written(rows, (position.parent / VECTORS).stat().st_mtime_ns)
+            shards[position.parent] = ShardState(rows, (position.parent / VECTORS).stat().st_mtime_ns)
         except (OSError, ValueError):
             continue  # it is being replaced
-    return found
+    return shards
 
 
-def resumed(before: dict[Path, Written], after: dict[Path, Written]) -> dict[str, Any]:
-    """What the second run of a killed fit did to the shards of the first."""
-    again = [shard for shard, written in before.items() if after[shard].at != written.at]
+def compare_shards(before: dict[Path, ShardState], after: dict[Path, ShardState]) -> dict[str, Any]:
+    """Compare the shards of a killed fit with those of its second run."""
+    rewritten = [shard for shard, written in before.items() if after[shard].at != written.at]
     finished = [shard for shard, written in before.items() if after[shard].rows == written.rows]
     return {
         "rows_before_the_kill": sum(written.rows for written in before.values()),
         "shards": len(after),
         "shards_before_the_kill": len(before),
         "finished_before_the_kill": len(finished),
-        "finished_and_written_again": len(set(again) & set(finished)),
+        "finished_and_written_again": len(set(rewritten) & set(finished)),
         "rows_of_the_second_run": sum(after[shard].rows - getattr(before.get(shard), "rows", 0) for shard in after),
     }
 
 
-def report(figures: list[dict[str, Any]]) -> None:
-    """Print the table, and what became of the one that was killed."""
+def print_report(figures: list[dict[str, Any]]) -> None:
+    """Print the table, and what the second run of the killed fit did."""
     header = ["rows", "fitted on", "s", "rows a second", "peak MB"]
     rows = [
         [

@@ -1,4 +1,4 @@
-"""What REZE's regulariser costs: the time of a training step with and without it, and the offline phase."""
+"""Measures the cost of REZE's regularizer: a training step with and without it, and the offline phase."""
 
 import sys
 import tempfile
@@ -24,20 +24,20 @@ from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.sources.source import open_source
 
 SOURCES = 8
-"""Slices of the texts that stand for data sets: the time of a step does not depend on what they say."""
+"""Number of slices of the texts that stand for data sets: the time of a step does not depend on the texts."""
 BATCH = 8
 
 
 def main() -> None:
-    """Measure, print a table, write the raw figures."""
+    """Measure, print the table, and write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--texts", default="pydoc:", help="a source of texts; their halves are the pairs")
     options.add_argument("--pairs", type=int, default=4000, help="how many pairs the offline phase takes")
     options.add_argument("--rounds", type=int, default=40, help="pairs of steps, one with the regulariser, one without")
-    given = options.parse_args()
-    pairs, rounds = (320, 4) if given.quick else (given.pairs, given.rounds)
+    arguments = options.parse_args()
+    pairs, rounds = (320, 4) if arguments.quick else (arguments.pairs, arguments.rounds)
     torch.set_num_threads(1)
-    mixture = halves(given.texts, pairs)
+    mixture = split_texts(arguments.texts, pairs)
     figures = measure(mixture, rounds)
     header = ["pairs", "offline s", "of it encoding", "step, ms", "with the regulariser, ms", "overhead"]
     low, high = figures["overhead_interval"]
@@ -50,11 +50,11 @@ def main() -> None:
         f"{figures['overhead']:+.1%} [{low:+.1%}, {high:+.1%}]",
     ]
     print(markdown_table(header, [row]))
-    print("raw figures:", write_report(given.out, "training", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "training", figures), file=sys.stderr)
 
 
-def halves(written: str, count: int) -> Mixture:
-    """Return texts cut in two: the first half is the anchor, the second its positive."""
+def split_texts(written: str, count: int) -> Mixture:
+    """Split texts in two: the first half is the anchor, the second its positive."""
     texts = [text for batch in open_source(written).batches() for text in batch.values if isinstance(text, str)]
     words = [text.split() for text in texts if len(text.split()) > 1][:count]
     return Mixture(
@@ -67,7 +67,7 @@ def halves(written: str, count: int) -> Mixture:
 
 
 def measure(mixture: Mixture, rounds: int) -> dict[str, Any]:
-    """Measure the offline phase, and steps with and without the regulariser, in turns on the same batches."""
+    """Measure the offline phase, and steps with and without the regularizer, alternating on the same batches."""
     marks: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         begun = time.monotonic()
@@ -88,7 +88,7 @@ def measure(mixture: Mixture, rounds: int) -> dict[str, Any]:
             ContrastiveLoss(model, 0.05, NoRegularizer(), first_position=position),
             ContrastiveLoss(model, 0.05, regularizer, first_position=position),
         ]
-        times = step_times(model, losses, mixture, rounds)
+        times = time_steps(model, losses, mixture, rounds)
     logs = np.log(times[:, 1] / times[:, 0])
     half = stats.t.ppf(0.975, rounds - 1) * logs.std(ddof=1) / np.sqrt(rounds)
     return {
@@ -106,8 +106,11 @@ def measure(mixture: Mixture, rounds: int) -> dict[str, Any]:
     }
 
 
-def step_times(model: Any, losses: list[ContrastiveLoss], mixture: Mixture, rounds: int) -> np.ndarray:
-    """Return the seconds of each step `(rounds, 2)`; both take the same batch, and go first in turns."""
+def time_steps(model: Any, losses: list[ContrastiveLoss], mixture: Mixture, rounds: int) -> np.ndarray:
+    """Return the seconds of each step `(rounds, 2)`.
+
+    Both sides take the same batch, and go first alternately.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
     order = np.random.default_rng(0).permutation(len(mixture))
     times = np.empty((rounds, 2))

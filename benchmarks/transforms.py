@@ -1,4 +1,4 @@
-"""The linear algebra: moments against scikit-learn and NumPy, folding against one product, memory of the metrics."""
+"""Benchmark of the linear algebra: moments against scikit-learn and NumPy, folding against one product, metrics."""
 
 import json
 import statistics
@@ -40,34 +40,33 @@ print(json.dumps({"seconds": seconds, "mb": (peak_kb() - held) / 1024}))
 
 
 def main() -> None:
-    """Measure, print tables, write the raw figures."""
+    """Measure, print the tables, and write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of every side")
-    given = options.parse_args()
-    torch.set_num_threads(given.threads)
-    vectors = real_vectors(1000 if given.quick else 8000)
+    arguments = options.parse_args()
+    torch.set_num_threads(arguments.threads)
+    vectors = load_vectors(1000 if arguments.quick else 8000)
     figures = {
-        "threads": given.threads,
-        "moments": moments(8192 if given.quick else 40_960, repeats=2 if given.quick else 7),
-        "float32_error": float32_error(vectors),
-        "folding": folding(repeats=20 if given.quick else 200),
-        "metrics": metrics(2000 if given.quick else 20_000, given.threads),
+        "threads": arguments.threads,
+        "moments": measure_moments(8192 if arguments.quick else 40_960, repeats=2 if arguments.quick else 7),
+        "float32_error": measure_float32_error(vectors),
+        "folding": measure_folding(repeats=20 if arguments.quick else 200),
+        "metrics": measure_metrics(2000 if arguments.quick else 20_000, arguments.threads),
     }
-    show(figures)
-    print("raw figures:", write_report(given.out, "transforms", figures), file=sys.stderr)
+    print_figures(figures)
+    print("raw figures:", write_report(arguments.out, "transforms", figures), file=sys.stderr)
 
 
-def real_vectors(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Vectors of the built-in texts `(n, 384)`."""
+def load_vectors(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Encode the built-in texts `(n, 384)`."""
     texts = [t for batch in open_source("pydoc:").batches() for t in batch.values if isinstance(t, str)]
     return Encoder(DEFAULT_ENCODER).encode(texts[:count]).vectors
 
 
-def moments(n: int, repeats: int, d: int = 768, batch: int = 4096) -> list[dict[str, Any]]:
-    """Microseconds a row, every side in turn, medians over the repeats.
+def measure_moments(n: int, repeats: int, d: int = 768, batch: int = 4096) -> list[dict[str, Any]]:
+    """Measure the microseconds of a row on every side, alternating, as medians over the repeats.
 
-    The rows are float32 in memory and in a file; `np.cov` gets them as float64, without the cost of
-    making that copy.
+    The rows are float32 in memory and in a file; `np.cov` gets them as float64, without the cost of making that copy.
     """
     from sklearn.decomposition import IncrementalPCA
 
@@ -83,36 +82,36 @@ def moments(n: int, repeats: int, d: int = 768, batch: int = 4096) -> list[dict[
         sides: dict[str, Callable[[], Any]] = {
             "scikit-learn IncrementalPCA, batch 4096": lambda: IncrementalPCA(batch_size=batch).fit(rows),
             "NumPy cov of a float64 array": lambda: np.cov(exact.T),
-            "NumPy centred product of a float64 array": lambda: centred_product(exact),
+            "NumPy centred product of a float64 array": lambda: compute_centred_product(exact),
             "Moments float64": lambda: Moments.from_vectors(rows),
             "Moments float64, float32 file": lambda: Moments.from_vectors(files["float32"]),
             "Moments float64, float16 file": lambda: Moments.from_vectors(files["float16"]),
             "Moments float32": lambda: Moments.from_vectors(rows, precision="float32"),
         }
-        return in_turn(sides, repeats, per=n)
+        return time_alternating(sides, repeats, per=n)
 
 
-def centred_product(rows: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The covariance as a NumPy user writes it; BLAS then computes one triangle only."""
+def compute_centred_product(rows: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Compute the covariance as a NumPy user writes it, for which BLAS computes one triangle only."""
     centred = rows - rows.mean(0)
     return np.asarray(centred.T @ centred / (len(rows) - 1))
 
 
-def float32_error(vectors: np.ndarray[Any, np.dtype[np.float32]]) -> dict[str, float]:
-    """The largest error of a covariance in the fast mode, relative to √(C_ii C_jj), as they are and far from zero."""
-    found = {}
+def measure_float32_error(vectors: np.ndarray[Any, np.dtype[np.float32]]) -> dict[str, float]:
+    """Measure the largest error of a covariance in the fast mode, relative to √(C_ii C_jj), near and far from zero."""
+    errors = {}
     for name, rows in (("embeddings", vectors), ("mean 1e4 × the spread", vectors * 1.0 + 1e4 * vectors.std())):
         exact = Moments.from_vectors(rows).covariance()
         scale = np.sqrt(np.outer(np.diag(exact), np.diag(exact)))
         scale[scale < 1e-12 * scale.max()] = np.inf  # directions without variance have nothing to be relative to
         fast = Moments.from_vectors(rows, precision="float32").covariance()
-        found[name] = float((np.abs(fast - exact) / scale).max())
-    return found
+        errors[name] = float((np.abs(fast - exact) / scale).max())
+    return errors
 
 
-def folding(repeats: int) -> list[dict[str, Any]]:
-    """r2 → normalize → geopres → normalize, folded, against one product and one normalisation."""
-    found = []
+def measure_folding(repeats: int) -> list[dict[str, Any]]:
+    """Time r2 → normalize → geopres → normalize, folded, against one product and one normalisation."""
+    figures = []
     for d, k in ((384, 128), (768, 256), (1024, 256), (4096, 512)):
         generator = torch.Generator().manual_seed(0)
         rows = functional.normalize(torch.randn(4096, d, generator=generator) + 0.3)
@@ -120,40 +119,43 @@ def folding(repeats: int) -> list[dict[str, Any]]:
         folded = chain.fold()
         weight = next(iter(folded.buffers()))
         for n in (32, 256, 4096):
-            some = rows[:n].clone()
+            batch = rows[:n].clone()
             with torch.inference_mode():
-                timed = in_turn(
+                sides = time_alternating(
                     {
-                        "product": lambda some=some, weight=weight: functional.normalize(  # type: ignore[misc]
-                            functional.linear(some, weight), dim=-1
+                        "product": lambda batch=batch, weight=weight: functional.normalize(  # type: ignore[misc]
+                            functional.linear(batch, weight), dim=-1
                         ),
-                        "folded": lambda some=some, folded=folded: folded(some),  # type: ignore[misc]
-                        "unfolded": lambda some=some, chain=chain: chain(some),  # type: ignore[misc]
+                        "folded": lambda batch=batch, folded=folded: folded(batch),  # type: ignore[misc]
+                        "unfolded": lambda batch=batch, chain=chain: chain(batch),  # type: ignore[misc]
                     },
                     max(10, repeats * 256 // max(n, 256)),
                     per=1,
                 )
-                difference = float((folded(some) - chain(some)).abs().max())
-            product, ours, unfolded = (side["microseconds"] for side in timed)
-            found.append(
-                {"from": d, "to": k, "rows": n, "product_us": product, "folded_us": ours, "unfolded_us": unfolded}
-                | {"ratio": ours / product, "difference": difference}
+                difference = float((folded(batch) - chain(batch)).abs().max())
+            product, folded_us, unfolded = (side["microseconds"] for side in sides)
+            figures.append(
+                {"from": d, "to": k, "rows": n, "product_us": product, "folded_us": folded_us, "unfolded_us": unfolded}
+                | {"ratio": folded_us / product, "difference": difference}
             )
-    return found
+    return figures
 
 
-def metrics(n: int, threads: int) -> list[dict[str, Any]]:
-    """Seconds and megabytes above the vectors themselves, each metric in a process of its own."""
-    found = []
+def measure_metrics(n: int, threads: int) -> list[dict[str, Any]]:
+    """Measure seconds, and megabytes above the vectors themselves, of each metric in a process of its own."""
+    figures = []
     for name in ("local_spearman", "pearson_compat", "recall_at_k", "positional_stress", "angular_stress"):
         command = [sys.executable, "-c", METRICS, name, str(n), str(threads)]
         ended = subprocess.run(command, check=True, capture_output=True, text=True)
-        found.append({"metric": name, "rows": n} | json.loads(ended.stdout))
-    return found
+        figures.append({"metric": name, "rows": n} | json.loads(ended.stdout))
+    return figures
 
 
-def in_turn(sides: dict[str, Callable[[], Any]], repeats: int, per: int) -> list[dict[str, Any]]:
-    """Median times, the sides taking turns so that the machine's moods meet all alike; the first turn warms up."""
+def time_alternating(sides: dict[str, Callable[[], Any]], repeats: int, per: int) -> list[dict[str, Any]]:
+    """Return the median times of the sides, which alternate so that disturbances of the machine affect all alike.
+
+    The first round warms up.
+    """
     times: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(repeats + 1):
         for name, run in sides.items():
@@ -162,13 +164,13 @@ def in_turn(sides: dict[str, Callable[[], Any]], repeats: int, per: int) -> list
             if turn:
                 times[name].append((time.perf_counter() - begun) * 1e6 / per)
     return [
-        {"side": name, "microseconds": statistics.median(seen), "low": min(seen), "high": max(seen)}
-        for name, seen in times.items()
+        {"side": name, "microseconds": statistics.median(values), "low": min(values), "high": max(values)}
+        for name, values in times.items()
     ]
 
 
-def show(figures: dict[str, Any]) -> None:
-    """The figures as tables."""
+def print_figures(figures: dict[str, Any]) -> None:
+    """Print the figures as tables."""
     sides = figures["moments"]
     slowest = sides[0]["microseconds"]
     rows = [[s["side"], f"{s['microseconds']:.2f}", f"{slowest / s['microseconds']:.1f} ×"] for s in sides]

@@ -1,4 +1,4 @@
-"""What an encoder behind an embeddings API costs in speed, and what a kill costs in calls.
+"""Measures the cost of an encoder behind an embeddings API in speed, and of a kill in calls.
 
 Throughput: as many clients as the encoder makes calls at once send requests of OpenAI's protocol, each with new texts,
 directly to an API and through a Lathe whose encoder it is, in alternating rounds without caches. The API is a stub that
@@ -38,7 +38,7 @@ from lathe.training.encoder.upstream.store import UpstreamStore
 
 STUB_DIMENSIONS = 384
 ROW = np.random.default_rng(0).standard_normal(STUB_DIMENSIONS).astype(np.float32)
-"""Vector of every text of the stub: its speed is not what is measured."""
+"""Vector that the stub answers for every text, as its speed is not measured."""
 STUB_SECONDS = 0.3
 """Time of a call to the stub: hosted APIs take a few tenths of a second for 32 texts."""
 PHRASE = "the ledger of the northern harbour is closed at the end of every month"
@@ -52,8 +52,8 @@ class Stub:
         failing: share of the calls that fail: half with 503, half after the connection was cut.
 
     Attributes:
-        answered: how often each text was answered since `/reset`.
-        calls: calls since then.
+        answered: number of times each text was answered since `/reset`.
+        calls: number of calls since then.
     """
 
     def __init__(self, seconds: float, failing: float) -> None:
@@ -80,7 +80,7 @@ class Stub:
         return web.json_response({"data": data, "model": "stub", "usage": {"prompt_tokens": 20 * len(texts)}})
 
     async def reset(self, _request: web.Request) -> web.Response:
-        """Return the counts, and forget them."""
+        """Return the counts, and set them to zero."""
         counts = {"calls": self.calls, "texts": len(self.answered), "answers": self.answered.total()}
         self.answered, self.calls = Counter(), 0
         return web.json_response(counts)
@@ -104,8 +104,8 @@ def serve_stub(seconds: float, failing: float) -> None:
 
 
 @contextmanager
-def running_stub(seconds: float, failing: float = 0.0) -> Iterator[str]:
-    """Run the stub in a process of its own; yield its address."""
+def run_stub(seconds: float, failing: float = 0.0) -> Iterator[str]:
+    """Run the stub in a process of its own for the block, and yield its address."""
     command = [sys.executable, "-m", "benchmarks.upstream", "--stub", f"{seconds},{failing}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -125,14 +125,14 @@ def describe_upstream(url: str, model: str, concurrency: int, batch: int) -> str
 def write_bodies(model: str, requests: int, batch: int, salt: str) -> list[bytes]:
     """Return the bodies of requests whose texts are all different."""
     texts = ([f"{salt} {number}.{row}: {PHRASE}" for row in range(batch)] for number in range(requests))
-    return [json.dumps({"model": model, "input": some, "encoding_format": "base64"}).encode() for some in texts]
+    return [json.dumps({"model": model, "input": inputs, "encoding_format": "base64"}).encode() for inputs in texts]
 
 
 def compare_throughput(
     url: str, model: str, concurrency: int, batch: int, requests: int, rounds: int
 ) -> dict[str, Any]:
-    """Measure texts a second directly and through a Lathe, alternating; return them with their ratio."""
-    found: dict[str, list[float]] = {"direct": [], "through_lathe": []}
+    """Measure texts per second directly and through a Lathe, alternating, and their ratio."""
+    throughput: dict[str, list[float]] = {"direct": [], "through_lathe": []}
     with tempfile.TemporaryDirectory() as home:
         encoders = describe_upstream(url, model, concurrency, batch)
         server = Server(Path(home), LATHE_ENCODERS=encoders, LATHE_CACHE_BYTES="0", LATHE_DRIFT="false")
@@ -145,18 +145,20 @@ def compare_throughput(
                     if set(load.statuses) != {200}:
                         sys.exit(f"{way}: {load.statuses}")
                     if number >= 0:
-                        found[way].append(requests * batch / load.seconds)
+                        throughput[way].append(requests * batch / load.seconds)
         finally:
             server.stop()
-    ratios = [through / direct for direct, through in zip(found["direct"], found["through_lathe"], strict=True)]
-    speeds = {f"{way}_texts_a_second": round(median(values), 1) for way, values in found.items()}
+    ratios = [
+        through / direct for direct, through in zip(throughput["direct"], throughput["through_lathe"], strict=True)
+    ]
+    speeds = {f"{way}_texts_a_second": round(median(values), 1) for way, values in throughput.items()}
     shape = {"concurrency": concurrency, "texts_a_call": batch, "calls": requests, "rounds": rounds}
     return shape | speeds | {"ratio": round(median(ratios), 3), "ratios": [round(ratio, 3) for ratio in ratios]}
 
 
 def kill_once(texts: int, failing: float, seconds: float, concurrency: int, batch: int) -> dict[str, Any]:
-    """Kill a job halfway, run it again, and return how many texts the API was asked for in each run."""
-    with running_stub(seconds, failing) as url, tempfile.TemporaryDirectory() as folder:
+    """Kill a job halfway, run it again, and count how many texts were requested from the API in each run."""
+    with run_stub(seconds, failing) as url, tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         source, out, store_folder = root / "texts.txt", root / "out.npy", root / "home" / "upstream"
         source.write_text("\n".join(f"{number}: {PHRASE}" for number in range(texts)))
@@ -191,7 +193,7 @@ def kill_once(texts: int, failing: float, seconds: float, concurrency: int, batc
 
 
 def count_stored(folder: Path) -> int:
-    """Return the number of stored vectors; 0 before there is a store."""
+    """Return the number of stored vectors, or 0 if there is no store yet."""
     if not (folder / "vectors.db").exists():
         return 0
     store = UpstreamStore(StoreSettings(folder))
@@ -204,12 +206,12 @@ def main() -> None:
     """Measure, and write the report."""
     options = parser(__doc__)
     options.add_argument("--stub", help="SECONDS,SHARE: serve the stub instead, for the measurements")
-    asked = options.parse_args()
-    if asked.stub:
-        serve_stub(*map(float, asked.stub.split(",")))
+    chosen = options.parse_args()
+    if chosen.stub:
+        serve_stub(*map(float, chosen.stub.split(",")))
         return
-    rounds, requests, texts = (1, 40, 1000) if asked.quick else (3, 120, 10_000)
-    with running_stub(STUB_SECONDS) as url:
+    rounds, requests, texts = (1, 40, 1000) if chosen.quick else (3, 120, 10_000)
+    with run_stub(STUB_SECONDS) as url:
         stub = compare_throughput(url, "stub", 8, 32, requests, rounds)
     print(json.dumps(stub), flush=True)
     threads = {"LATHE_THREADS": "1", "LATHE_WORKERS": "1", "LATHE_DTYPE": "float32", "OMP_NUM_THREADS": "1"}
@@ -224,7 +226,7 @@ def main() -> None:
     killed = kill_once(texts, 0.2, 0.05, 4, 32)
     print(json.dumps(killed), flush=True)
     figures = {"stub_of_300_ms": stub, "another_lathe": lathe, "killed": killed, "load": round(os.getloadavg()[0], 2)}
-    print(write_report(asked.out, "upstream", figures))
+    print(write_report(chosen.out, "upstream", figures))
 
 
 if __name__ == "__main__":

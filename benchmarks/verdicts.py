@@ -1,4 +1,4 @@
-"""Check of what `lathe evaluate` says of one search data set: is B better than A, and with which interval?
+"""Checks what `lathe evaluate` says of one search data set: is B better than A, and with which interval?
 
 Every comparison in evaluation.json is computed again without mteb and without Lathe's statistics: the search and
 nDCG@10 with NumPy, the interval with scipy, by a paired t-test and by a paired bootstrap of the queries. The vectors
@@ -49,12 +49,12 @@ class Search:
     def measure(self, ranked: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return nDCG@10 of each query from the positions of its best ten documents, `(queries, 10)`."""
         discounts, keys = 1 / np.log2(np.arange(2, 12)), list(self.documents)
-        found = []
+        scores = []
         for judged, row in zip((self.gains[query] for query in self.queries), ranked, strict=True):
             gained = np.array([judged.get(keys[position], 0.0) for position in row])
             best = np.sort(list(judged.values()))[::-1][:10]
-            found.append(float(gained @ discounts) / float(best @ discounts[: len(best)]))
-        return np.array(found)
+            scores.append(float(gained @ discounts) / float(best @ discounts[: len(best)]))
+        return np.array(scores)
 
 
 def main() -> None:
@@ -63,14 +63,16 @@ def main() -> None:
     options.add_argument("--evaluated", type=Path, required=True, help="folder that `lathe evaluate --out` named")
     options.add_argument("--data", type=Path, required=True, help="the data set: corpus, queries and qrels/test.tsv")
     options.add_argument("--model", action="append", default=[], help="NAME=FOLDER of an encoder, to encode again")
-    given = options.parse_args()
-    evaluation = json.loads((given.evaluated / "evaluation.json").read_text())
-    search = Search(given.data)
+    arguments = options.parse_args()
+    evaluation = json.loads((arguments.evaluated / "evaluation.json").read_text())
+    search = Search(arguments.data)
     members = {member["name"]: member for member in evaluation["encoders"]}
 
     @cache
     def score(encoder: str, label: str) -> NDArray[np.float64]:
-        store = VectorStore(given.evaluated / "vectors" / members[encoder]["output"], members[encoder]["dimensions"])
+        store = VectorStore(
+            arguments.evaluated / "vectors" / members[encoder]["output"], members[encoder]["dimensions"]
+        )
         queries, documents = (
             store.get([text_key(text, members[encoder]["default_prompt"]) for text in texts])
             for texts in (list(search.queries.values()), search.passages)
@@ -82,13 +84,13 @@ def main() -> None:
         (verdict,) = comparison["verdicts"]
         systems = comparison["baseline"], comparison["compared"]
         before, after = (score(system["encoder"], system["label"]) for system in systems)
-        figures.append(check(comparison, verdict, before, after))
+        figures.append(check_comparison(comparison, verdict, before, after))
         rows.append(format_row(comparison, figures[-1]))
     print(markdown_table(["compared with the baseline", "Lathe", "paired t, scipy", "bootstrap, scipy"], rows))
-    encoded = {name: encode_again(given, search, members[name], model) for name, model in _split(given.model)}
+    encoded = {name: encode_again(arguments, search, members[name], model) for name, model in _split(arguments.model)}
     print("smallest cosine of stored vectors with those encoded again:", encoded)
     whole = {"decision": evaluation["decision"], "checks": figures, "cosines": encoded, "limit": evaluation["limit"]}
-    print("raw figures:", write_report(given.out, "verdicts", whole), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "verdicts", whole), file=sys.stderr)
 
 
 def rank(queries: Vectors, documents: Vectors, label: str) -> NDArray[np.int64]:
@@ -112,10 +114,10 @@ def rank(queries: Vectors, documents: Vectors, label: str) -> NDArray[np.int64]:
     return np.take_along_axis(candidates, _nearest(exact, 10), axis=1)
 
 
-def check(
+def check_comparison(
     comparison: dict[str, Any], verdict: dict[str, Any], before: NDArray[np.float64], after: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Return the difference and intervals of Lathe and of scipy, in points."""
+    """Compare the difference and intervals of Lathe with those of scipy, in points."""
     differences = 100 * (after - before)
     test = stats.ttest_rel(after, before).confidence_interval(0.95) if np.ptp(differences) > 0 else None
     resampled = stats.bootstrap(
@@ -127,7 +129,10 @@ def check(
         "sentence": comparison["sentence"],
         "queries": len(differences),
         "lathe": verdict["difference"] | {"scores": verdict["scores"], "units": verdict["units"]},
-        "numpy": {"value": float(differences.mean()), "scores": [100 * float(one.mean()) for one in (before, after)]},
+        "numpy": {
+            "value": float(differences.mean()),
+            "scores": [100 * float(scores.mean()) for scores in (before, after)],
+        },
         "paired t": None if test is None else [100 * float(test.low), 100 * float(test.high)],
         "bootstrap": [float(resampled.low), float(resampled.high)],
     }
@@ -139,16 +144,16 @@ def format_row(comparison: dict[str, Any], found: dict[str, Any]) -> list[str]:
     names = [f"{one['encoder']}, {one['label']}" for one in (comparison["compared"], comparison["baseline"])]
     value = f"{found['numpy']['value']:+.2f}"
     shown = [f"{value} [{low:+.2f}, {high:+.2f}]" for low, high in (test or (0, 0), found["bootstrap"])]
-    own = f"{lathe['value']:+.2f} [{lathe['low'] or 0:+.2f}, {lathe['high'] or 0:+.2f}]"
-    return [" – ".join(names), own, *shown]
+    interval = f"{lathe['value']:+.2f} [{lathe['low'] or 0:+.2f}, {lathe['high'] or 0:+.2f}]"
+    return [" – ".join(names), interval, *shown]
 
 
-def encode_again(given: Any, search: Search, member: dict[str, Any], model: str) -> float:
+def encode_again(arguments: Any, search: Search, member: dict[str, Any], model: str) -> float:
     """Return the smallest cosine between stored vectors and those of sentence-transformers, over some queries."""
     from sentence_transformers import SentenceTransformer
 
     texts = list(search.queries.values())[:SAMPLE]
-    store = VectorStore(given.evaluated / "vectors" / member["output"], member["dimensions"])
+    store = VectorStore(arguments.evaluated / "vectors" / member["output"], member["dimensions"])
     stored = store.get([text_key(text, member["default_prompt"]) for text in texts])
     encoded = SentenceTransformer(model, device="cpu").encode(texts, normalize_embeddings=True)
     return float((stored * encoded).sum(axis=1).min())

@@ -1,1 +1,4 @@
-"""Experiments on the papers' claims and on methods against one another; not packaged. `make research` tests them."""
+"""Experiments on the papers' claims and on methods against one another.
+
+Not packaged. `make research` tests them.
+"""

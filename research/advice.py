@@ -57,27 +57,27 @@ def main() -> None:
     options.add_argument("--rows", type=int, default=1500, help="texts of a data set that advice is taken from")
     options.add_argument("--processes", type=int, default=2)
     options.add_argument("--work", type=Path, default=Path("build/advise"))
-    given = options.parse_args()
-    torch.set_num_threads(given.processes)
-    poolings: tuple[Pooling, ...] = ("mean",) if given.quick else ("mean", "cls")
-    wanted = [(layer, pooling) for layer in range(6 if given.quick else 1, 7) for pooling in poolings]
+    arguments = options.parse_args()
+    torch.set_num_threads(arguments.processes)
+    poolings: tuple[Pooling, ...] = ("mean",) if arguments.quick else ("mean", "cls")
+    wanted = [(layer, pooling) for layer in range(6 if arguments.quick else 1, 7) for pooling in poolings]
     encoders = [request_layer(layer, pooling).open(None) for layer, pooling in wanted]
-    entries = open_suite(given.suite).entries[: 3 if given.quick else None]
+    entries = open_suite(arguments.suite).entries[: 3 if arguments.quick else None]
     cells: list[Cell] = []
     left_out: list[str] = []
-    with Workers(given.processes) as workers:
-        measure = Measure(encoders, workers, given.limit, given.rows, given.work)
+    with Workers(arguments.processes) as workers:
+        measure = Measure(encoders, workers, arguments.limit, arguments.rows, arguments.work)
         for number, entry in enumerate(entries, 1):
             print(f"{number} of {len(entries)}: {entry.name}", file=sys.stderr)
             found = measure.cells(entry)
             cells += found
             left_out += [] if found else [entry.name]
     policies, incomplete = summaries(cells)
-    figures = {"limit": given.limit, "rows": given.rows, "data_sets": len(entries), "left_out": left_out}
+    figures = {"limit": arguments.limit, "rows": arguments.rows, "data_sets": len(entries), "left_out": left_out}
     figures |= {"incomplete_cells": incomplete, "policies": policies, "cells": cells}
     print(table(policies))
     print(f"{len(left_out)} of {len(entries)} data sets too small or unreadable, {incomplete} cells incomplete")
-    print("raw figures:", write_report(given.out, "advice", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "advice", figures), file=sys.stderr)
 
 
 def request_layer(layer: int, pooling: Pooling) -> RequestedEncoder:

@@ -37,21 +37,23 @@ def evaluation_parser(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def build_request(given: argparse.Namespace, kind: type[Kind] = Request, **more: Any) -> Kind:  # type: ignore[assignment]
-    """Build the request of an evaluation from parsed arguments; `more` are further fields of `kind`.
+def build_request(arguments: argparse.Namespace, kind: type[Kind] = Request, **more: Any) -> Kind:  # type: ignore[assignment]
+    """Build the request of an evaluation from parsed arguments.
+
+    `more` are further fields of `kind`.
 
     Raises:
         EvaluationError: if there is no such suite.
     """
-    suite = open_suite(given.suite)
+    suite = open_suite(arguments.suite)
     return kind(
         suite=suite,
-        encoders=list_encoders(given.encoder, suite, given.dtype),
-        out=given.out,
-        corpus=given.corpus,
-        limit=given.limit,
-        processes=given.processes,
-        device=given.device,
+        encoders=list_encoders(arguments.encoder, suite, arguments.dtype),
+        out=arguments.out,
+        corpus=arguments.corpus,
+        limit=arguments.limit,
+        processes=arguments.processes,
+        device=arguments.device,
         **more,
     )
 
@@ -69,7 +71,10 @@ def list_encoders(written: str, suite: Suite, dtype: Any) -> list[RequestedEncod
 
 
 def request_encoders(written: str, dtype: Any) -> list[RequestedEncoder]:
-    """Return the encoders for `NAME[:VARIANT]`, or the bag of words; a variant may name all layers."""
+    """Return the encoders for `NAME[:VARIANT]`, or the bag of words.
+
+    A variant may name all layers.
+    """
     if written == BAG_OF_WORDS:
         return [RequestedBagOfWords()]
     name, _, variant = written.partition(":")
@@ -78,7 +83,10 @@ def request_encoders(written: str, dtype: Any) -> list[RequestedEncoder]:
 
 
 def find_spec(name: str | None) -> EncoderSpec:
-    """Return the spec of a model's folder or hub id; the default encoder for None or its name."""
+    """Return the spec of a model's folder or hub id.
+
+    The default encoder for None or its name.
+    """
     if name is None or name == DEFAULT_ENCODER.name:
         return DEFAULT_ENCODER
     return EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name)

@@ -38,7 +38,11 @@ REFERENCE = "procrustes"
 
 
 def make_bridge(name: str) -> Transform:
-    """Return an unfitted bridge by its name in `BRIDGES`; raise `ValueError` for another name."""
+    """Return an unfitted bridge by its name in `BRIDGES`.
+
+    Raises:
+        ValueError: for another name.
+    """
     match name:
         case "procrustes":
             return Procrustes(center=True)
@@ -51,23 +55,23 @@ def make_bridge(name: str) -> Transform:
 
 def main() -> None:
     """Measure, print tables, write the raw figures."""
-    given = task_parser(__doc__).parse_args()
+    arguments = task_parser(__doc__).parse_args()
     torch.set_num_threads(1)
-    encoders = {one.name: one for one in list_encoders(given.encoders, ["MiniLM", "e5-small", "WordLlama"])}
-    data = {name: EncodedData(given.data, given.work / "vectors", one) for name, one in encoders.items()}
-    tasks = ("code/mbpp",) if given.quick else given.task or (*TUNING, *PROOF)
+    encoders = {one.name: one for one in list_encoders(arguments.encoders, ["MiniLM", "e5-small", "WordLlama"])}
+    data = {name: EncodedData(arguments.data, arguments.work / "vectors", one) for name, one in encoders.items()}
+    tasks = ("code/mbpp",) if arguments.quick else arguments.task or (*TUNING, *PROOF)
     figures: dict[str, Any] = {"held_out": sorted(read_held_out()), "tuning": TUNING, "proof": PROOF, "pairs": PAIRS}
     figures["migrations"] = {}
     for old, new in MIGRATIONS:
         found: dict[str, Any] = {}
         for task in tasks:
-            path = given.work / f"bridges-{old}-to-{new}-{task.replace('/', '-')}.json"
+            path = arguments.work / f"bridges-{old}-to-{new}-{task.replace('/', '-')}.json"
             measure = partial(measure_migration, data[old], data[new], task)
-            if (figure := measure_once(path, measure, given.measured)) is not None:
+            if (figure := measure_once(path, measure, arguments.measured)) is not None:
                 found[task] = figure
         figures["migrations"][f"{old} to {new}"] = found
         print(f"\n## {old} to {new}\n\n{format_table(found)}")
-    print("raw figures:", write_report(given.out, "bridges", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "bridges", figures), file=sys.stderr)
 
 
 def measure_migration(old: EncodedData, new: EncodedData, task: str) -> dict[str, Any]:

@@ -57,13 +57,19 @@ class CategoryComparison:
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is significant at α = .05, by `p_holm` if set, else by `p`; False if both are None."""
+        """Whether the difference is significant at α = .05, by `p_holm` if set, else by `p`.
+
+        The result is False if both are None.
+        """
         p = self.p if self.p_holm is None else self.p_holm
         return p is not None and p < SIGNIFICANT
 
 
 def compare_categories(tasks: Sequence[TaskScores]) -> Iterator[CategoryComparison]:
-    """Yield the comparison of each category, with Holm-corrected p-values; if there are several, then of all tasks."""
+    """Yield the comparison of each category, with Holm-corrected p-values.
+
+    If there are several, then of all tasks.
+    """
     groups: dict[str, list[TaskScores]] = {}
     for one in tasks:
         groups.setdefault(one.category, []).append(one)

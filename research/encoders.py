@@ -45,7 +45,11 @@ def list_variants(spec: EncoderSpec, written: str) -> list[RequestedEncoder]:
 
 
 def count_layers(spec: EncoderSpec) -> int:
-    """Return the number of layers of a model; raise `EncoderError` for a static one."""
+    """Return the number of layers of a model.
+
+    Raises:
+        EncoderError: for a static one.
+    """
     try:
         layers: int = AutoConfig.from_pretrained(locate_model(spec.model)).num_hidden_layers
     except (OSError, ValueError, AttributeError) as error:
@@ -89,9 +93,9 @@ class BagOfWords:
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Count hashed words: unit vectors, or counts unless `normalize`, `(n, 4096)`; zero for a text without a word.
+        """Count hashed words: unit vectors, or counts unless `normalize`, `(n, 4096)`.
 
-        There are no prompts, and no text is too long.
+        Zero for a text without a word. There are no prompts, and no text is too long.
         """
         counter = self.count if normalize else self.count_only
         vectors = counter.transform(texts).toarray() if texts else np.empty((0, BAG_DIMENSIONS))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from benchmarks.report import parser, write_report
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.service.cli.evaluate import load_chain_methods
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.evaluation.encoders import RequestedEncoder
@@ -51,44 +51,44 @@ def main() -> None:
     options.add_argument("--limit", type=int, default=300)
     options.add_argument("--processes", type=int, default=2)
     options.add_argument("--work", type=Path, default=Path("build/evaluation"))
-    given = options.parse_args()
-    torch.set_num_threads(given.processes)
+    arguments = options.parse_args()
+    torch.set_num_threads(arguments.processes)
     variants = list_variants(DEFAULT_ENCODER, "layers")
-    if given.quick:
+    if arguments.quick:
         variants = [one for way in ("mean", "cls") for one in list_variants(DEFAULT_ENCODER, f"layer6-{way}")]
     plain = FewSentences(
-        suite=open_suite(given.suite),
+        suite=open_suite(arguments.suite),
         encoders=variants,
-        out=given.work / "ladder",
-        corpus=given.corpus,
+        out=arguments.work / "ladder",
+        corpus=arguments.corpus,
         ladder=True,
-        limit=given.limit,
-        processes=given.processes,
+        limit=arguments.limit,
+        processes=arguments.processes,
     )
-    few = [entry for entry in plain.suite.entries if entry.name.startswith(given.few)]
+    few = [entry for entry in plain.suite.entries if entry.name.startswith(arguments.few)]
     requests = {
         "ladder": plain,
         "few sentences": replace(plain, suite=replace(plain.suite, entries=tuple(few)), sentences=SENTENCES),
         "reducers": replace(
             plain,
             encoders=[RequestedEncoder(DEFAULT_ENCODER)],
-            out=given.work / "reducers",
+            out=arguments.work / "reducers",
             chains=load_chain_methods(["compact"]),
             ladder=False,
             sizes=SIZES,
         ),
     }
-    if given.stsb:
-        whole: Suite = open_suite(given.stsb)
+    if arguments.stsb:
+        whole: Suite = open_suite(arguments.stsb)
         requests["STS Benchmark"] = replace(
-            requests["reducers"], suite=whole, out=given.work / "stsb", chains=(), sizes=(), limit=None
+            requests["reducers"], suite=whole, out=arguments.work / "stsb", chains=(), sizes=(), limit=None
         )
-    if given.domain:
+    if arguments.domain:
         requests["reducers in their domain"] = replace(
             requests["reducers"],
-            suite=open_suite(given.domain),
-            out=given.work / "domain",
-            corpus=given.domain_corpus,
+            suite=open_suite(arguments.domain),
+            out=arguments.work / "domain",
+            corpus=arguments.domain_corpus,
             sizes=SIZES[1:2],
         )
     figures = {}
@@ -97,8 +97,8 @@ def main() -> None:
         findings, _ = write_evaluation(results)
         print(f"\n# {name}, {seconds / 60:.1f} min\n\n{format_report(results, findings)}")
         figures[name] = {"seconds": seconds} | condensed(results, findings)
-        save_pictures(KEPT.get(name, {}), results, findings, given.out)
-    print("raw figures:", write_report(given.out, "evaluation", figures), file=sys.stderr)
+        save_pictures(KEPT.get(name, {}), results, findings, arguments.out)
+    print("raw figures:", write_report(arguments.out, "evaluation", figures), file=sys.stderr)
 
 
 def timed(request: Request) -> tuple[Results, float]:
@@ -107,7 +107,7 @@ def timed(request: Request) -> tuple[Results, float]:
     before = float(spent.read_text()) if spent.exists() else 0.0
     begun = time.monotonic()
     try:
-        return evaluate(request, show), before + time.monotonic() - begun
+        return evaluate(request, print_progress), before + time.monotonic() - begun
     finally:
         spent.write_text(str(before + time.monotonic() - begun))
 

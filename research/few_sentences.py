@@ -35,7 +35,10 @@ class SampledMethod(Method):
 
     @property
     def sample(self) -> tuple[int | None, int]:
-        """Number of sentences to fit on, and the seed that draws them; a part of the key."""
+        """Number of sentences to fit on, and the seed that draws them.
+
+        A part of the key.
+        """
         return self.sentences, self.draw
 
     def fit(self, rows: FloatArray) -> Chain:
@@ -71,7 +74,10 @@ class FewSentences(Request):
     sentences: Sequence[int] = ()
 
     def methods(self, dimensions: int) -> list[Method]:
-        """List all methods to evaluate on an encoder with `dimensions` dimensions; the control is the first."""
+        """List all methods to evaluate on an encoder with `dimensions` dimensions.
+
+        The control is the first.
+        """
         return [*super().methods(dimensions), *list_mean_estimation_methods(dict.fromkeys(self.sentences))]
 
     @property
@@ -151,7 +157,7 @@ def summarize_estimation(rows: Sequence[EstimationRow]) -> list[str]:
 
 
 def draw_estimation(rows: Sequence[EstimationRow]) -> dict[str, str]:
-    """Draw the errors against the number of sentences; return SVG text by title, empty without rows."""
+    """Draw the errors against the number of sentences, and return SVG text by title, empty without rows."""
     return draw_figures({"Means estimated from few sentences": _plot_errors}, rows)
 
 

@@ -34,18 +34,19 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--pairs", type=Path, required=True, help="JSON lines of sentence1, sentence2, label 1 or 0")
     options.add_argument("--texts", required=True, help="a source to look at vectors of, trained on by nobody")
-    given = options.parse_args()
+    arguments = options.parse_args()
     torch.manual_seed(0)
-    texts = sampled(given.texts)
+    texts = sampled(arguments.texts)
     figures = [
-        {"encoder": f"{name}, as it is", "steps": 0, **verdict(vectors)} for name, vectors in layers(texts, given.quick)
+        {"encoder": f"{name}, as it is", "steps": 0, **verdict(vectors)}
+        for name, vectors in layers(texts, arguments.quick)
     ]
-    looks = LOOKS[:2] if given.quick else LOOKS
-    for step, vectors in trained(pairs(given.pairs), texts, looks):
+    looks = LOOKS[:2] if arguments.quick else LOOKS
+    for step, vectors in trained(pairs(arguments.pairs), texts, looks):
         figures.append({"encoder": "all-MiniLM-L6-v2, trained to be cut", "steps": step, **verdict(vectors)})
         print(f"{step} of {looks[-1]} steps", file=sys.stderr)
     print(as_table(figures))
-    print("raw figures:", write_report(given.out, "matryoshka", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "matryoshka", figures), file=sys.stderr)
 
 
 def pairs(path: Path) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.starters import interval, sampled_vectors, show
+from benchmarks.starters import compute_half_interval, print_progress, sample_vectors
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoding import encode_source
@@ -62,21 +62,21 @@ def main() -> None:
     options.add_argument("--source", default="pydoc:", help="texts to fit on; by default the built-in ones")
     options.add_argument("--out-of-domain", action="append", metavar="NAME=SOURCE", help="corpora to measure on")
     options.add_argument("--dimensions", type=int, default=128, help="what the reducers reduce to")
-    given = options.parse_args()
+    arguments = options.parse_args()
     torch.set_num_threads(os.cpu_count() or 1)
     encoder = Encoder(DEFAULT_ENCODER)
-    most = 300 if given.quick else MOST
+    most = 300 if arguments.quick else MOST
     with tempfile.TemporaryDirectory() as folder:
-        encoded = encode_source(open_source(given.source), encoder, Path(folder), show)
+        encoded = encode_source(open_source(arguments.source), encoder, Path(folder), print_progress)
         fit_rows, heldout = split_heldout(encoded.hashes, seed=0)
         corpora = {"held out": np.array(encoded.vectors[heldout[:most]])}
-        for item in given.out_of_domain or ["pydoc-topics=pydoc:topics"]:
+        for item in arguments.out_of_domain or ["pydoc-topics=pydoc:topics"]:
             name, _, source = item.partition("=")
-            corpora[name] = sampled_vectors(source, encoder, most)
+            corpora[name] = sample_vectors(source, encoder, most)
         figures = []
-        methods = [*WHOLE, *(method.format(k=given.dimensions) for method in REDUCERS)]
+        methods = [*WHOLE, *(method.format(k=arguments.dimensions) for method in REDUCERS)]
         for done, method in enumerate(methods):
-            show(done / len(methods), f"fitting and measuring {method}")
+            print_progress(done / len(methods), f"fitting and measuring {method}")
             begun = time.monotonic()
             chain = Chain(parse_steps(method)).fit(Selection(encoded.vectors, fit_rows))
             figures.append(
@@ -85,30 +85,30 @@ def main() -> None:
                 | {"corpora": {name: measure(chain, vectors) for name, vectors in corpora.items()}}
             )
     print(as_table(figures, list(corpora)))
-    print("raw figures:", write_report(given.out, "methods", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "methods", figures), file=sys.stderr)
 
 
 def measure(chain: Chain, vectors: FloatArray) -> dict[str, Any]:
-    """What a chain keeps of one corpus, means over texts with 95 % intervals."""
+    """Measure what a chain keeps of one corpus, as means over texts with 95 % intervals."""
     after = chain.floats(vectors)
     measures = {
         "local_spearman": local_spearman_of_anchors(vectors, after),
         "recall_at_10": recall_of_anchors(vectors, after, 10),
         "recall_at_10_rescored_4x": recall_of_anchors(vectors, after, 10, oversampling=4),
     }
-    found = {name: {"mean": float(v.mean()), "ci95": interval(v)} for name, v in measures.items()}
-    return {"n": len(vectors)} | found
+    means = {name: {"mean": float(v.mean()), "ci95": compute_half_interval(v)} for name, v in measures.items()}
+    return {"n": len(vectors)} | means
 
 
 def as_table(figures: list[dict[str, Any]], corpora: list[str]) -> str:
-    """recall@10 alone and rescored, and local Spearman, by method."""
+    """Format recall@10 alone and rescored, and local Spearman, by method."""
     rows = []
     for figure in figures:
         cells = [f"`{figure['method']}`", f"{figure['bytes']:,}"]
         for corpus in corpora:
-            found = figure["corpora"][corpus]
-            plain, rescored = found["recall_at_10"], found["recall_at_10_rescored_4x"]["mean"]
-            spearman = found["local_spearman"]["mean"]
+            measures = figure["corpora"][corpus]
+            plain, rescored = measures["recall_at_10"], measures["recall_at_10_rescored_4x"]["mean"]
+            spearman = measures["local_spearman"]["mean"]
             cells.append(f"{plain['mean']:.3f} ± {plain['ci95']:.3f} / {rescored:.3f} / {spearman:.3f}")
         rows.append(cells)
     return markdown_table(["steps", "bytes", *corpora], rows)

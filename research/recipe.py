@@ -84,7 +84,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Unit:
-    """A training and what it gives; without an arm, the base model."""
+    """Training of one arm on one target, with its result.
+
+    Without an arm it is the base model.
+    """
 
     plan: Plan
     target: str
@@ -105,22 +108,22 @@ def main() -> None:
     options.add_argument("--data", type=Path, required=True, help="a folder with finance/ and general/")
     options.add_argument("--work", type=Path, default=Path("build/recipe"), help="folder that a stopped run goes on in")
     options.add_argument("--processes", type=int, default=2, help="trainings at once, of one thread each")
-    given = options.parse_args()
-    plan = Plan(given.data, given.work, 80, TARGETS, GENERAL, (0, 1, 2), LIMITS)
-    if given.quick:
+    arguments = options.parse_args()
+    plan = Plan(arguments.data, arguments.work, 80, TARGETS, GENERAL, (0, 1, 2), LIMITS)
+    if arguments.quick:
         plan = replace(plan, cap=8, targets=TARGETS[:1], general=GENERAL[:2], seeds=(0,))
         plan = replace(plan, limits={"finance": 60, "general": 60})
     mined: dict[str, Any] = {}
     units = list(planned(plan, mined))
     missing = [unit for unit in units if not unit.path.is_file()]
-    with Workers(given.processes) as workers:
+    with Workers(arguments.processes) as workers:
         for done, (index, result) in enumerate(workers.run([(measure, (unit,)) for unit in missing]), 1):
             if isinstance(result, Exception):
                 raise SystemExit(f"{missing[index].path.stem}: {result}")
             print(f"{done} of {len(missing)}: {missing[index].path.stem}", file=sys.stderr)
     figures = found(plan, units) | {"mined": mined, "plan": described(plan)}
     print(markdown_table(["", *figures["averages"]], table(figures["averages"])))
-    print("raw figures:", write_report(given.out, "recipe", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "recipe", figures), file=sys.stderr)
 
 
 def described(plan: Plan) -> dict[str, Any]:
@@ -129,7 +132,10 @@ def described(plan: Plan) -> dict[str, Any]:
 
 
 def planned(plan: Plan, mined: dict[str, Any]) -> Iterator[Unit]:
-    """Yield every training; mine the negatives of each target once, and write their statistics to `mined`."""
+    """Plan every training, each target's base model first.
+
+    The negatives of each target are mined once, and their statistics written to `mined`.
+    """
     encoder = Encoder(plan.spec)
     for target in plan.targets:
         job = plan.job(target)
@@ -152,7 +158,7 @@ def folders(plan: Plan, target: str) -> tuple[Path, Path]:
 
 
 def measure(unit: Unit) -> None:
-    """Train, score on the target and on general tasks, write down."""
+    """Train and score one unit, and write its file."""
     plan, spec, steps = unit.plan, unit.plan.spec, 0
     encoder = Encoder(spec)
     if unit.mixture is not None:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoding import EncodedSource, encode_source
@@ -77,53 +77,58 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--threads", type=int, default=torch.get_num_threads())
     options.add_argument("--plot", type=Path, help="a folder for a picture of the corpora in two dimensions")
-    given = options.parse_args()
-    torch.set_num_threads(given.threads)
-    written = given.pair or ["built-in=pydoc:>pydoc:", "built-in, out_of_domain=pydoc:>pydoc:topics"]
-    pairs = {name: tuple(pair.split(">")) for name, _, pair in (item.partition("=") for item in written)}
-    seeds, k = range(1 if given.quick else given.seeds), given.dimensions
+    arguments = options.parse_args()
+    torch.set_num_threads(arguments.threads)
+    pair_options = arguments.pair or ["built-in=pydoc:>pydoc:", "built-in, out_of_domain=pydoc:>pydoc:topics"]
+    pairs = {name: tuple(pair.split(">")) for name, _, pair in (item.partition("=") for item in pair_options)}
+    seeds, k = range(1 if arguments.quick else arguments.seeds), arguments.dimensions
     with tempfile.TemporaryDirectory() as folder:
         corpora = encoded(sorted({source for pair in pairs.values() for source in pair}), Path(folder))
-        trials = Trials(corpora, 500 if given.quick else MOST)
-        methods = [method.format(k=k) for method in REDUCERS if not (given.quick and "steps=200" in method)]
+        trials = Trials(corpora, 500 if arguments.quick else MOST)
+        methods = [method.format(k=k) for method in REDUCERS if not (arguments.quick and "steps=200" in method)]
         figures: dict[str, Any] = {"seeds": len(seeds), "dimensions": k}
         figures["pairs"] = {name: trials.run(pair, methods, seeds, OURS.format(k=k)) for name, pair in pairs.items()}
-        figures["nesting"] = {name: trials.nesting(pair, given.sizes, k, seeds) for name, pair in pairs.items()}
-        if not given.quick:
+        figures["nesting"] = {name: trials.nesting(pair, arguments.sizes, k, seeds) for name, pair in pairs.items()}
+        if not arguments.quick:
             figures["losses"] = {
                 f"{name}, {size}": trials.run(
                     pairs[name], [loss.format(k=size) for loss in LOSSES], seeds, OURS.format(k=size)
                 )
                 for name in [next(iter(pairs))]
-                for size in given.loss_sizes
+                for size in arguments.loss_sizes
             }
         two = OURS.format(k=2)
         figures["two"] = {
             name: trials.run(
-                pair, [m.format(k=2) for m in PLAIN if not given.quick or "steps=200" not in m], seeds, two
+                pair, [m.format(k=2) for m in PLAIN if not arguments.quick or "steps=200" not in m], seeds, two
             )
             for name, pair in pairs.items()
         }
         print_all(figures)
-        if given.plot:
-            picture(corpora, given.plot / "two-dimensions.png")
-    print("raw figures:", write_report(given.out, "reducers", figures), file=sys.stderr)
+        if arguments.plot:
+            picture(corpora, arguments.plot / "two-dimensions.png")
+    print("raw figures:", write_report(arguments.out, "reducers", figures), file=sys.stderr)
 
 
 def encoded(sources: Sequence[str], folder: Path) -> dict[str, EncodedSource]:
-    """Each source as vectors."""
+    """Encode every source with the default encoder.
+
+    Returns:
+        The vectors by source.
+    """
     encoder = Encoder(DEFAULT_ENCODER)
     return {
-        source: encode_source(open_source(source), encoder, folder / str(i), show) for i, source in enumerate(sources)
+        source: encode_source(open_source(source), encoder, folder / str(i), print_progress)
+        for i, source in enumerate(sources)
     }
 
 
 class Trials:
-    """Fits and measures, each fit once.
+    """Fits methods on sources and measures them, each fit once.
 
     Args:
-        corpora: by source.
-        most: texts to measure on.
+        corpora: encoded texts by source.
+        most: maximum number of texts to measure on.
     """
 
     def __init__(self, corpora: dict[str, EncodedSource], most: int) -> None:
@@ -132,10 +137,14 @@ class Trials:
         self.fitted: dict[tuple[str, str, int], tuple[Chain, float]] = {}
 
     def chain(self, source: str, method: str, seed: int) -> tuple[Chain, float]:
-        """A method fitted on a source's rows, and the seconds that took."""
+        """Fit a method on a source's rows, or take the fit from an earlier call.
+
+        Returns:
+            The chain, and the seconds that the fit took.
+        """
         key = (source, method, seed)
         if key not in self.fitted:
-            show(0, f"fitting {method} on {source}, seed {seed}")
+            print_progress(0, f"fitting {method} on {source}, seed {seed}")
             corpus = self.corpora[source]
             fit_rows, _ = split_heldout(corpus.hashes, seed)
             begun = time.monotonic()
@@ -144,48 +153,62 @@ class Trials:
         return self.fitted[key]
 
     def test_rows(self, pair: Sequence[str], seed: int) -> FloatArray:
-        """Different texts to measure on: kept aside where the corpus is the one fitted on, else any."""
+        """Sample different texts to measure on.
+
+        They are the held-out texts if the pair fits and tests on the same corpus, otherwise any texts of the second
+        one.
+        """
         corpus, (fit, test) = self.corpora[pair[1]], pair
         rows = split_heldout(corpus.hashes, seed)[1] if fit == test else np.unique(corpus.hashes, return_index=True)[1]
         chosen = np.random.default_rng(seed).permutation(rows)[: self.most]
         return np.array(corpus.vectors[np.sort(chosen)])
 
     def run(self, pair: Sequence[str], methods: Sequence[str], seeds: range, against: str) -> list[dict[str, Any]]:
-        """Every method on one pair: means over seeds, and differences to `against`, paired by text."""
-        found: dict[str, list[dict[str, Any]]] = {}
+        """Measure every method on one pair.
+
+        Returns:
+            For each method the means over the seeds, and its differences to `against`, paired by text.
+        """
+        measures: dict[str, list[dict[str, Any]]] = {}
         for seed in seeds:
             rows = self.test_rows(pair, seed)
             for method in dict.fromkeys([against, *methods]):
                 chain, seconds = self.chain(pair[0], method, seed)
-                found.setdefault(method, []).append(measured(rows, chain.transform(rows)) | {"seconds": seconds})
-        return [summary(method, found[method], found[against]) for method in methods]
+                measures.setdefault(method, []).append(measured(rows, chain.transform(rows)) | {"seconds": seconds})
+        return [summary(method, measures[method], measures[against]) for method in methods]
 
     def nesting(self, pair: Sequence[str], sizes: Sequence[int], k: int, seeds: range) -> list[dict[str, Any]]:
-        """recall@10 at every size: a prefix of the nested map, a map of that size alone, truncation."""
-        found = []
+        """Measure recall@10 of the nested map at every size.
+
+        It is compared with a map that was fitted for that size alone, and with truncation.
+        """
+        rows_by_size = []
         for size in [*sizes, k]:
-            seen: list[dict[str, NDArray[np.float64]]] = []
+            recalls: list[dict[str, NDArray[np.float64]]] = []
             for seed in seeds:
                 rows = self.test_rows(pair, seed)
                 nested, _ = self.chain(pair[0], NESTED.format(k=k), seed)
                 alone, _ = self.chain(pair[0], OURS.format(k=size), seed)
                 outputs = {"nested": nested.transform(rows, dimensions=size), "alone": alone.transform(rows)}
                 outputs["truncation"] = rows[:, :size]
-                seen.append({name: neighbour_ranks(rows, after)[0] for name, after in outputs.items()})
-            means = {name: float(np.mean([s[name].mean() for s in seen])) for name in seen[0]}
-            cost = [s["alone"] - s["nested"] for s in seen]
-            found.append({"size": size} | means | {"cost": paired(cost)})
-        return found
+                recalls.append({name: neighbour_ranks(rows, after)[0] for name, after in outputs.items()})
+            means = {name: float(np.mean([s[name].mean() for s in recalls])) for name in recalls[0]}
+            cost = [s["alone"] - s["nested"] for s in recalls]
+            rows_by_size.append({"size": size} | means | {"cost": paired(cost)})
+        return rows_by_size
 
 
 def seeded(method: str, seed: int) -> str:
-    """A method with its seed, where it takes one."""
+    """Add the seed to a method that takes one."""
     takes = method.startswith(("geopres", "random", "autoencoder"))
     return f"{method},seed={seed}" if takes else method
 
 
 def measured(before: FloatArray, after: FloatArray) -> dict[str, Any]:
-    """Every measure of every anchor `(n,)`, and the mean share of neighbours found by oversampling."""
+    """Compute every measure of every anchor `(n,)`.
+
+    The result has also `curve`, the mean share of neighbours found, by oversampling.
+    """
     after = unit_rows(torch.from_numpy(np.ascontiguousarray(after))).numpy()
     recall, rescored, curve, stress = neighbour_ranks(before, after)
     return {
@@ -200,18 +223,23 @@ def measured(before: FloatArray, after: FloatArray) -> dict[str, Any]:
 def neighbour_ranks(
     before: FloatArray, after: FloatArray
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Of each anchor recall@10, that of 40 candidates rescored, and its stress; and recall by oversampling."""
+    """Rank each anchor's true neighbours after a reduction.
+
+    Returns:
+        Four arrays: each anchor's recall@10 `(n,)`, its recall@10 with 40 candidates rescored `(n,)`, the mean recall
+        by oversampling from 1 up, and each anchor's stress `(n,)`.
+    """
     x, y = (unit_rows(torch.from_numpy(np.ascontiguousarray(a))) for a in (before, after))
     places, stress = [], []
     for start in range(0, len(x), 256):
         rows = slice(start, min(start + 256, len(x)))
-        itself = torch.arange(rows.start, rows.stop).unsqueeze(1)
-        wanted, found = ((side[rows] @ side.T).scatter_(1, itself, -2.0) for side in (x, y))
-        nearest = wanted.topk(K, dim=1).indices
-        ranks = found.argsort(dim=1, descending=True).argsort(dim=1)
+        own_column = torch.arange(rows.start, rows.stop).unsqueeze(1)
+        original, reduced = ((side[rows] @ side.T).scatter_(1, own_column, -2.0) for side in (x, y))
+        nearest = original.topk(K, dim=1).indices
+        ranks = reduced.argsort(dim=1, descending=True).argsort(dim=1)
         places.append(ranks.gather(1, nearest))
-        errors = ((2 - 2 * wanted).clamp_(min=0).sqrt_() - (2 - 2 * found).clamp_(min=0).sqrt_()).square_()
-        stress.append(errors.scatter_(1, itself, 0).sum(1) / (len(x) - 1))
+        errors = ((2 - 2 * original).clamp_(min=0).sqrt_() - (2 - 2 * reduced).clamp_(min=0).sqrt_()).square_()
+        stress.append(errors.scatter_(1, own_column, 0).sum(1) / (len(x) - 1))
     place = torch.cat(places).numpy()
     curve = np.array([(place < K * oversampling).mean() for oversampling in range(1, len(x) // K)])
     recall, rescored = ((place < K * oversampling).mean(axis=1) for oversampling in (1, 4))
@@ -219,31 +247,40 @@ def neighbour_ranks(
 
 
 def summary(method: str, seen: list[dict[str, Any]], against: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over the seeds, and how much better the other is."""
+    """Average a method's measures over the seeds.
+
+    Args:
+        method: its steps, for the table.
+        seen: the method's measures, seed by seed.
+        against: those of the method that it is compared with, whose lead is in `behind`.
+    """
     curve = np.mean([s["curve"] for s in seen], axis=0)
     reaches = np.flatnonzero(curve >= WANTED)
-    found: dict[str, Any] = {
+    means: dict[str, Any] = {
         "method": method,
         "seconds": float(np.mean([s["seconds"] for s in seen])),
         "oversampling_for_98": int(reaches[0]) + 1 if len(reaches) else None,
     }
     for measure in MEASURES:
-        found[measure] = {
+        means[measure] = {
             "mean": float(np.mean([s[measure].mean() for s in seen])),
             "by_seed": [float(s[measure].mean()) for s in seen],
             "behind": paired([a[measure] - s[measure] for s, a in zip(seen, against, strict=True)]),
         }
-    return found
+    return means
 
 
 def paired(differences: Sequence[NDArray[np.float64]]) -> dict[str, float]:
-    """The mean difference, and half its 95 % interval over the texts of one seed: seeds share texts, so no less."""
+    """Compute the mean difference with half its 95 % interval.
+
+    The interval is that over the texts of one seed, averaged. Seeds share texts, so that more of them do not narrow it.
+    """
     widths = [1.96 * d.std(ddof=1) / np.sqrt(len(d)) for d in differences]
     return {"mean": float(np.mean([d.mean() for d in differences])), "ci95": float(np.mean(widths))}
 
 
 def print_all(figures: dict[str, Any]) -> None:
-    """Everything as tables."""
+    """Print every result as a table."""
     print("\r\033[K", end="", file=sys.stderr)
     tables = [*figures["pairs"].items(), *figures.get("losses", {}).items()]
     for name, rows in [*tables, *((f"{name}, two dimensions", rows) for name, rows in figures["two"].items())]:
@@ -262,7 +299,7 @@ HEADER = ["steps", "local Spearman", "recall@10", "ours ahead by", "rescored 4×
 
 
 def cells(rows: list[dict[str, Any]]) -> Iterator[list[str]]:
-    """One line of a table for each method."""
+    """Yield one line of a table for each method."""
     for row in rows:
         ahead = row["recall_at_10"]["behind"]
         yield [
@@ -277,23 +314,23 @@ def cells(rows: list[dict[str, Any]]) -> Iterator[list[str]]:
 
 
 def picture(corpora: dict[str, EncodedSource], path: Path) -> None:
-    """All corpora in two dimensions, by maps that were fitted on all of them."""
+    """Plot all corpora in two dimensions, by maps that were fitted on all of them."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     rng = np.random.default_rng(0)
-    some = {
+    samples = {
         source: np.array(c.vectors[np.sort(rng.permutation(c.vectors.shape[0])[:2000])])
         for source, c in corpora.items()
     }
-    rows = np.concatenate(list(some.values()))
+    rows = np.concatenate(list(samples.values()))
     methods = ("geopres:2,loss=positional", "geopres:2", "pca:2", "truncation:2")
     figure, axes = plt.subplots(1, len(methods), figsize=(4 * len(methods), 4), layout="constrained")
     for axis, method in zip(axes, methods, strict=True):
         chain = Chain(parse_steps(method), normalize=False).fit(rows)
-        for source, vectors in some.items():
+        for source, vectors in samples.items():
             points = chain.transform(vectors[:600])
             axis.scatter(points[:, 0], points[:, 1], s=3, alpha=0.5, label=Path(source).parent.name or source)
         axis.set_title(method, fontsize=10)

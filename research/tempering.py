@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.codes.data import EncodedData, Vectors, list_encoders
-from benchmarks.codes.measure import paired
+from benchmarks.codes.measure import average_paired
 from benchmarks.held_out import read_held_out
 from benchmarks.report import markdown_table, write_report
 from lathe.training.datasets.folder import FolderDataSet
@@ -42,21 +42,21 @@ Outcome = NDArray[np.float64]
 
 def main() -> None:
     """Measure, print tables, write the raw figures."""
-    given = task_parser(__doc__).parse_args()
-    tasks = CLASSIFICATIONS[:1] if given.quick else given.task or (*PROOF, *CLASSIFICATIONS)
+    arguments = task_parser(__doc__).parse_args()
+    tasks = CLASSIFICATIONS[:1] if arguments.quick else arguments.task or (*PROOF, *CLASSIFICATIONS)
     torch.set_num_threads(1)
     figures: dict[str, Any] = {"held_out": sorted(read_held_out()), "encoders": {}}
-    for encoder in list_encoders(given.encoders, given.encoder or ["MiniLM", "e5-small", "WordLlama"]):
-        data = EncodedData(given.data, given.work / "vectors", encoder)
+    for encoder in list_encoders(arguments.encoders, arguments.encoder or ["MiniLM", "e5-small", "WordLlama"]):
+        data = EncodedData(arguments.data, arguments.work / "vectors", encoder)
         found: dict[str, Any] = {}
         for task in tasks:
-            path = given.work / f"tempering-{encoder.name}-{task.replace('/', '-')}.json"
+            path = arguments.work / f"tempering-{encoder.name}-{task.replace('/', '-')}.json"
             measure = measure_classification if task in CLASSIFICATIONS else measure_search
-            if (figure := measure_once(path, partial(measure, data, task), given.measured)) is not None:
+            if (figure := measure_once(path, partial(measure, data, task), arguments.measured)) is not None:
                 found[task] = figure
         figures["encoders"][encoder.name] = found
         print(f"\n## {encoder.name}\n\n{format_table(found)}")
-    print("raw figures:", write_report(given.out, "tempering", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "tempering", figures), file=sys.stderr)
 
 
 def measure_search(data: EncodedData, name: str) -> dict[str, Any]:
@@ -91,12 +91,15 @@ def measure_classification(data: EncodedData, name: str) -> dict[str, Any]:
 
 
 def measure_powers(fitted_on: Vectors, judge: Callable[[Chain | None], Outcome]) -> dict[str, Any]:
-    """Fit every power at every size; return mean scores, derived powers, and differences between `auto` and the others.
+    """Fit every power at every size.
 
     Args:
         fitted_on: vectors that the reductions are fitted on, `(n, d)`.
         judge: returns the scores `(a,)` of test queries or texts through a chain; called with None, those of the full
             vectors.
+
+    Returns:
+        Mean scores, derived powers, and differences between `auto` and the others.
     """
     found: dict[str, Any] = {"full": float(judge(None).mean()), "sizes": {}}
     d = fitted_on.shape[1]
@@ -107,7 +110,7 @@ def measure_powers(fitted_on: Vectors, judge: Callable[[Chain | None], Outcome])
             "dimensions": d // share,
             "chosen": steps["auto"].chosen_parameters()["power"],
             "scores": {str(power): float(outcome.mean()) for power, outcome in outcomes.items()},
-            "ahead": {str(p): paired(outcomes["auto"] - outcomes[p]) for p in POWERS if p != "auto"},
+            "ahead": {str(p): average_paired(outcomes["auto"] - outcomes[p]) for p in POWERS if p != "auto"},
         }
     return found
 

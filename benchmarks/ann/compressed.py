@@ -1,7 +1,7 @@
 """Engines that search codes: graphs and inverted lists whose entries take a tenth of the original vectors.
 
 An engine here takes vectors of length 1 with all their dimensions, compresses them itself, and is fitted on some of the
-vectors that it holds. What it finds are candidates, to be ranked by the originals.
+vectors that it holds. It finds candidates, which are then ranked by the originals.
 
 | name | what is stored for each vector |
 | --- | --- |
@@ -45,7 +45,7 @@ NAME = re.compile(
 
 
 def draw_rows(vectors: Vectors, seed: int) -> Vectors:
-    """Return up to `FITTED_ON` of the vectors `(n, d)`, in their order."""
+    """Draw up to `FITTED_ON` of the vectors `(n, d)` at random, and return them in their order."""
     return vectors[np.sort(np.random.default_rng(seed).permutation(len(vectors))[:FITTED_ON])]
 
 
@@ -53,48 +53,50 @@ def find_axes(vectors: Vectors, dimensions: int, seed: int | None) -> Vectors:
     """Return the leading principal axes of vectors `(n, d)` as columns `(d, k)`.
 
     Args:
-        vectors: what the axes are fitted on.
+        vectors: vectors that the axes are fitted on.
         dimensions: number of axes, k.
-        seed: rotates the axes at random, so that all coordinates vary alike; None leaves them.
+        seed: seed of a random rotation of the axes, after which all coordinates vary alike; None leaves them.
     """
     axes = np.linalg.eigh(np.cov(vectors.T))[1][:, ::-1][:, :dimensions]
     if seed is not None:
-        drawn = np.random.default_rng(seed).standard_normal((dimensions, dimensions))
-        axes = axes @ np.linalg.qr(drawn)[0]
+        gaussian = np.random.default_rng(seed).standard_normal((dimensions, dimensions))
+        axes = axes @ np.linalg.qr(gaussian)[0]
     return np.ascontiguousarray(axes, np.float32)
 
 
-def unit(vectors: Vectors) -> Vectors:
-    """Return vectors `(n, k)` at length 1."""
-    found: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return found
+def normalize_rows(vectors: Vectors) -> Vectors:
+    """Scale vectors `(n, k)` to length 1."""
+    normalized: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return normalized
 
 
 class Graph(ABC):
-    """FAISS's HNSW graph over codes; subclasses make the codes and the map that queries go through.
+    """FAISS's HNSW graph over codes.
+
+    Subclasses make the codes and the map that queries go through.
 
     Attributes:
         index: the graph.
-        asker: map of queries followed by the graph, searched by queries `(q, d)`.
+        mapped_index: map of queries followed by the graph, searched by queries `(q, d)`.
     """
 
     def __init__(self, m: int, ef_construction: int, seed: int) -> None:
         self.m, self.ef_construction, self.seed = m, ef_construction, seed
         self.index: Any = None
-        self.asker: Any = None
+        self.mapped_index: Any = None
 
     def build(self, vectors: Vectors) -> None:
-        """Take in vectors `(n, d)`, on one thread."""
+        """Build the index over vectors `(n, d)`, on one thread."""
         import faiss
 
         faiss.omp_set_num_threads(1)
         self._build(vectors)
-        self.asker = faiss.IndexPreTransform(self.mapping, self.index)
-        self.asker.ntotal = self.index.ntotal
+        self.mapped_index = faiss.IndexPreTransform(self.mapping, self.index)
+        self.mapped_index.ntotal = self.index.ntotal
 
     @abstractmethod
     def _build(self, vectors: Vectors) -> None:
-        """Set `index` and `mapping`."""
+        """Build the codes and the graph, and set `index` and `mapping`."""
 
     def _link(self, storage: Any, documents: Vectors) -> Any:
         """Return a graph over a storage that takes documents `(n, k)`."""
@@ -121,11 +123,11 @@ class Graph(ABC):
 
     def search(self, queries: Vectors, count: int) -> Numbers:
         """Return the nearest rows `(q, count)` to queries `(q, d)`, best first."""
-        return np.asarray(self.asker.search(queries, count)[1], np.int64)
+        return np.asarray(self.mapped_index.search(queries, count)[1], np.int64)
 
     @property
     def bytes(self) -> int:
-        """Return the size of the graph with its codes, as it is written."""
+        """Size of the graph with its codes, as it is written."""
         import faiss
 
         return int(faiss.serialize_index(self.index).nbytes)
@@ -151,7 +153,7 @@ class ByteGraph(Graph):
         import faiss
 
         axes = find_axes(draw_rows(vectors, self.seed), self.dimensions, self.seed)
-        documents = unit(vectors @ axes)
+        documents = normalize_rows(vectors @ axes)
         scale = 127 / (RANGE * float(documents.std()))
         storage = faiss.IndexScalarQuantizer(self.dimensions, faiss.ScalarQuantizer.QT_8bit_direct, faiss.METRIC_L2)
         self.index = self._link(storage, np.clip(documents * scale + MIDDLE, 0, 255))
@@ -168,18 +170,21 @@ class ScalarGraph(Graph):
     def _build(self, vectors: Vectors) -> None:
         import faiss
 
-        drawn = draw_rows(vectors, self.seed)
-        axes = find_axes(drawn, self.dimensions, None)
-        middle = drawn.mean(0) @ axes
+        sample = draw_rows(vectors, self.seed)
+        axes = find_axes(sample, self.dimensions, None)
+        middle = sample.mean(0) @ axes
         kind = getattr(faiss.ScalarQuantizer, f"QT_{self.bits}bit")
         storage = faiss.IndexScalarQuantizer(self.dimensions, kind, faiss.METRIC_INNER_PRODUCT)
-        storage.train(drawn @ axes - middle)
+        storage.train(sample @ axes - middle)
         self.index = self._link(storage, vectors @ axes - middle)
         self._map_by(axes)  # a query keeps the mean: for one query it adds the same to every score
 
 
 class CodesGraph:
-    """Graph of Lathe's own index over the codes of a chain, which is fitted on some of the vectors."""
+    """Graph of Lathe's own index over the codes of a chain.
+
+    The chain is fitted on some of the vectors.
+    """
 
     def __init__(self, code_bytes: int, m: int, ef_construction: int, seed: int) -> None:
         self.code_bytes, self.m, self.ef_construction, self.seed = code_bytes, m, ef_construction, seed
@@ -213,7 +218,7 @@ class CodesGraph:
 
     @property
     def bytes(self) -> int:
-        """Return the size of the graph with its codes."""
+        """Size of the graph with its codes."""
         return int(self.graph.bytes)
 
     def save(self, path: Path) -> None:
@@ -248,14 +253,14 @@ class ReducedHnswlib:
         self.index: Any = None
 
     def build(self, vectors: Vectors) -> None:
-        """Take in vectors `(n, d)`, on one thread."""
+        """Build the index over vectors `(n, d)`, on one thread."""
         import hnswlib
 
-        drawn = draw_rows(vectors, self.seed)
-        self.axes = find_axes(drawn, self.dimensions, None)
+        sample = draw_rows(vectors, self.seed)
+        self.axes = find_axes(sample, self.dimensions, None)
         self.index = hnswlib.Index("ip", self.dimensions)
         self.index.init_index(len(vectors), self.m, self.ef_construction, self.seed)
-        self.index.add_items((vectors - drawn.mean(0)) @ self.axes, num_threads=1)
+        self.index.add_items((vectors - sample.mean(0)) @ self.axes, num_threads=1)
 
     def set_effort(self, effort: int) -> None:
         """Set the number of candidates of the searches that follow."""
@@ -267,7 +272,7 @@ class ReducedHnswlib:
 
     @property
     def bytes(self) -> int:
-        """Return the size of the graph with its vectors."""
+        """Size of the graph with its vectors."""
         return int(self.index.index_file_size())
 
     def save(self, path: Path) -> None:
@@ -290,12 +295,12 @@ class Usearch:
         self.index: Any = None
 
     def build(self, vectors: Vectors) -> None:
-        """Take in vectors `(n, d)`, on one thread."""
+        """Build the index over vectors `(n, d)`, on one thread."""
         from usearch.index import Index
 
-        drawn = draw_rows(vectors, self.seed)
-        self.axes = find_axes(drawn, self.dimensions or vectors.shape[1], self.seed)
-        self.middle = drawn.mean(0) @ self.axes if self.dimensions is None else np.float32(0)
+        sample = draw_rows(vectors, self.seed)
+        self.axes = find_axes(sample, self.dimensions or vectors.shape[1], self.seed)
+        self.middle = sample.mean(0) @ self.axes if self.dimensions is None else np.float32(0)
         self.index = Index(
             ndim=self.axes.shape[1],
             metric="hamming" if self.dimensions is None else "cos",
@@ -306,7 +311,7 @@ class Usearch:
         self.index.add(np.arange(len(vectors)), self._encode(vectors), threads=1)
 
     def _encode(self, vectors: Vectors) -> Any:
-        """Return what USearch takes for vectors `(n, d)`."""
+        """Encode vectors `(n, d)` as USearch takes them: packed bits, or floats."""
         reduced = vectors @ self.axes - self.middle
         return np.packbits(reduced > 0, axis=1) if self.dimensions is None else reduced
 
@@ -320,7 +325,7 @@ class Usearch:
 
     @property
     def bytes(self) -> int:
-        """Return the size of the graph with its codes, as it is written."""
+        """Size of the graph with its codes, as it is written."""
         return int(self.index.serialized_length)
 
     def save(self, path: Path) -> None:
@@ -332,14 +337,14 @@ Compressed = Graph | CodesGraph | ReducedHnswlib | Usearch
 
 
 def make_compressed(name: str, m: int, ef_construction: int, seed: int) -> Compressed | None:
-    """Return an engine of the table above by its name; None for any other name."""
-    found = NAME.fullmatch(name)
-    if found is None:
+    """Return an engine of the table above by its name, or None for any other name."""
+    match = NAME.fullmatch(name)
+    if match is None:
         return None
-    kind, value = next((kind, value) for kind, value in found.groupdict().items() if value is not None)
+    kind, value = next((kind, value) for kind, value in match.groupdict().items() if value is not None)
     settings = (m, ef_construction, seed)
     if kind == "pca":
-        return ScalarGraph(int(value), int(found["bits"]), *settings)
+        return ScalarGraph(int(value), int(match["bits"]), *settings)
     if kind == "signs":
         return Usearch(None, *settings)
     number = int(value)
@@ -350,5 +355,5 @@ def make_compressed(name: str, m: int, ef_construction: int, seed: int) -> Compr
         "floats": ReducedHnswlib,
         "usearch": Usearch,
     }
-    found_engine: Compressed = kinds[kind](number, *settings)
-    return found_engine
+    engine: Compressed = kinds[kind](number, *settings)
+    return engine

@@ -1,4 +1,4 @@
-"""The vectors of a benchmark: read, checked, and split anew by each seed."""
+"""The vectors of a benchmark: reading, checks, and a random split for each seed."""
 
 import hashlib
 import tempfile
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoding import encode_source
@@ -19,7 +19,7 @@ from lathe.training.sources.source import open_source
 from lathe.transforms.statistics import unit_rows
 
 QUERIES, TRAIN = "test", "train"
-"""What ann-benchmarks calls them in its files."""
+"""Names of the queries and of the corpus in files of ann-benchmarks."""
 HDF5 = (".hdf5", ".h5")
 UNIT_WITHIN = 1e-3
 MIN_FIT = 1000
@@ -29,7 +29,10 @@ Numbers = NDArray[np.int64]
 
 
 class DataError(Exception):
-    """Vectors that cannot be measured on, in a sentence."""
+    """Vectors that the benchmark cannot use.
+
+    The message is a sentence.
+    """
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,9 @@ class Data:
     """Distinct vectors of length 1.
 
     Attributes:
-        name: of the file or source.
+        name: name of the file or source.
         vectors: `(n, d)`.
-        queries: `(q, d)`, none of them among the vectors; None where every seed draws its own.
+        queries: `(q, d)`, none of them among the vectors; None if each seed draws its own.
         notes: what was left out, in words.
     """
 
@@ -50,20 +53,22 @@ class Data:
 
     @property
     def digest(self) -> str:
-        """Tells these vectors from others."""
-        found = hashlib.sha256(self.vectors.tobytes())
-        found.update(b"" if self.queries is None else self.queries.tobytes())
-        return found.hexdigest()[:16]
+        """Hash that identifies these vectors and queries."""
+        digest_of_vectors = hashlib.sha256(self.vectors.tobytes())
+        digest_of_vectors.update(b"" if self.queries is None else self.queries.tobytes())
+        return digest_of_vectors.hexdigest()[:16]
 
     @property
     def notes_as_sentences(self) -> list[str]:
-        """The notes, to be read."""
+        """The notes, each with a full stop."""
         return [f"{note}." for note in self.notes]
 
 
 @dataclass(frozen=True)
 class Split:
-    """What one seed measures with; no row is in two of them.
+    """Corpus, queries and rows to fit on of one seed.
+
+    No row is in two of them.
 
     Attributes:
         corpus: `(n, d)` to be searched.
@@ -77,7 +82,7 @@ class Split:
 
 
 def read_data(vectors: str | None, source: str | None, queries: str | None) -> Data:
-    """The vectors a user names.
+    """Read the vectors, and the queries if there are any, and drop zeros and duplicates.
 
     Args:
         vectors: an .npy file, or an HDF5 file as ann-benchmarks writes them.
@@ -86,57 +91,65 @@ def read_data(vectors: str | None, source: str | None, queries: str | None) -> D
 
     Raises:
         DataError: for vectors that are compared by anything but their directions.
-        SourceError: for what cannot be read.
+        SourceError: for a file or source that cannot be read.
     """
     written = vectors or source or ""
     path = Path(written.partition("#")[0])
     notes: list[str] = []
-    asked: Vectors | None
+    query_rows: Vectors | None
     if path.suffix in HDF5:
         with open_hdf5(path) as file:
-            base = read_set(file, TRAIN)
-            asked = read_rows(queries) if queries else read_set(file, QUERIES)
+            base = read_data_set(file, TRAIN)
+            query_rows = read_rows(queries) if queries else read_data_set(file, QUERIES)
             require_directions(file, base)
     else:
-        base, asked = read_rows(written), read_rows(queries) if queries else None
-    if asked is not None and asked.shape[1] != base.shape[1]:
-        raise DataError(f"the queries are {asked.shape[1]} wide, the vectors {base.shape[1]}")
-    base = distinct(base, "vectors", notes)
-    if asked is not None:
-        asked = distinct(asked, "queries", notes)
-        inside = np.isin(as_keys(asked), as_keys(base))
+        base, query_rows = read_rows(written), read_rows(queries) if queries else None
+    if query_rows is not None and query_rows.shape[1] != base.shape[1]:
+        raise DataError(f"the queries are {query_rows.shape[1]} wide, the vectors {base.shape[1]}")
+    base = drop_duplicates(base, "vectors", notes)
+    if query_rows is not None:
+        query_rows = drop_duplicates(query_rows, "queries", notes)
+        inside = np.isin(view_as_keys(query_rows), view_as_keys(base))
         if inside.any():
             notes.append(f"{int(inside.sum()):,} queries are among the vectors and were left out")
-        asked = asked[~inside]
-    return Data(path.name or written, base, asked, tuple(notes))
+        query_rows = query_rows[~inside]
+    return Data(path.name or written, base, query_rows, tuple(notes))
 
 
 def read_rows(written: str) -> Vectors:
-    """All vectors of a source; texts are encoded."""
+    """Read all vectors of a source, encoding its texts if it has texts."""
     source = open_source(written)
     if source.kind() == "vectors":
         return np.concatenate([np.asarray(batch.values, np.float32) for batch in source.batches()])
     with tempfile.TemporaryDirectory() as folder:
-        return np.array(encode_source(source, Encoder(DEFAULT_ENCODER), Path(folder), show).vectors)
+        return np.array(encode_source(source, Encoder(DEFAULT_ENCODER), Path(folder), print_progress).vectors)
 
 
 def open_hdf5(path: Path) -> Any:
-    """Open an HDF5 file; raise `DataError` if it cannot be read."""
+    """Open an HDF5 file.
+
+    Raises:
+        DataError: if it cannot be read.
+    """
     try:
         return h5py.File(path, "r")
     except OSError as error:
         raise DataError(f"{path.name} is not an HDF5 file that can be read: {error}") from error
 
 
-def read_set(file: Any, name: str) -> Vectors:
-    """All vectors of a data set of an HDF5 file; raise `DataError` if it has none of that name, or no floats."""
+def read_data_set(file: Any, name: str) -> Vectors:
+    """Read all vectors of a data set of an HDF5 file.
+
+    Raises:
+        DataError: if the file has no data set of that name, or it holds no vectors of floats.
+    """
     if name not in file or file[name].ndim != 2 or file[name].dtype.kind != "f":
         raise DataError(f"{Path(file.filename).name} has no vectors {name!r}; it has {', '.join(file)}")
     return np.asarray(file[name], np.float32)
 
 
 def require_directions(file: Any, vectors: Vectors) -> None:
-    """Raise `DataError` unless an HDF5 file's vectors are compared by their directions, or might as well be."""
+    """Raise `DataError` unless an HDF5 file's vectors are compared by their directions, or all have length 1."""
     distance = file.attrs.get("distance", "angular")
     distance = distance.decode() if isinstance(distance, bytes) else str(distance)
     lengths = np.linalg.norm(vectors, axis=1)
@@ -148,63 +161,76 @@ def require_directions(file: Any, vectors: Vectors) -> None:
         )
 
 
-def distinct(rows: Vectors, what: str, notes: list[str]) -> Vectors:
-    """Rows of length 1, each once, without those of no direction; says what was left out."""
-    there = rows.any(axis=1)
-    if not there.all():
-        notes.append(f"{int((~there).sum()):,} of {len(rows):,} {what} are zero and were left out")
-    unit: Vectors = unit_rows(torch.from_numpy(np.ascontiguousarray(rows[there], np.float32))).numpy()
-    _, first = np.unique(as_keys(unit), return_index=True)
+def drop_duplicates(rows: Vectors, what: str, notes: list[str]) -> Vectors:
+    """Normalize rows, and drop those that are zero or duplicates.
+
+    Args:
+        rows: vectors `(n, d)`.
+        what: what the rows are, for the notes.
+        notes: list to which a note on each kind of dropped rows is appended.
+    """
+    is_nonzero = rows.any(axis=1)
+    if not is_nonzero.all():
+        notes.append(f"{int((~is_nonzero).sum()):,} of {len(rows):,} {what} are zero and were left out")
+    unit: Vectors = unit_rows(torch.from_numpy(np.ascontiguousarray(rows[is_nonzero], np.float32))).numpy()
+    _, first = np.unique(view_as_keys(unit), return_index=True)
     if len(first) < len(unit):
         notes.append(f"{len(unit) - len(first):,} of {len(unit):,} {what} are duplicates and were left out")
     return np.ascontiguousarray(unit[np.sort(first)])
 
 
-def as_keys(rows: Vectors) -> NDArray[np.void]:
-    """Rows as values that compare as a whole."""
+def view_as_keys(rows: Vectors) -> NDArray[np.void]:
+    """View rows as values that compare as a whole."""
     rows = np.ascontiguousarray(rows) + np.float32(0)  # −0 is 0
     keys: NDArray[np.void] = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))[:, 0]
     return keys
 
 
-def split(data: Data, seed: int, corpus: int, queries: int, fit: int, k: int) -> Split:
-    """Rows drawn for a seed; what is too many is made smaller.
+def split_rows(data: Data, seed: int, corpus: int, queries: int, fit: int, k: int) -> Split:
+    """Draw the corpus, the queries and the rows to fit on of a seed.
+
+    Numbers that are too large for the data are made smaller.
 
     Raises:
-        DataError: if there are too few to say anything.
+        DataError: if there are too few vectors or queries.
     """
     rows = np.random.default_rng(seed).permutation(len(data.vectors))
-    asked = data.queries
-    if asked is None:
+    query_rows = data.queries
+    if query_rows is None:
         queries = min(queries, len(rows) // 5)
-        asked, rows = data.vectors[np.sort(rows[:queries])], rows[queries:]
+        query_rows, rows = data.vectors[np.sort(rows[:queries])], rows[queries:]
     else:
-        asked = asked[np.random.default_rng(seed).permutation(len(asked))[:queries]]
+        query_rows = query_rows[np.random.default_rng(seed).permutation(len(query_rows))[:queries]]
     corpus = min(corpus, max(len(rows) - min(fit, len(rows) // 5), 0))
-    if corpus <= k or not len(asked):
+    if corpus <= k or not len(query_rows):
         raise DataError(
-            f"{len(data.vectors):,} distinct vectors leave {corpus:,} to search with {len(asked):,} queries: "
+            f"{len(data.vectors):,} distinct vectors leave {corpus:,} to search with {len(query_rows):,} queries: "
             f"there must be more than k = {k}, and a query"
         )
     return Split(
-        data.vectors[np.sort(rows[:corpus])], asked, data.vectors[np.sort(rows[corpus : corpus + max(fit, MIN_FIT)])]
+        data.vectors[np.sort(rows[:corpus])],
+        query_rows,
+        data.vectors[np.sort(rows[corpus : corpus + max(fit, MIN_FIT)])],
     )
 
 
-def nearest(queries: Vectors, corpus: Vectors, k: int) -> Numbers:
-    """Exact search: rows `(q, k)` by inner product, the best first; on a GPU where FAISS finds one."""
-    if gpu():
-        return nearest_on_gpu(queries, corpus, k)
-    found = []
-    whole = torch.from_numpy(corpus)
+def find_nearest(queries: Vectors, corpus: Vectors, k: int) -> Numbers:
+    """Search exactly for the nearest rows `(q, k)` by inner product, the best first.
+
+    This is done on a GPU if FAISS finds one.
+    """
+    if has_gpu():
+        return find_nearest_on_gpu(queries, corpus, k)
+    rows = []
+    corpus_tensor = torch.from_numpy(corpus)
     for start in range(0, len(queries), 128):
-        scores = torch.from_numpy(queries[start : start + 128]) @ whole.T
-        found.append(scores.topk(min(k, len(corpus)), dim=1).indices.numpy())
-    return np.concatenate(found)
+        scores = torch.from_numpy(queries[start : start + 128]) @ corpus_tensor.T
+        rows.append(scores.topk(min(k, len(corpus)), dim=1).indices.numpy())
+    return np.concatenate(rows)
 
 
-def gpu() -> bool:
-    """Whether FAISS finds a GPU."""
+def has_gpu() -> bool:
+    """Return whether FAISS finds a GPU."""
     try:
         import faiss
     except ImportError:
@@ -212,8 +238,8 @@ def gpu() -> bool:
     return hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus() > 0
 
 
-def nearest_on_gpu(queries: Vectors, corpus: Vectors, k: int) -> Numbers:
-    """`nearest` by faiss-gpu."""
+def find_nearest_on_gpu(queries: Vectors, corpus: Vectors, k: int) -> Numbers:
+    """Search exactly on a GPU, as `find_nearest` does."""
     import faiss
 
     gpu, count = faiss.StandardGpuResources(), min(k, len(corpus))

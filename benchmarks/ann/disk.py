@@ -5,7 +5,7 @@
 The folder is one that `benchmarks.ann.candidates` prepared. DiskANN runs in an environment of its own (`diskann.py`).
 It reads past the page cache; for Lathe, the file of originals is dropped from the cache before every query. Both get
 one thread and about the same memory for each vector: DiskANN its compressed vectors, Lathe codes and links. They are
-searched in turns, and the wall time of single queries is measured, because both wait for the disk.
+searched alternately, and the wall time of single queries is measured, because both wait for the disk.
 """
 
 import json
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.ann.candidates import EF_CONSTRUCTION, SEED, TARGETS, K, microseconds
+from benchmarks.ann.candidates import EF_CONSTRUCTION, SEED, TARGETS, K, interpolate_microseconds
 from benchmarks.ann.compressed import CodesGraph
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.service.index.embedded.exact import rescore
@@ -42,7 +42,9 @@ Setting = dict[str, Any]
 
 
 class LatheOnDisk:
-    """Lathe's graph over codes, with originals in a file that leaves the page cache before every query.
+    """Lathe's graph over codes, with the originals in a file.
+
+    The file can be dropped from the page cache before a query.
 
     Args:
         work: folder of `benchmarks.ann.candidates`.
@@ -64,19 +66,33 @@ class LatheOnDisk:
         os.posix_fadvise(self.originals.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read(self, rows: int, at_once: bool) -> float:
-        """Read random rows from the disk, at once or one after the other; return the median of the milliseconds."""
-        draw, found = np.random.default_rng(SEED), []
+        """Read random rows from the disk several times, and return the median of the milliseconds.
+
+        Args:
+            rows: number of rows to read.
+            at_once: whether the rows are read at once instead of one after the other.
+        """
+        rng, milliseconds = np.random.default_rng(SEED), []
         for _ in range(READS):
-            wanted = np.sort(draw.choice(len(self.originals.array), rows, replace=False))
+            drawn_rows = np.sort(rng.choice(len(self.originals.array), rows, replace=False))
             self.drop_from_cache()
             self.originals.from_disk = at_once
             start = time.perf_counter()
-            _ = self.originals[wanted]
-            found.append((time.perf_counter() - start) * 1e3)
-        return float(np.median(found))
+            _ = self.originals[drawn_rows]
+            milliseconds.append((time.perf_counter() - start) * 1e3)
+        return float(np.median(milliseconds))
 
     def search(self, effort: int, count: int, cold: bool) -> Setting:
-        """Ask one query after the other; return recall@10 and the wall time of a query in microseconds."""
+        """Search for one query after the other.
+
+        Args:
+            effort: candidate list of the graph.
+            count: candidates that the originals rank.
+            cold: whether the originals are dropped from the page cache before every query.
+
+        Returns:
+            The setting with its recall@10 and the microseconds of a query.
+        """
         self.graph.set_effort(effort)
         walls, hits = np.empty(QUERIES), 0
         for number, query in enumerate(self.queries):
@@ -84,9 +100,9 @@ class LatheOnDisk:
                 self.drop_from_cache()
             start = time.perf_counter()
             candidates = self.graph.search(query[None], count)
-            found, _ = rescore(query[None], self.originals, candidates, K, "cosine")
+            best, _ = rescore(query[None], self.originals, candidates, K, "cosine")
             walls[number] = time.perf_counter() - start
-            hits += len(np.intersect1d(found, self.truth[number]))
+            hits += len(np.intersect1d(best, self.truth[number]))
         return {
             "effort": effort,
             "count": count,
@@ -98,7 +114,11 @@ class LatheOnDisk:
 
 @contextmanager
 def run_diskann(python: Path, work: Path, memory_bytes: int) -> Iterator[tuple[Setting, Callable[[int], Setting]]]:
-    """Build a DiskANN index in a process; yield what it took, and a function that searches with a list's length."""
+    """Build a DiskANN index in another process.
+
+    Yields:
+        What the build took, and a function that searches with a list's length.
+    """
     with tempfile.TemporaryDirectory(dir=work) as folder:
         program = Path(__file__).with_name("diskann.py")
         command = [str(python), str(program), str(work), folder, str(memory_bytes)]
@@ -108,8 +128,8 @@ def run_diskann(python: Path, work: Path, memory_bytes: int) -> Iterator[tuple[S
 
             def search(complexity: int) -> Setting:
                 print(complexity, BEAM, QUERIES, file=process.stdin, flush=True)
-                found: Setting = json.loads(next(answers))
-                return found
+                setting: Setting = json.loads(next(answers))
+                return setting
 
             yield json.loads(next(answers)), search
             process.stdin.close()
@@ -118,28 +138,28 @@ def run_diskann(python: Path, work: Path, memory_bytes: int) -> Iterator[tuple[S
 def merge_rounds(rounds: list[list[Setting]]) -> list[Setting]:
     """Return the settings of the first round with the medians of all rounds' times."""
     return [
-        same[0] | {key: float(np.median([one[key] for one in same])) for key in ("p50", "p99")}
-        for same in zip(*rounds, strict=True)
+        repeats[0] | {key: float(np.median([setting[key] for setting in repeats])) for key in ("p50", "p99")}
+        for repeats in zip(*rounds, strict=True)
     ]
 
 
-def show(number: float | None) -> str:
-    """Return a time in words; a dash where a recall is not reached."""
+def format_microseconds(number: float | None) -> str:
+    """Format a time, or a dash if the recall is not reached."""
     return f"{number:,.0f}" if number else "–"
 
 
 def main() -> None:
-    """Measure both in turns, print the table and write the raw figures."""
+    """Measure both alternately, print the table and write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--work", type=Path, required=True, help="folder of benchmarks.ann.candidates")
     options.add_argument("--diskann", type=Path, required=True, help="Python of an environment with diskannpy")
     options.add_argument("--codes", type=int, default=48, help="bytes of a code")
-    given = options.parse_args()
+    arguments = options.parse_args()
     torch.set_num_threads(1)
-    lathe = LatheOnDisk(given.work, given.codes)
-    memory = lathe.graph.bytes / len(np.load(given.work / "base.npy", mmap_mode="r"))
+    lathe = LatheOnDisk(arguments.work, arguments.codes)
+    memory = lathe.graph.bytes / len(np.load(arguments.work / "base.npy", mmap_mode="r"))
     rounds: dict[str, list[list[Setting]]] = {"Lathe, from the disk": [], "Lathe, page cache": [], "DiskANN": []}
-    with closing(lathe.originals), run_diskann(given.diskann, given.work, round(memory)) as (built, search):
+    with closing(lathe.originals), run_diskann(arguments.diskann, arguments.work, round(memory)) as (built, search):
         for _ in range(ROUNDS):
             for cold, name in ((True, "Lathe, from the disk"), (False, "Lathe, page cache")):
                 rounds[name].append([lathe.search(effort, count, cold) for effort, count in EFFORTS])
@@ -154,11 +174,12 @@ def main() -> None:
         "DiskANN": built,
     }
     rows = [
-        [name, *(show(microseconds(found, target, "p50")) for target in TARGETS)] for name, found in settings.items()
+        [name, *(format_microseconds(interpolate_microseconds(found, target, "p50")) for target in TARGETS)]
+        for name, found in settings.items()
     ]
     print(markdown_table(["searched by", *(f"µs of a query at {target}" for target in TARGETS)], rows))
     print(json.dumps({"costs": costs, "milliseconds of a read": reads}))
-    write_report(given.out, "ann-disk", {"costs": costs, "settings": settings, "read_milliseconds": reads})
+    write_report(arguments.out, "ann-disk", {"costs": costs, "settings": settings, "read_milliseconds": reads})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rival of `benchmarks.ann.disk`: DiskANN in a process of its own, which answers commands read from stdin.
+"""Build and search of DiskANN for `benchmarks.ann.disk`, in a process of its own that answers commands from stdin.
 
 It runs in an environment of its own, because diskannpy 0.7 needs NumPy 1; only diskannpy and NumPy are imported.
 
@@ -6,7 +6,7 @@ It runs in an environment of its own, because diskannpy 0.7 needs NumPy 1; only 
     python benchmarks/ann/diskann.py WORK FOLDER BYTES
 
 WORK holds base.npy, queries.npy and truth.npy (see `benchmarks.ann.candidates`), FOLDER takes the index, BYTES is the
-budget of memory for each vector. A line "LIST BEAM COUNT" asks for a pass of so many single queries; the answer is a
+budget of memory for each vector. A line "LIST BEAM COUNT" requests a pass of so many single queries; the answer is a
 line of JSON.
 """
 
@@ -25,7 +25,7 @@ COMPLEXITY = 100
 
 
 def build(vectors: Any, folder: Path, memory_bytes: int) -> float:
-    """Build an index of vectors of length 1 `(n, d)` on disk; return the seconds of CPU time."""
+    """Build an index of vectors `(n, d)` of length 1 on disk, and return the seconds of CPU time."""
     begun = time.process_time()
     gigabytes = memory_bytes * len(vectors) / 2**30
     diskannpy.build_disk_index(vectors, "l2", str(folder), COMPLEXITY, DEGREE, gigabytes, 8.0, 1)
@@ -33,13 +33,13 @@ def build(vectors: Any, folder: Path, memory_bytes: int) -> float:
 
 
 def search(index: Any, queries: Any, truth: Any, complexity: int, beam: int) -> dict[str, float]:
-    """Ask one query after the other; return recall@10 and the wall and CPU time of a query."""
+    """Search for one query after the other, and return recall@10 and the wall and CPU times of a query."""
     walls, hits, begun = np.empty(len(queries)), 0, time.process_time()
     for number, query in enumerate(queries):
         start = time.perf_counter()
-        found = index.search(query, K, complexity, beam).identifiers
+        best = index.search(query, K, complexity, beam).identifiers
         walls[number] = time.perf_counter() - start
-        hits += len(np.intersect1d(found, truth[number]))
+        hits += len(np.intersect1d(best, truth[number]))
     return {
         "recall": hits / (K * len(queries)),
         "cpu": (time.process_time() - begun) / len(queries) * 1e6,
@@ -49,7 +49,7 @@ def search(index: Any, queries: Any, truth: Any, complexity: int, beam: int) -> 
 
 
 def main() -> None:
-    """Build the index, say what it took, then answer commands until stdin ends."""
+    """Build the index, print its costs, then answer commands until stdin ends."""
     work, folder, memory_bytes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     vectors = np.load(work / "base.npy")
     seconds, rows = build(vectors, folder, memory_bytes), len(vectors)

@@ -1,7 +1,8 @@
-"""What searches vectors: graphs, codes and exact search, each built on one thread but for the training of codes.
+"""Engines that search vectors: graphs, codes and exact search.
 
-An engine is built on unit vectors `(n, k)` and finds rows by inner product. Its effort is what it
-trades speed for: candidates of a graph (`ef`), lists of an inverted file (`nprobe`), nothing for exact search.
+Each is built on one thread, except for the training of codes. An engine is built on unit vectors `(n, k)` and finds
+rows by inner product. Its effort is what it trades speed for: candidates of a graph (`ef`), lists of an inverted file
+(`nprobe`), nothing for exact search.
 """
 
 from collections.abc import Sequence
@@ -22,20 +23,23 @@ ROTATIONS = 8
 
 
 class Engine(Protocol):
-    """Something that is built once and searched at many efforts."""
+    """An engine that is built once and searched at many efforts."""
 
     def build(self, vectors: Vectors) -> None:
-        """Take in vectors `(n, k)`."""
+        """Build the index over vectors `(n, k)`."""
 
     def set_effort(self, effort: int) -> None:
         """Set the effort of the searches that follow."""
 
     def search(self, queries: Vectors, count: int) -> Numbers:
-        """Return the nearest rows `(q, count)` to queries `(q, k)`, the best first; −1 where there are no more."""
+        """Return the nearest rows `(q, count)` to queries `(q, k)`, the best first.
+
+        Missing rows are −1.
+        """
 
     @property
     def bytes(self) -> int:
-        """Bytes of what it keeps to search in."""
+        """Bytes of the index."""
 
 
 class Hnswlib:
@@ -46,7 +50,7 @@ class Hnswlib:
         self.index: Any = None
 
     def build(self, vectors: Vectors) -> None:
-        """Take in vectors on one thread, so that the same seed gives the same graph."""
+        """Build the graph over vectors on one thread, so that the same seed gives the same graph."""
         import hnswlib
 
         self.index = hnswlib.Index("ip", vectors.shape[1])
@@ -72,10 +76,10 @@ class Faiss:
     """A FAISS index by its factory string.
 
     Args:
-        factory: such as `HNSW16`, `HNSW16,SQ8`, `Flat`, `IVF512,RaBitQ`, `OPQ48,IVF512,PQ48`.
-        ef_construction: of a graph.
-        seed: picks the rows that codes are trained on.
-        gpu: search on a GPU.
+        factory: factory string, such as `HNSW16`, `HNSW16,SQ8`, `Flat`, `IVF512,RaBitQ`, `OPQ48,IVF512,PQ48`.
+        ef_construction: candidates for links, of a graph.
+        seed: seed of the rows that codes are trained on.
+        gpu: whether to search on a GPU.
     """
 
     def __init__(self, factory: str, ef_construction: int, seed: int, gpu: bool = False) -> None:
@@ -83,7 +87,7 @@ class Faiss:
         self.index: Any = None
 
     def build(self, vectors: Vectors) -> None:
-        """Train codes on some of the vectors, as users do, with all threads; then take in all of them with one."""
+        """Train codes on some of the vectors with all threads, as users do, then add all vectors with one thread."""
         import faiss
 
         self.index = faiss.index_factory(vectors.shape[1], self.factory, faiss.METRIC_INNER_PRODUCT)
@@ -101,7 +105,7 @@ class Faiss:
             self.index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, self.index)
 
     def set_effort(self, effort: int) -> None:
-        """Set `efSearch` of a graph, `nprobe` of an inverted file."""
+        """Set `efSearch` of a graph, or `nprobe` of an inverted file."""
         import faiss
 
         name = "efSearch" if "HNSW" in self.factory else "nprobe"
@@ -109,7 +113,7 @@ class Faiss:
             faiss.ParameterSpace().set_index_parameter(self.index, name, effort)
 
     def search(self, queries: Vectors, count: int) -> Numbers:
-        """Search the index, whatever it is."""
+        """Search the index."""
         _, rows = self.index.search(queries, count)
         return np.asarray(rows, np.int64)
 
@@ -128,10 +132,10 @@ def make_engine(name: str, rows: int, m: int, ef_construction: int, seed: int) -
     Args:
         name: `hnswlib`, `faiss-hnsw`, `faiss-hnsw-sq8`, `flat`, `flat-gpu`, `opq48` (that many bytes), `rabitq`,
             `ivf-pq96` (that many codes of 4 bits, by FastScan), or one of `benchmarks.ann.compressed`.
-        rows: to be built on; an inverted file has about as many lists as their square root, twice.
+        rows: number of rows to build on; an inverted file has about twice their square root of lists.
         m: links of a node of a graph.
         ef_construction: candidates when it is linked.
-        seed: of whatever is drawn.
+        seed: seed of all random choices.
     """
     if name == "hnswlib":
         return Hnswlib(m, ef_construction, seed)
@@ -157,12 +161,12 @@ def is_graph(name: str) -> bool:
 
 
 def compresses(name: str) -> bool:
-    """Return whether an engine compresses full vectors itself, as a rival of a reduction."""
+    """Return whether an engine compresses full vectors itself, as an alternative to a reduction."""
     return name.startswith(("opq", "rabitq", "ivf-pq")) or NAME.fullmatch(name) is not None
 
 
-def efforts_of(name: str, efs: Sequence[int]) -> list[int]:
-    """Return the efforts to search with."""
+def list_efforts(name: str, efs: Sequence[int]) -> list[int]:
+    """Return the efforts at which an engine is searched."""
     if name == "lathe":  # a request takes milliseconds
         return list(efs)[1::2] or list(efs)
     if is_graph(name):

@@ -1,4 +1,4 @@
-"""Speed at equal recall: the settings that nothing beats, and what lies between two of them."""
+"""Speed at equal recall: the Pareto frontier of settings, and interpolation between two of them."""
 
 import math
 from collections import defaultdict
@@ -10,12 +10,15 @@ import numpy as np
 from scipy import stats
 
 Setting = dict[str, Any]
-"""What a point found at a setting, with what the point says of itself."""
+"""Figures of a point at a setting, with the fields that describe the point."""
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds, with half of its 95 % interval by Student's t; None for one seed."""
+    """A mean over seeds, with half of its 95 % interval by Student's t.
+
+    `half` is None for one seed.
+    """
 
     value: float
     half: float | None
@@ -24,12 +27,12 @@ class Mean:
 
 @dataclass(frozen=True)
 class AtRecall:
-    """What a series costs at a recall, in one seed.
+    """Cost of a series at a recall, in one seed.
 
     Attributes:
-        microseconds: a query, interpolated between the two settings of the frontier around that recall.
-        p99: the same.
-        setting: the quickest that was measured with at least that recall; sizes and build time are its own.
+        microseconds: time of a query, interpolated between the two settings of the frontier around that recall.
+        p99: 99th percentile, interpolated in the same way.
+        setting: the fastest measured setting with at least that recall; sizes and build time are its own.
     """
 
     microseconds: float
@@ -37,8 +40,8 @@ class AtRecall:
     setting: Setting
 
 
-def flat(results: Iterable[dict[str, Any]]) -> list[Setting]:
-    """Every setting of every point that did not fail, with what the point says of itself."""
+def flatten_settings(results: Iterable[dict[str, Any]]) -> list[Setting]:
+    """List every setting of every point that did not fail, with the fields that describe the point."""
     return [
         {key: value for key, value in result.items() if key not in ("settings", "concurrency")} | setting
         for result in results
@@ -47,22 +50,22 @@ def flat(results: Iterable[dict[str, Any]]) -> list[Setting]:
     ]
 
 
-def series_of(setting: Setting) -> str:
-    """What is compared: a method in an engine, rescored or not."""
+def name_series(setting: Setting) -> str:
+    """Name the series of a setting: a method in an engine, rescored or not."""
     rescored = ", rescored" if setting["oversampling"] > 1 else ""
     return f"{setting['method']}{rescored} · {setting['engine']}"
 
 
-def grouped(settings: Iterable[Setting]) -> dict[tuple[str, int], dict[int, list[Setting]]]:
-    """Settings by series and rows, then by seed."""
-    found: defaultdict[tuple[str, int], defaultdict[int, list[Setting]]] = defaultdict(lambda: defaultdict(list))
+def group_settings(settings: Iterable[Setting]) -> dict[tuple[str, int], dict[int, list[Setting]]]:
+    """Group settings by series and rows, then by seed."""
+    groups: defaultdict[tuple[str, int], defaultdict[int, list[Setting]]] = defaultdict(lambda: defaultdict(list))
     for setting in settings:
-        found[series_of(setting), setting["rows"]][setting["seed"]].append(setting)
-    return {key: dict(by_seed) for key, by_seed in found.items()}
+        groups[name_series(setting), setting["rows"]][setting["seed"]].append(setting)
+    return {key: dict(by_seed) for key, by_seed in groups.items()}
 
 
-def frontier(settings: Sequence[Setting]) -> list[Setting]:
-    """The settings that no other beats in both recall and time, by recall."""
+def find_frontier(settings: Sequence[Setting]) -> list[Setting]:
+    """Return the settings that no other beats in both recall and time, by recall."""
     best: list[Setting] = []
     for setting in sorted(settings, key=lambda s: (-s["recall"], s["microseconds"])):
         if not best or setting["microseconds"] < best[-1]["microseconds"]:
@@ -70,20 +73,21 @@ def frontier(settings: Sequence[Setting]) -> list[Setting]:
     return best[::-1]
 
 
-def at_recall(settings: Sequence[Setting], target: float) -> AtRecall | None:
-    """What a recall costs; None if it is never reached. Nothing is extrapolated: above the target, it is the quickest.
+def interpolate_at_recall(settings: Sequence[Setting], target: float) -> AtRecall | None:
+    """Interpolate the cost of a recall, or return None if no setting reaches it.
 
-    Between two settings the logarithm of the time runs straight along the recall's logit, in which frontiers are
-    nearly straight.
+    Between two settings the logarithm of the time is linear in the recall's logit, in which frontiers are nearly
+    straight. Nothing is extrapolated: if all settings are above the target, it is the fastest of them.
     """
-    best = frontier(settings)
-    enough = [place for place, setting in enumerate(best) if setting["recall"] >= target]
-    if not enough:
+    best = find_frontier(settings)
+    position = next((i for i, setting in enumerate(best) if setting["recall"] >= target), None)
+    if position is None:
         return None
-    above = best[enough[0]]
-    if not enough[0] or above["recall"] == target:
+    above = best[position]
+    if position == 0 or above["recall"] == target:
         return AtRecall(above["microseconds"], above["p99"], above)
-    below = best[enough[0] - 1]
+
+    below = best[position - 1]
     span = logit(above["recall"]) - logit(below["recall"])
     share = (logit(target) - logit(below["recall"])) / span if span else 1.0
     between = [math.exp((1 - share) * math.log(below[key]) + share * math.log(above[key])) for key in TIMES]
@@ -94,13 +98,13 @@ TIMES = ("microseconds", "p99")
 
 
 def logit(recall: float) -> float:
-    """log(r / (1 − r)), kept finite at the ends."""
+    """Return log(r / (1 − r)), clipped so that it is finite at 0 and 1."""
     clipped = min(max(recall, 1e-5), 1 - 1e-5)
     return math.log(clipped / (1 - clipped))
 
 
-def mean_of(values: Sequence[float]) -> Mean:
-    """The mean over seeds with its interval."""
+def average_seeds(values: Sequence[float]) -> Mean:
+    """Return the mean over seeds with its interval."""
     array = np.asarray(values, np.float64)
     half = None
     if len(array) > 1:
@@ -108,7 +112,10 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(float(array.mean()), half, tuple(array.tolist()))
 
 
-def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> Mean:
-    """The mean ratio, paired by seed, in logarithms: a half and a double cancel out. `half` is in the logarithm."""
-    logs = mean_of([math.log(a / b) for a, b in zip(ours, theirs, strict=True)])
+def average_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Mean:
+    """Return the geometric mean of the ratios, paired by seed.
+
+    In logarithms a half and a double cancel out. `half` of the mean is in the logarithm.
+    """
+    logs = average_seeds([math.log(a / b) for a, b in zip(numerators, denominators, strict=True)])
     return Mean(math.exp(logs.value), logs.half, tuple(math.exp(v) for v in logs.values))

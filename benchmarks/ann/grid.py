@@ -1,4 +1,7 @@
-"""All points of the benchmark, one after another; what is done is kept, so that a stopped run goes on."""
+"""The grid of points that the benchmark measures, one after another.
+
+Each result is stored at once, so that a stopped run continues.
+"""
 
 import hashlib
 import json
@@ -14,36 +17,36 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.ann.data import Data, Split, nearest, split
+from benchmarks.ann.data import Data, Split, find_nearest, split_rows
 from benchmarks.ann.engines import EFS, compresses, is_graph
 from benchmarks.ann.job import SERVER, Job
-from benchmarks.ann.spaces import FULL, find_space, is_fitted_here, size_of
+from benchmarks.ann.spaces import FULL, find_space, is_fitted_here, parse_size
 
 POINT_SECONDS = 3600
-"""A point that takes longer has failed."""
+"""Maximum seconds of a point; one that takes longer has failed."""
 EXACT = "flat"
 """The engine that searches exactly."""
 JUDGED = 2
-"""Methods that meet every engine: full width, and the chain that is judged."""
+"""Number of the first methods that are measured in every engine: full width, and the chain that is judged."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is measured.
+    """Methods, engines and parameters that are measured.
 
     Attributes:
-        methods: what the vectors are reduced by; see `find_space`.
-        engines: for every method; those that compress by themselves only for full width.
-        sizes: rows searched, ascending.
-        seeds: each splits, fits and builds anew.
-        queries: of each seed.
-        fit: rows kept apart for methods that are fitted here.
-        k: neighbours.
+        methods: methods by which the vectors are reduced; see `find_space`.
+        engines: engines for every method; those that compress by themselves only for full width.
+        sizes: numbers of rows searched, ascending.
+        seeds: number of seeds, each with a split, fits and builds of its own.
+        queries: number of queries of each seed.
+        fit: number of rows held out for methods that are fitted here.
+        k: number of neighbours.
         ms: links of a node of a graph.
         ef_construction: candidates when it is linked.
         efs: candidates when it is searched.
-        oversampling: times k that are rescored.
-        runs: times every query is asked.
+        oversampling: multiples of k that are rescored.
+        runs: number of times that every query is timed.
         targets: recalls at which methods are compared.
     """
 
@@ -74,47 +77,48 @@ class Point:
 
     @property
     def name(self) -> str:
-        """Name for reading."""
+        """Name of the point for messages."""
         links = f" M={self.m}" if self.m else ""
         return f"{self.engine}{links} on {self.rows:,} of {self.method}, seed {self.seed}"
 
 
-def points(grid: Grid, available: int) -> Iterator[Point]:
+def list_points(grid: Grid, available: int) -> Iterator[Point]:
     """Yield all points, seed by seed, so that a run that is stopped has whole comparisons.
 
-    The first two methods, full width and the chain that is judged, meet every engine and number of links; the others
-    the first of each, and exact search. Growth with N is a question to graphs and exact search alone.
+    The first two methods, full width and the chain that is judged, are measured in every engine and with every number
+    of links, the others in the first of each and by exact search. Growth with N is measured for graphs and exact search
+    alone.
     """
     sizes = sorted({min(size, available) for size in grid.sizes})
     for seed in range(grid.seeds):
         for rows in sizes:
-            for place, method in enumerate(grid.methods):
-                judged, largest = place < JUDGED, rows == sizes[-1]
+            for position, method in enumerate(grid.methods):
+                is_judged, is_largest = position < JUDGED, rows == sizes[-1]
                 for engine in grid.engines:
-                    everywhere = engine in (grid.engines[0], EXACT)
-                    codes = compresses(engine) and method != FULL
-                    unserved = engine == SERVER and is_fitted_here(method)
-                    if codes or unserved or not (everywhere or (judged and largest)):
+                    in_all_sizes = engine in (grid.engines[0], EXACT)
+                    compresses_again = compresses(engine) and method != FULL
+                    is_unserved = engine == SERVER and is_fitted_here(method)
+                    if compresses_again or is_unserved or not (in_all_sizes or (is_judged and is_largest)):
                         continue
-                    graph = is_graph(engine) or engine == SERVER
-                    links = grid.ms if judged and engine == grid.engines[0] else grid.ms[:1]
-                    for m in links if graph else (0,):
+                    has_links = is_graph(engine) or engine == SERVER
+                    links = grid.ms if is_judged and engine == grid.engines[0] else grid.ms[:1]
+                    for m in links if has_links else (0,):
                         yield Point(seed, rows, method, engine, m)
 
 
 class Runner:
-    """Prepares what points need, runs them, keeps what they found.
+    """Runs the points of a grid, and stores their results.
 
     Args:
-        grid: what to measure.
+        grid: the grid.
         data: the vectors.
-        folder: for prepared vectors, raw results, and `points.jsonl`.
+        folder: folder for prepared vectors, raw results, and `points.jsonl`.
     """
 
     def __init__(self, grid: Grid, data: Data, folder: Path) -> None:
         self.grid, self.data, self.folder = grid, data, folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.kept = folder / "points.jsonl"
+        self.results_path = folder / "points.jsonl"
         self.splits: dict[int, Split] = {}
         self.digest = data.digest
         self.digests: dict[str, str | None] = {}
@@ -122,70 +126,80 @@ class Runner:
     @cached_property
     def available(self) -> int:
         """Number of rows that a corpus can have."""
-        return len(split(self.data, 0, max(self.grid.sizes), self.grid.queries, self.grid.fit, self.grid.k).corpus)
+        return len(split_rows(self.data, 0, max(self.grid.sizes), self.grid.queries, self.grid.fit, self.grid.k).corpus)
 
     def run(self) -> list[dict[str, Any]]:
-        """Return every point's result; one that failed has an `error` instead, and is tried again by the next run."""
-        done = self.read()
-        wanted = list(points(self.grid, self.available))
-        for point in wanted:
-            self.chain_digest(point)  # a chain there is not is said before anything is measured
-        with tqdm(wanted, unit="point", disable=None, file=sys.stderr) as bar:
-            found = []
+        """Measure every point that has no stored result, and return the results of all.
+
+        A point that failed has an `error` instead, and is measured again by the next run.
+        """
+        stored = self.read_results()
+        all_points = list(list_points(self.grid, self.available))
+        for point in all_points:
+            self.find_chain_digest(point)  # a missing chain is reported before anything is measured
+        with tqdm(all_points, unit="point", disable=None, file=sys.stderr) as bar:
+            results = []
             for point in bar:
                 bar.set_postfix_str(point.name)
-                key = self.key(point)
-                if key not in done:
-                    done[key] = {"key": key, **asdict(point), **self.result(point, key)}
-                    self.keep(done[key])
-                if "error" in done[key]:
-                    bar.write(f"{point.name} failed: {done[key]['error']}", file=sys.stderr)
-                found.append(done[key])
-        return found
+                key = self.build_key(point)
+                if key not in stored:
+                    stored[key] = {"key": key, **asdict(point), **self.run_point(point, key)}
+                    self.append_result(stored[key])
+                if "error" in stored[key]:
+                    bar.write(f"{point.name} failed: {stored[key]['error']}", file=sys.stderr)
+                results.append(stored[key])
+        return results
 
-    def read(self) -> dict[str, dict[str, Any]]:
-        """Read what earlier runs found; a line that was cut off is measured again, and so is what failed."""
-        found = {}
-        for line in self.kept.read_text().splitlines() if self.kept.exists() else ():
+    def read_results(self) -> dict[str, dict[str, Any]]:
+        """Read the results of earlier runs, by key.
+
+        Points whose line was cut off or that failed are left out, and so are measured again.
+        """
+        results = {}
+        for line in self.results_path.read_text().splitlines() if self.results_path.exists() else ():
             try:
                 result = json.loads(line)
             except ValueError:
                 continue
             if "error" not in result:
-                found[result["key"]] = result
-        return found
+                results[result["key"]] = result
+        return results
 
-    def keep(self, result: dict[str, Any]) -> None:
-        """Write a result down before the next point begins."""
-        cut_off = self.kept.exists() and not self.kept.read_bytes().endswith(b"\n") and self.kept.stat().st_size
-        with self.kept.open("a") as file:
+    def append_result(self, result: dict[str, Any]) -> None:
+        """Append a result to the file of results, and sync it to disk."""
+        cut_off = (
+            self.results_path.exists()
+            and not self.results_path.read_bytes().endswith(b"\n")
+            and self.results_path.stat().st_size
+        )
+        with self.results_path.open("a") as file:
             file.write(("\n" if cut_off else "") + json.dumps(result) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
-    def key(self, point: Point) -> str:
-        """Return a key that tells a point's result from that of any other data, grid or chain."""
+    def build_key(self, point: Point) -> str:
+        """Return the key of a point's result, which depends on the data, the grid and the chain."""
         grid = {name: value for name, value in asdict(self.grid).items() if name in MEASURED}
-        measured = [self.digest, grid, max(self.grid.sizes), asdict(point), self.chain_digest(point)]
+        measured = [self.digest, grid, max(self.grid.sizes), asdict(point), self.find_chain_digest(point)]
         content = json.dumps(measured, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
-    def chain_digest(self, point: Point) -> str | None:
-        """Return the digest of the chain that the method names; None for one that is fitted here."""
+    def find_chain_digest(self, point: Point) -> str | None:
+        """Return the digest of the chain that the point's method names, or None for a method that is fitted here."""
         if point.method not in self.digests:
             named = point.method != FULL and not is_fitted_here(point.method)
             space = find_space(point.method, self.data.vectors[:1], point.seed) if named else None
             self.digests[point.method] = space.digest if space else None
         return self.digests[point.method]
 
-    def result(self, point: Point, key: str) -> dict[str, Any]:
-        """Do one point in a process of its own."""
+    def run_point(self, point: Point, key: str) -> dict[str, Any]:
+        """Measure one point in a process of its own, and return its result or `{"error": message}`."""
         try:
-            job = self.prepare(point, key)
+            job = self.prepare_job(point, key)
         except Exception as error:  # a method that cannot be fitted fails alone; the rest goes on
             return {"error": f"{type(error).__name__}: {error}"}
         path = Path(job.result).with_suffix(".job")
-        path.write_bytes(job.json())
+        path.write_bytes(job.to_json())
         log = path.with_suffix(".log")
         command = [sys.executable, "-m", "benchmarks.ann.point", str(path)]
         try:
@@ -198,33 +212,38 @@ class Runner:
         finally:
             path.unlink()
         if ended.returncode:
-            return {"error": last_line(log) or f"ended with {ended.returncode}"}
+            return {"error": read_last_line(log) or f"ended with {ended.returncode}"}
         return dict(json.loads(Path(job.result).read_bytes()))
 
-    def prepare(self, point: Point, key: str) -> Job:
-        """Return the job of a point, after making the files that it reads and that are not there yet."""
+    def prepare_job(self, point: Point, key: str) -> Job:
+        """Build the job of a point, after making the files that it reads and that are missing."""
         grid = self.grid
         base = self.folder / f"{self.digest}-{max(grid.sizes)}-{grid.queries}-{grid.fit}" / f"seed-{point.seed}"
-        chosen = f"{point.method} {self.chain_digest(point)}"
-        place = base / hashlib.sha256(chosen.encode()).hexdigest()[:12]
+        method_key = f"{point.method} {self.find_chain_digest(point)}"
+        place = base / hashlib.sha256(method_key.encode()).hexdigest()[:12]
         originals, queries = base / "originals.npy", base / "queries.npy"
-        truth, exact = base / f"truth-{point.rows}-{grid.k}.npy", place / f"exact-{point.rows}-{self.deepest}.npy"
-        reduced, chain, size = place / "reduced.npy", place / "chain", size_of(point.method)
+        truth, exact = (
+            base / f"truth-{point.rows}-{grid.k}.npy",
+            place / f"exact-{point.rows}-{self.max_candidates}.npy",
+        )
+        reduced, chain, size = place / "reduced.npy", place / "chain", parse_size(point.method)
         if not truth.exists():
-            cut = self.split(point.seed)
+            rows_of_seed = self.draw_split(point.seed)
             base.mkdir(parents=True, exist_ok=True)
-            save(originals, cut.corpus.astype(np.float16))
-            save(queries, cut.queries)
-            save(truth, nearest(cut.queries, cut.corpus[: point.rows], grid.k))
+            save_array(originals, rows_of_seed.corpus.astype(np.float16))
+            save_array(queries, rows_of_seed.queries)
+            save_array(truth, find_nearest(rows_of_seed.queries, rows_of_seed.corpus[: point.rows], grid.k))
         if not exact.exists():
-            cut = self.split(point.seed)
+            rows_of_seed = self.draw_split(point.seed)
             if not reduced.exists():
-                space = find_space(point.method, cut.fit, point.seed)
+                space = find_space(point.method, rows_of_seed.fit, point.seed)
                 if not chain.exists():
                     space.save(chain)
-                save(place / "asked.npy", space.ask(cut.queries))
-                save(reduced, space.reduce(cut.corpus))  # last: what it stands for is there then
-            save(exact, nearest(np.load(place / "asked.npy"), np.load(reduced)[: point.rows], self.deepest))
+                save_array(place / "asked.npy", space.reduce_queries(rows_of_seed.queries))
+                save_array(reduced, space.reduce(rows_of_seed.corpus))  # last: where it exists, the others do too
+            save_array(
+                exact, find_nearest(np.load(place / "asked.npy"), np.load(reduced)[: point.rows], self.max_candidates)
+            )
         (self.folder / "raw").mkdir(exist_ok=True)
         return Job(
             method=point.method,
@@ -236,7 +255,7 @@ class Runner:
             rows=point.rows,
             k=grid.k,
             efs=grid.efs,
-            oversampling=oversampling_of(point, grid),
+            oversampling=list_oversampling(point, grid),
             runs=grid.runs,
             wanted=min(grid.targets),
             originals=str(originals),
@@ -249,15 +268,15 @@ class Runner:
         )
 
     @property
-    def deepest(self) -> int:
-        """Number of candidates of the most oversampling."""
+    def max_candidates(self) -> int:
+        """Number of candidates with the largest oversampling."""
         return self.grid.k * max(self.grid.oversampling)
 
-    def split(self, seed: int) -> Split:
-        """Return the rows of a seed."""
+    def draw_split(self, seed: int) -> Split:
+        """Return the split of a seed, keeping only the last one in memory."""
         if seed not in self.splits:
             grid = self.grid
-            self.splits = {seed: split(self.data, seed, max(grid.sizes), grid.queries, grid.fit, grid.k)}
+            self.splits = {seed: split_rows(self.data, seed, max(grid.sizes), grid.queries, grid.fit, grid.k)}
         return self.splits[seed]
 
 
@@ -265,29 +284,32 @@ MEASURED = ("queries", "fit", "k", "ef_construction", "efs", "oversampling", "ru
 """Settings of a grid that change what a point finds."""
 
 
-def oversampling_of(point: Point, grid: Grid) -> tuple[int, ...]:
-    """Return the oversampling to try: none for full vectors that the engine does not code; over HTTP every other."""
+def list_oversampling(point: Point, grid: Grid) -> tuple[int, ...]:
+    """Return the oversampling to measure.
+
+    There is none for full vectors that the engine does not encode. Over HTTP, only every second one is measured.
+    """
     if point.method == FULL and not (compresses(point.engine) or point.engine == "faiss-hnsw-sq8"):
         return (1,)
     return grid.oversampling[::2] if point.engine == SERVER else grid.oversampling
 
 
-def save(path: Path, array: Any) -> None:
-    """Write an array whole or not at all: a stopped run must not leave half of one."""
+def save_array(path: Path, array: Any) -> None:
+    """Write an array to a file atomically, so that a stopped run leaves no half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part.npy")
     np.save(part, array)
     part.replace(path)
 
 
-def last_line(log: Path) -> str:
-    """Return what a process said last."""
+def read_last_line(log: Path) -> str:
+    """Return the last line that a process wrote to its log, cut to 500 characters."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1][:500] if lines else ""
 
 
-def failed(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Describe the points that failed."""
+def describe_failures(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Describe the points that failed, a line each."""
     return [
         f"{Point(r['seed'], r['rows'], r['method'], r['engine'], r['m']).name}: {r['error']}"
         for r in results

@@ -1,4 +1,4 @@
-"""What one point of the grid is to do, as its process reads it."""
+"""The job of one point of the grid, as its process reads it."""
 
 from dataclasses import asdict, dataclass
 
@@ -13,25 +13,25 @@ class Job:
     """What a point measures, and with which files.
 
     Attributes:
-        method: what the vectors are reduced by.
-        size: that its chain is cut to; None for all it gives.
-        engine: as `make_engine` names it, or `lathe`.
+        method: method by which the vectors are reduced.
+        size: dimensions that its chain is cut to; None for all.
+        engine: name for `make_engine`, or `lathe`.
         m: links of a node of a graph.
-        ef_construction: candidates looked at when it is linked.
-        seed: of graph and codes.
-        rows: of the corpus that are searched.
-        k: neighbours wanted.
+        ef_construction: candidates examined when it is linked.
+        seed: seed of graph and codes.
+        rows: rows of the corpus that are searched.
+        k: number of neighbours.
         efs: efforts of graphs.
-        oversampling: how many times k candidates are rescored with the float16 originals; 1 rescores none.
-        runs: times every query is asked.
-        wanted: recall at whose cheapest setting several callers search at once.
-        originals: float16 corpus `(n, d)`.
-        reduced: float32 corpus `(n, k)`.
-        queries: originals `(q, d)`.
-        truth: the rows of the exact search of originals `(q, k)`.
-        exact: the rows of the exact search of reduced vectors `(q, k · the most oversampling)`.
+        oversampling: multiples of k of candidates that are rescored with the float16 originals; 1 rescores none.
+        runs: number of times that every query is timed.
+        wanted: recall at whose fastest setting several callers search at once.
+        originals: file of the float16 corpus `(n, d)`.
+        reduced: file of the float32 corpus `(n, k)`.
+        queries: file of the original queries `(q, d)`.
+        truth: file of the rows `(q, k)` of the exact search of originals.
+        exact: file of the rows `(q, k · largest oversampling)` of the exact search of reduced vectors.
         chain: folder of the chain.
-        result: file for what was found.
+        result: file for the result.
     """
 
     method: str
@@ -54,6 +54,6 @@ class Job:
     chain: str
     result: str
 
-    def json(self) -> bytes:
-        """For the process that does it."""
+    def to_json(self) -> bytes:
+        """Serialize the job for the process that runs it."""
         return orjson.dumps(asdict(self))

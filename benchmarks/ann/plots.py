@@ -1,4 +1,4 @@
-"""A benchmark's findings as SVG."""
+"""Figures of the benchmark's results as SVG."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.ann.figure import KS
 from benchmarks.ann.findings import Findings
-from benchmarks.ann.frontier import Setting, flat, frontier, grouped, logit
+from benchmarks.ann.frontier import Setting, find_frontier, flatten_settings, group_settings, logit
 from benchmarks.ann.spaces import FULL
 from lathe.training.reporting.figures import STYLE, to_svg
 
@@ -23,37 +23,41 @@ TITLES = {
     "equal-bytes": "Recall at equal bytes a vector, by exact search",
     "dimensions": "Dimensions, recall and latency (the GeoPres paper's Figure 1)",
 }
-HIGHEST = 0.9995
-LEAST = 0.5
-"""Recall below which a frontier is of no use, and not drawn."""
+MAX_RECALL = 0.9995
+MIN_RECALL = 0.5
+"""Recall below which a frontier is of no use and is not drawn."""
 
 
-def pictures(
+def draw_pictures(
     results: Sequence[dict[str, Any]],
     findings: Findings,
     sizes: Sequence[dict[str, Any]],
     figure: Sequence[dict[str, Any]],
 ) -> dict[str, str]:
-    """Every picture there is something for, by its name in `TITLES`."""
+    """Draw every figure that there is data for, as SVG by its name in `TITLES`."""
     with plt.rc_context(STYLE):
         made = {
-            "frontiers": frontiers(results),
-            "growth": growth(findings),
-            "equal-bytes": equal_bytes(sizes),
-            "dimensions": dimensions(figure),
+            "frontiers": draw_frontiers(results),
+            "growth": draw_growth(findings),
+            "equal-bytes": draw_equal_bytes(sizes),
+            "dimensions": draw_dimensions(figure),
         }
         return {name: to_svg(picture) for name, picture in made.items() if picture is not None}
 
 
-def frontiers(results: Sequence[dict[str, Any]]) -> Any:
-    """One panel for each engine at the largest corpus; a line for each series, of means over the seeds."""
-    groups = grouped(flat(results))
+def draw_frontiers(results: Sequence[dict[str, Any]]) -> Any:
+    """Draw a panel for each engine at the largest corpus, with a line for each series of means over the seeds.
+
+    Returns:
+        The figure; None if there are no results.
+    """
+    groups = group_settings(flatten_settings(results))
     rows = max((rows for _, rows in groups), default=0)
-    here = {series: by_seed for (series, of), by_seed in groups.items() if of == rows}
-    engines = list(dict.fromkeys(series.rpartition(" · ")[2] for series in here))
+    at_largest = {series: by_seed for (series, size), by_seed in groups.items() if size == rows}
+    engines = list(dict.fromkeys(series.rpartition(" · ")[2] for series in at_largest))
     if not engines:
         return None
-    methods = dict.fromkeys(settings["method"] for settings in flat(results))
+    methods = dict.fromkeys(settings["method"] for settings in flatten_settings(results))
     colours = {method: "black" if method == FULL else f"C{number}" for number, method in enumerate(methods)}
     columns = min(3, len(engines))
     lines = -(-len(engines) // columns)
@@ -67,16 +71,16 @@ def frontiers(results: Sequence[dict[str, Any]]) -> Any:
         sharey=True,
     )
     for axis, engine in zip(axes.flat, engines, strict=False):
-        for series, by_seed in here.items():
-            label, _, of = series.rpartition(" · ")
-            settings = means_over_seeds(by_seed.values())
-            if of == engine:
+        for series, by_seed in at_largest.items():
+            label, _, series_engine = series.rpartition(" · ")
+            settings = average_over_seeds(by_seed.values())
+            if series_engine == engine:
                 draw_frontier(axis, label, colours[settings[0]["method"]], settings)
         axis.set_title(f"{engine}, {rows:,} vectors")
         axis.set_yscale("log")
-        in_logarithms(axis.yaxis)
+        format_log_axis(axis.yaxis)
         axis.set_xticks([logit(tick) for tick in TICKS], [str(tick) for tick in TICKS], rotation=60)
-        axis.set_xlim(place_of(LEAST), place_of(1) + 0.2)
+        axis.set_xlim(locate_recall(MIN_RECALL), locate_recall(1) + 0.2)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7)
     for axis in axes.flat[len(engines) :]:
@@ -87,23 +91,26 @@ def frontiers(results: Sequence[dict[str, Any]]) -> Any:
 
 
 def draw_frontier(axis: Any, label: str, colour: str, settings: Sequence[Setting]) -> None:
-    """The points of a series and the line that nothing of it beats; dashed where it is not rescored."""
-    shown = [s for s in settings if s["recall"] >= LEAST]
-    best = frontier(shown)
+    """Draw the points of a series and the line of its frontier.
+
+    The line is dashed for compressed vectors that are not rescored.
+    """
+    shown = [s for s in settings if s["recall"] >= MIN_RECALL]
+    best = find_frontier(shown)
     if not best:
         return
     first = settings[0]
-    coded = first["method"] != FULL or first["engine"].startswith(("rabitq", "opq", "faiss-hnsw-sq8"))
-    recalls, rates = [place_of(s["recall"]) for s in best], [1e6 / s["microseconds"] for s in best]
+    is_compressed = first["method"] != FULL or first["engine"].startswith(("rabitq", "opq", "faiss-hnsw-sq8"))
+    recalls, rates = [locate_recall(s["recall"]) for s in best], [1e6 / s["microseconds"] for s in best]
     axis.plot(
         recalls,
         rates,
-        "--" if coded and first["oversampling"] == 1 else "-",
+        "--" if is_compressed and first["oversampling"] == 1 else "-",
         color=colour,
         label=label.replace(FULL, "full width"),
     )
     axis.plot(
-        [place_of(s["recall"]) for s in shown],
+        [locate_recall(s["recall"]) for s in shown],
         [1e6 / s["microseconds"] for s in shown],
         ".",
         color=colour,
@@ -112,43 +119,48 @@ def draw_frontier(axis: Any, label: str, colour: str, settings: Sequence[Setting
     )
 
 
-def means_over_seeds(by_seed: Iterable[Sequence[Setting]]) -> list[Setting]:
-    """Every setting once, with its mean recall and time."""
-    alike: defaultdict[tuple[int, int, int], list[Setting]] = defaultdict(list)
+def average_over_seeds(by_seed: Iterable[Sequence[Setting]]) -> list[Setting]:
+    """Return each setting once, with its mean recall and time."""
+    groups: defaultdict[tuple[int, int, int], list[Setting]] = defaultdict(list)
     for settings in by_seed:
         for setting in settings:
-            alike[setting["m"], setting["effort"], setting["oversampling"]].append(setting)
+            groups[setting["m"], setting["effort"], setting["oversampling"]].append(setting)
     return [
-        same[0] | {column: fmean(setting[column] for setting in same) for column in ("recall", "microseconds")}
-        for same in alike.values()
+        group[0] | {column: fmean(setting[column] for setting in group) for column in ("recall", "microseconds")}
+        for group in groups.values()
     ]
 
 
-def place_of(recall: float) -> float:
-    """Where a recall stands on the axis; what is nearly all stands at its end."""
-    return logit(min(recall, HIGHEST))
+def locate_recall(recall: float) -> float:
+    """Return the position of a recall on the axis.
+
+    Recalls above `MAX_RECALL` are placed at its end.
+    """
+    return logit(min(recall, MAX_RECALL))
 
 
-def in_logarithms(axis: Any) -> None:
-    """Plain numbers on a logarithmic axis; the style reads no powers."""
+def format_log_axis(axis: Any) -> None:
+    """Format the ticks of a logarithmic axis as plain numbers, as the style reads no powers."""
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axis.set_minor_formatter(lambda value, _: f"{value:,.0f}" if str(value)[0] in "25" else "")
 
 
-def growth(findings: Findings) -> Any:
-    """Time against rows for every series that was measured at several sizes; a panel for each recall."""
-    targets = sorted({found.target for found in findings.growth})
+def draw_growth(findings: Findings) -> Any:
+    """Draw time against rows for every series that was measured at several sizes, with a panel for each recall."""
+    targets = sorted({growth.target for growth in findings.growth})
     if not targets:
         return None
     figure, axes = plt.subplots(1, len(targets), figsize=(4.6 * len(targets), 3.6), layout="constrained", squeeze=False)
     for axis, target in zip(axes[0], targets, strict=True):
-        for found in findings.growth:
-            if found.target == target:
-                axis.plot(list(found.measured), list(found.measured.values()), "o-", markersize=4, label=found.series)
+        for growth in findings.growth:
+            if growth.target == target:
+                axis.plot(
+                    list(growth.measured), list(growth.measured.values()), "o-", markersize=4, label=growth.series
+                )
         axis.set_xscale("log")
         axis.set_yscale("log")
-        in_logarithms(axis.xaxis)
-        in_logarithms(axis.yaxis)
+        format_log_axis(axis.xaxis)
+        format_log_axis(axis.yaxis)
         axis.set_title(f"recall {target}")
         axis.set_xlabel("vectors")
         axis.grid(alpha=0.3)
@@ -157,19 +169,22 @@ def growth(findings: Findings) -> Any:
     return figure
 
 
-def equal_bytes(sizes: Sequence[dict[str, Any]]) -> Any:
-    """Bars of recall, a panel for each size; the lighter part is what rescoring gives back."""
+def draw_equal_bytes(sizes: Sequence[dict[str, Any]]) -> Any:
+    """Draw bars of recall with a panel for each size.
+
+    The lighter parts of a bar are what rescoring adds.
+    """
     if not sizes:
         return None
-    panels = sorted({budget_of(row) for row in sizes}, reverse=True)
+    panels = sorted({read_budget(row) for row in sizes}, reverse=True)
     figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.4), layout="constrained", squeeze=False)
     for axis, budget in zip(axes[0], panels, strict=True):
-        methods = list(dict.fromkeys(row["method"] for row in sizes if budget_of(row) == budget))
-        for place, method in enumerate(methods):
-            ours = [row["recall"] for row in sizes if (row["method"], budget_of(row)) == (method, budget)]
-            means = {times: float(np.mean([recall[times] for recall in ours])) for times in ours[0]}
+        methods = list(dict.fromkeys(row["method"] for row in sizes if read_budget(row) == budget))
+        for position, method in enumerate(methods):
+            recalls = [row["recall"] for row in sizes if (row["method"], read_budget(row)) == (method, budget)]
+            means = {times: float(np.mean([recall[times] for recall in recalls])) for times in recalls[0]}
             for times, shade in zip(reversed(list(means)), (0.25, 0.5, 1.0), strict=True):
-                axis.barh(place, means[times], color="tab:blue", alpha=shade)
+                axis.barh(position, means[times], color="tab:blue", alpha=shade)
         axis.set_yticks(range(len(methods)), methods)
         axis.invert_yaxis()
         axis.set_xlim(0, 1)
@@ -178,22 +193,25 @@ def equal_bytes(sizes: Sequence[dict[str, Any]]) -> Any:
     return figure
 
 
-def budget_of(row: dict[str, Any]) -> int:
-    """The size a method was asked for; RaBitQ keeps some bytes more."""
+def read_budget(row: dict[str, Any]) -> int:
+    """Return the bytes of a vector that a method was measured at.
+
+    RaBitQ stores eight bytes more, which are not counted.
+    """
     return int(row["bytes"]) - 8 if row["method"] == "RaBitQ" else int(row["bytes"])
 
 
-def dimensions(figure: Sequence[dict[str, Any]]) -> Any:
-    """Recall of the graph, end-to-end recall, and latency, against dimensions."""
+def draw_dimensions(figure: Sequence[dict[str, Any]]) -> Any:
+    """Draw recall of the graph, end-to-end recall, and latency, against dimensions."""
     if not figure:
         return None
     drawing, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     k = str(KS[1])
     for kind in dict.fromkeys(row["kind"] for row in figure):
-        ours = [row for row in figure if row["kind"] == kind]
-        sizes = sorted({row["dimensions"] for row in ours})
+        kind_rows = [row for row in figure if row["kind"] == kind]
+        sizes = sorted({row["dimensions"] for row in kind_rows})
         for axis, column in zip(axes, ("index_recall", "recall", "microseconds"), strict=True):
-            runs = [[row[column] for row in ours if row["dimensions"] == size] for size in sizes]
+            runs = [[row[column] for row in kind_rows if row["dimensions"] == size] for size in sizes]
             values = runs if column == "microseconds" else [[recalls[k] for recalls in run] for run in runs]
             means, spreads = [np.mean(v) for v in values], [np.std(v) for v in values]
             axis.errorbar(sizes, means, yerr=spreads, marker="o", markersize=4, label=kind)

@@ -1,4 +1,4 @@
-"""What vectors are reduced to, and how."""
+"""Methods that reduce vectors, each ready to be applied."""
 
 from pathlib import Path
 
@@ -17,12 +17,12 @@ FULL = "none"
 
 
 class Space:
-    """A method, ready to reduce.
+    """A method that is ready to reduce vectors.
 
     Args:
-        method: as it was asked for.
-        chain: None leaves vectors as they are.
-        size: to cut a nested chain to.
+        method: name of the method.
+        chain: its chain; None leaves vectors as they are.
+        size: dimensions to cut a nested chain to; None for all.
 
     Attributes:
         digest: SHA-256 of the tensors of a chain that was loaded; None otherwise.
@@ -35,24 +35,28 @@ class Space:
         self.digest: str | None = chain.metadata.get("tensors_sha256") if chain else None
         self.folded = chain.fold(size) if chain else None
         codes = chain is not None and chain.quantizer is not None
-        self.of_queries = chain[:-1].fold(size) if chain is not None and codes else self.folded
-        self.product = product_of(self.of_queries)
+        self.query_chain = chain[:-1].fold(size) if chain is not None and codes else self.folded
+        self.product = extract_product(self.query_chain)
 
     def reduce(self, vectors: Vectors) -> Vectors:
-        """Vectors `(n, d)` to `(n, k)`; where the chain makes codes, what those stand for."""
+        """Reduce vectors `(n, d)` to `(n, k)`.
+
+        Codes are decoded to floats.
+        """
         if self.folded is None:
             return vectors
         return np.ascontiguousarray(self.folded.floats(vectors), np.float32)
 
-    def ask(self, queries: Vectors) -> Vectors:
-        """Queries `(q, d)` to `(q, k)`, never as codes: nobody stores them, and codes are compared with floats.
+    def reduce_queries(self, queries: Vectors) -> Vectors:
+        """Reduce queries `(q, d)` to `(q, k)`, never to codes.
 
-        By one NumPy product where the chain folds into one, as a program would that searches in its own memory.
+        Queries are not stored, and codes are compared with floats. A chain that folds into one product is applied by
+        NumPy, as a program would that searches in its own memory.
         """
-        if self.of_queries is None:
+        if self.query_chain is None:
             return queries
         if self.product is None:
-            return np.asarray(self.of_queries.floats(queries), np.float32)
+            return np.asarray(self.query_chain.floats(queries), np.float32)
         weight, bias, normalize = self.product
         reduced = queries @ weight
         if bias is not None:
@@ -62,7 +66,7 @@ class Space:
         return reduced
 
     def save(self, folder: Path) -> None:
-        """Keep the chain for the processes that search."""
+        """Save the chain for the processes that search."""
         if self.chain is not None:
             self.chain.save(folder)
 
@@ -71,8 +75,8 @@ Product = tuple[Vectors, Vectors | None, bool]
 """A weight `(d, k)`, a bias `(k,)`, and whether outputs are normalised."""
 
 
-def product_of(folded: Chain | None) -> Product | None:
-    """The product that a folded chain is; None if it is more than that."""
+def extract_product(folded: Chain | None) -> Product | None:
+    """Return the weight and bias of a chain that folds into one product, or None for any other chain."""
     if folded is None or len(folded.transforms) != 1 or not isinstance(folded.transforms[0], Affine):
         return None
     affine = folded.transforms[0]
@@ -81,17 +85,19 @@ def product_of(folded: Chain | None) -> Product | None:
 
 
 def is_fitted_here(method: str) -> bool:
-    """Whether a method is steps to fit, not a chain there is."""
+    """Return whether a method is steps to fit, instead of a stored chain."""
     return method != FULL and method.replace("=", ":").partition(":")[0].partition(",")[0] in TRANSFORMS
 
 
 def find_space(method: str, fit: Vectors, seed: int) -> Space:
-    """The space of a method: `none`, a chain as `NAME[@VERSION][:SIZE]`, or steps such as `geopres:128`.
+    """Return the space of a method: `none`, a chain as `NAME[@VERSION][:SIZE]`, or steps such as `geopres:128`.
+
+    Steps are fitted here.
 
     Args:
-        method: as above.
-        fit: `(f, d)` to fit steps on.
-        seed: for steps that take one.
+        method: name of the method.
+        fit: rows `(f, d)` to fit steps on.
+        seed: seed for steps that take one.
 
     Raises:
         DataError: for a chain that does not take these vectors.
@@ -99,8 +105,8 @@ def find_space(method: str, fit: Vectors, seed: int) -> Space:
     if method == FULL:
         return Space(method, None)
     if is_fitted_here(method):
-        return Space(method, Chain(seeded(method, seed)).fit(fit))
-    name, size = method.partition(":")[0], size_of(method)
+        return Space(method, Chain(seed_steps(method, seed)).fit(fit))
+    name, size = method.partition(":")[0], parse_size(method)
     registry = open_registry(Home(read_settings().home))
     loaded = registry.load(name)
     if loaded.chain.input_dimensions not in (None, fit.shape[1]):
@@ -111,8 +117,12 @@ def find_space(method: str, fit: Vectors, seed: int) -> Space:
     return Space(method, loaded.chain, size)
 
 
-def size_of(method: str) -> int | None:
-    """The size a chain there is is cut to; None for all of it."""
+def parse_size(method: str) -> int | None:
+    """Return the size that a method cuts its stored chain to, or None for all dimensions.
+
+    Raises:
+        DataError: if the size is no number.
+    """
     size = method.partition(":")[2]
     if not size or is_fitted_here(method):
         return None
@@ -121,12 +131,12 @@ def size_of(method: str) -> int | None:
     return int(size)
 
 
-def seeded(steps: str, seed: int) -> list[Transform]:
-    """Unfitted steps, with a seed where they take one and were given none."""
+def seed_steps(steps: str, seed: int) -> list[Transform]:
+    """Parse steps, and set the seed of those that take one and have the default."""
     specs = [step.spec() for step in parse_steps(steps)]
     return build_steps([spec | ({"seed": seed} if spec.get("seed") == 0 else {}) for spec in specs])
 
 
 def load_space(method: str, folder: Path, size: int | None) -> Space:
-    """What `Space.save` kept."""
+    """Load the chain that `Space.save` stored."""
     return Space(method, Chain.load(folder) if folder.exists() else None, size)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.held_out import require_not_held_out
 from benchmarks.report import parser
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.datasets.contents import Search
 from lathe.training.datasets.folder import FolderDataSet
 from lathe.training.datasets.records import Warnings
@@ -51,7 +51,7 @@ PROMPT_EOL = 'This sentence: "'
 PROMPT_END = '" means in one word: "'
 
 
-def data_parser(description: str | None) -> argparse.ArgumentParser:
+def make_data_parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser of the options that all benchmarks of codes share: data sets, encoders, folder for vectors."""
     options = parser(description)
     options.add_argument("--data", type=Path, required=True, help="folder with finance/, general/ and code/")
@@ -89,10 +89,15 @@ class NamedEncoder:
 
 
 def list_encoders(folder: Path | None, wanted: list[str]) -> list[NamedEncoder]:
-    """Return MiniLM and those of the folder's encoders that are wanted; an empty list wants all that are there."""
-    found = [NamedEncoder(EncoderSpec("MiniLM", DEFAULT_MODEL))]
+    """Return MiniLM and those of the folder's encoders that are wanted.
+
+    Args:
+        folder: folder with further encoders; None for none.
+        wanted: names; if empty, all encoders that are in the folder.
+    """
+    encoders = [NamedEncoder(EncoderSpec("MiniLM", DEFAULT_MODEL))]
     if folder is not None:
-        found += [
+        encoders += [
             NamedEncoder(
                 EncoderSpec("e5-small", str(folder / "e5-small")),
                 "query: ",
@@ -111,12 +116,18 @@ def list_encoders(folder: Path | None, wanted: list[str]) -> list[NamedEncoder]:
                 with_tasks=False,
             ),
         ]
-    there = [one for one in found if not one.spec.model.startswith("/") or Path(one.spec.model).is_dir()]
-    return [one for one in there if not wanted or one.name in wanted]
+    present = [
+        candidate
+        for candidate in encoders
+        if not candidate.spec.model.startswith("/") or Path(candidate.spec.model).is_dir()
+    ]
+    return [encoder for encoder in present if not wanted or encoder.name in wanted]
 
 
 class EncodedData:
-    """The vectors of corpora and tasks by one encoder; texts are encoded once and kept in the work folder.
+    """The vectors of corpora and tasks by one encoder.
+
+    Texts are encoded once, and their vectors stored in the work folder.
 
     Args:
         data: folder of the data sets.
@@ -134,43 +145,43 @@ class EncodedData:
         """Return the vectors of the distinct texts of a corpus, `(n, d)`, as queries of the encoder."""
         if name == MANY_KINDS:
             return self.encoded(name, sample_many_kinds(self.data, MANY_KINDS_TEXTS), self.encoder.query)
-        every = corpus_texts(self.data, name)
+        every = read_corpus_texts(self.data, name)
         chosen = np.random.default_rng(0).permutation(len(every))[: self.encoder.rows]
         return self.encoded(name, [every[i] for i in np.sort(chosen)], self.encoder.query)
 
     def task(self, path: str) -> tuple[Search, Vectors, Vectors]:
-        """Return a search task, the vectors of its documents and those of its judged queries, in their order."""
+        """Return a search task, the vectors of its documents, and those of its judged queries, in their order."""
         require_not_held_out([path])
         contents = FolderDataSet(path, "retrieval", self.data / path).read_test(Warnings())
         assert isinstance(contents, Search)
         queries = [contents.queries[key] for key in contents.relevant]
         return (
             contents,
-            self.encoded(f"{path} documents", document_texts(contents), self.encoder.document),
+            self.encoded(f"{path} documents", list_document_texts(contents), self.encoder.document),
             self.encoded(f"{path} queries", queries, self.encoder.query),
         )
 
     def other_queries(self, path: str) -> Vectors:
-        """Return the vectors of the queries of a task's training split, to weight by; none if there is no such split.
+        """Return the vectors of the queries of a task's training split, to weight by.
 
-        They are not the ones that the task is measured on.
+        They are not the ones that the task is measured on. The array is empty if there is no such split.
         """
         contents = FolderDataSet(path, "retrieval", self.data / path)
         if "train" not in contents.list_splits():
             return np.zeros((0, 0), np.float32)
-        judged = {one[1] for one in contents.read_judgements("train")} - {
-            one[1] for one in contents.read_judgements("test")
+        judged = {judgement[1] for judgement in contents.read_judgements("train")} - {
+            judgement[1] for judgement in contents.read_judgements("test")
         }
         texts = [str(row["text"]) for row in contents.read_rows("queries") if str(row["_id"]) in judged]
         return self.encoded(f"{path} other queries", texts, self.encoder.query)
 
     def encoded(self, name: str, texts: list[str], prompt: str) -> Vectors:
-        """Return the unit vectors of texts `(n, d)`, from the work folder if they are there."""
+        """Return the unit vectors of texts `(n, d)`, read from the work folder or encoded."""
         full = [f"{prompt}{text}{self.encoder.suffix}" for text in texts]
         key = hashlib.sha256("\x00".join([self.encoder.name, *full]).encode(errors="replace")).hexdigest()[:24]
         path = self.work / f"{self.encoder.name}-{key}.npy"
         if not path.exists():
-            show(0, f"{self.encoder.name}: encoding {len(texts):,} texts of {name}")
+            print_progress(0, f"{self.encoder.name}: encoding {len(texts):,} texts of {name}")
             if self._model is None:
                 self._model = Encoder(self.encoder.spec)
             self.work.mkdir(parents=True, exist_ok=True)
@@ -178,7 +189,7 @@ class EncodedData:
         return np.asarray(np.load(path), np.float32)
 
 
-def corpus_texts(data: Path, name: str) -> list[str]:
+def read_corpus_texts(data: Path, name: str) -> list[str]:
     """Return the distinct texts of a corpus of `CORPORA`, in the order of its data sets in the folder `data`."""
     require_not_held_out(list(CORPORA[name]))
     texts: dict[str, None] = {}
@@ -196,15 +207,15 @@ def sample_many_kinds(data: Path, count: int) -> list[str]:
     count once. Data sets that are set aside are among them, because nothing is chosen by this corpus.
     """
     index = orjson.loads((data / "INDEX.json").read_bytes())
-    paths = sorted(one["name"] for one in index if one["language"] == "en")
+    paths = sorted(entry["name"] for entry in index if entry["language"] == "en")
     texts: dict[str, str] = {}
     for path in (path for path in paths if path.startswith(MANY_KINDS_FOLDERS)):
         for file in sorted((data / path).rglob("*.jsonl*")):
             for text in _list_sentences(file):
                 texts.setdefault(text.lower(), text)
-    found = sorted(texts.values())
-    random.Random(0).shuffle(found)
-    return found[:count]
+    sentences = sorted(texts.values())
+    random.Random(0).shuffle(sentences)
+    return sentences[:count]
 
 
 def _list_sentences(file: Path) -> Iterator[str]:
@@ -223,9 +234,9 @@ def _list_strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
-        yield from (one for one in value if isinstance(one, str))
+        yield from (string for string in value if isinstance(string, str))
 
 
-def document_texts(contents: Search) -> list[str]:
+def list_document_texts(contents: Search) -> list[str]:
     """Return the documents of a search task as they are encoded: title and text, in the corpus's order."""
     return [f"{title} {text}".strip() for title, text in contents.corpus.values()]

@@ -1,4 +1,4 @@
-"""What searches by codes find: neighbours of the full vectors, and relevant documents of search tasks."""
+"""Recall of searches by codes: neighbours of the full vectors, and relevant documents of search tasks."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,26 +19,26 @@ from benchmarks.codes.methods import (
     Method,
     Recipe,
     Vectors,
-    code_prefix,
-    lathe_codes,
-    opq,
-    pca_floats,
-    product_codes,
-    rabitq,
-    rabitq_dimensions,
-    rabitq_name,
-    residual,
-    scalar,
-    scalar_dimensions,
-    scalar_name,
-    truncation,
+    count_rabitq_dimensions,
+    count_scalar_dimensions,
+    fit_code_prefix,
+    fit_lathe_codes,
+    fit_pca_floats,
+    fit_product_codes,
+    name_rabitq,
+    name_scalar,
+    train_opq,
+    train_rabitq,
+    train_residual,
+    train_scalar,
+    train_truncation,
 )
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.datasets.contents import Search
 from lathe.training.evaluation.statistics import mean_interval
 
 K, CANDIDATES = 10, 40
-"""Neighbours that are looked for, and candidates that are ranked again by the full vectors."""
+"""Number of neighbours, and of candidates that are ranked again by the full vectors."""
 QUERIES = 1000
 """Number of corpus vectors that search the others."""
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -69,18 +69,21 @@ LARGE_CORPUS = 50_000
 
 
 def list_recipes(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Recipe]:
-    """Yield every method at a budget of bytes, ours first; nothing is trained yet."""
-    one = partial(_list_one, train, corpus, budget)
-    for name, more in OUR_VARIANTS.items():
-        yield one(lathe_codes, name, name, **more)
-    yield one(product_codes, LEARNED, LEARNED)
+    """Yield every method at a budget of bytes, ours first.
+
+    Nothing is trained until a recipe is built.
+    """
+    make_recipe = partial(_list_one, train, corpus, budget)
+    for name, parameters in OUR_VARIANTS.items():
+        yield make_recipe(fit_lathe_codes, name, name, **parameters)
+    yield make_recipe(fit_product_codes, LEARNED, LEARNED)
     if budget * 2 <= train.shape[1]:
-        yield one(code_prefix, PREFIX, PREFIX)
+        yield make_recipe(fit_code_prefix, PREFIX, PREFIX)
     for bits in (1, 2, 4):
         if 8 * budget // bits <= train.shape[1]:
             name = f"PCA, rotation, equal {bits}-bit codes"
             rotated: dict[str, Any] = {"rotation": "random", "weighting": 0, "restore_norm": False}
-            yield one(lathe_codes, name, name, bits=bits, seed=seed, **rotated)
+            yield make_recipe(fit_lathe_codes, name, name, bits=bits, seed=seed, **rotated)
     yield from _list_rivals(train, corpus, budget, seed)
 
 
@@ -93,21 +96,30 @@ def _list_one(
 
 def _list_rivals(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Recipe]:
     """Yield the methods of FAISS and truncation at a budget of bytes."""
-    one = partial(_list_one, train, corpus, budget)
-    yield Recipe(OPQ_NAMES, lambda: opq(train, corpus, budget, seed))
-    yield one(residual, RESIDUAL, seed)
+    make_recipe = partial(_list_one, train, corpus, budget)
+    yield Recipe(OPQ_NAMES, lambda: train_opq(train, corpus, budget, seed))
+    yield make_recipe(train_residual, RESIDUAL, seed)
     for bits in RABITQ_BITS:
-        if rabitq_dimensions(train.shape[1], budget, bits):
-            yield one(rabitq, rabitq_name(bits), bits)
+        if count_rabitq_dimensions(train.shape[1], budget, bits):
+            yield make_recipe(train_rabitq, name_rabitq(bits), bits)
     for bits in SCALAR_BITS:
-        if scalar_dimensions(budget, bits) <= train.shape[1]:
-            yield one(scalar, scalar_name(bits), bits)
+        if count_scalar_dimensions(budget, bits) <= train.shape[1]:
+            yield make_recipe(train_scalar, name_scalar(bits), bits)
     if budget <= train.shape[1]:
-        yield one(truncation, TRUNCATION)
+        yield make_recipe(train_truncation, TRUNCATION)
 
 
 def is_affordable(recipe: Recipe, texts: int, budget: int, seed: int) -> bool:
-    """Return whether a method trains within minutes on a corpus of so many texts; most methods take seconds."""
+    """Return whether a method trains within minutes on a corpus.
+
+    Most methods take seconds.
+
+    Args:
+        recipe: recipe of the method.
+        texts: number of texts of the corpus.
+        budget: bytes of a vector.
+        seed: the seed.
+    """
     limits = [MAX_TRAINED_BYTES, *([MAX_LARGE_CORPUS_BYTES] if texts >= LARGE_CORPUS else [])]
     return all(budget <= limit[recipe.names[0]].get(seed, 0) for limit in limits if recipe.names[0] in limit)
 
@@ -115,47 +127,53 @@ def is_affordable(recipe: Recipe, texts: int, budget: int, seed: int) -> bool:
 def measure_neighbours(
     vectors: Vectors, budgets: list[int], seeds: int, known: list[dict[str, Any]]
 ) -> Iterator[list[dict[str, Any]]]:
-    """Split vectors into training rows and a corpus, by every seed, and measure each method's recall at each budget.
+    """Split vectors into training rows and a corpus by every seed, and measure each method's recall at each budget.
 
     Args:
         vectors: unit vectors of a corpus `(n, d)`.
         budgets: bytes of a vector.
         seeds: number of seeds.
-        known: what an earlier run found; of these methods only the seeds that it lacks are measured.
+        known: rows of an earlier run; of these methods only the seeds that it lacks are measured.
 
     Yields:
-        What is known after each seed and budget: recall of every method, averaged over its seeds.
+        All rows after each seed and budget: recall of every method, averaged over its seeds.
     """
-    found = {(row["budget"], row["method"]): dict(row) for row in known}
+    rows = {(row["budget"], row["method"]): dict(row) for row in known}
     for seed, budget in product(range(seeds), budgets):
         order = np.random.default_rng(seed).permutation(len(vectors))
         corpus, train = vectors[order[: len(vectors) // 3]], vectors[order[len(vectors) // 3 :]]
         recipes = [
             one for one in list_recipes(train, corpus, budget, seed) if is_affordable(one, len(vectors), budget, seed)
         ]
-        lacking = [one for one in recipes if len(found.get((budget, one.names[-1]), {}).get("by_seed", [])) <= seed]
+        lacking = [one for one in recipes if len(rows.get((budget, one.names[-1]), {}).get("by_seed", [])) <= seed]
         if not lacking:
             continue
-        asked = corpus[:QUERIES]
-        wanted = _without_itself(np.argsort(-(asked @ corpus.T), axis=1)[:, : K + 1], K)
+        queries = corpus[:QUERIES]
+        neighbours = _without_itself(np.argsort(-(queries @ corpus.T), axis=1)[:, : K + 1], K)
         (ours,) = recipes[0].build()
-        recall_of_ours, _ = _measure_recall(ours, asked, wanted)
+        recall_of_ours, _ = _measure_recall(ours, queries, neighbours)
         for recipe in lacking:
-            show(0, f"seed {seed}, {budget} bytes: {recipe.names[0]}")
+            print_progress(0, f"seed {seed}, {budget} bytes: {recipe.names[0]}")
             for method in recipe.build():
-                alone, rescored = _measure_recall(method, asked, wanted)
-                row = found.setdefault((budget, method.name), {"budget": budget, "method": method.name})
+                alone, rescored = _measure_recall(method, queries, neighbours)
+                row = rows.setdefault((budget, method.name), {"budget": budget, "method": method.name})
                 _add_seed(row, method, alone, rescored, recall_of_ours - alone)
-        yield list(found.values())
+        yield list(rows.values())
 
 
-def _measure_recall(method: Method, asked: Vectors, wanted: Ids) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the share of each query's neighbours `(a, K)` among the first K found, and among all candidates."""
+def _measure_recall(
+    method: Method, queries: Vectors, neighbours: Ids
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the recall of each query `(a,)` among the first K rows found, and among all candidates.
+
+    Raises:
+        ValueError: if the method takes more bytes than its budget.
+    """
     if method.size > method.budget:
         raise ValueError(f"{method.name} takes {method.size} bytes, {method.budget} are allowed")
-    ids = _without_itself(method.search(asked, CANDIDATES + 1), CANDIDATES)
-    alone = np.array([np.isin(w, i[:K]).mean() for w, i in zip(wanted, ids, strict=True)])
-    return alone, np.array([np.isin(w, i).mean() for w, i in zip(wanted, ids, strict=True)])
+    ids = _without_itself(method.search(queries, CANDIDATES + 1), CANDIDATES)
+    alone = np.array([np.isin(true, candidates[:K]).mean() for true, candidates in zip(neighbours, ids, strict=True)])
+    return alone, np.array([np.isin(true, candidates).mean() for true, candidates in zip(neighbours, ids, strict=True)])
 
 
 def _add_seed(
@@ -168,7 +186,7 @@ def _add_seed(
     """Add one more seed to the averages of a method's row.
 
     Args:
-        row: what is known of the method; changed.
+        row: averages of the method; changed.
         method: the method with its size.
         alone: recall of each query `(a,)`.
         rescored: recall of each query after rescoring `(a,)`.
@@ -176,83 +194,87 @@ def _add_seed(
     """
     known = len(row.get("by_seed", []))
 
-    def average(before: float, one: float) -> float:
-        """Return the mean of all seeds."""
-        return (known * before + one) / (known + 1)
+    def average(before: float, new: float) -> float:
+        return (known * before + new) / (known + 1)
 
-    more, before = paired(ahead), row.get("ours_ahead", {"mean": 0.0, "ci95": 0.0})
+    new, before = average_paired(ahead), row.get("ours_ahead", {"mean": 0.0, "ci95": 0.0})
     row["bytes"] = method.size
     row["recall_at_10"] = average(row.get("recall_at_10", 0), float(alone.mean()))
     row["by_seed"] = [*row.get("by_seed", []), float(alone.mean())]
     row["recall_at_10_rescored_4x"] = average(row.get("recall_at_10_rescored_4x", 0), float(rescored.mean()))
     # Intervals are averaged too, since seeds share texts.
-    row["ours_ahead"] = {key: average(before[key], more[key]) for key in ("mean", "ci95")}
+    row["ours_ahead"] = {key: average(before[key], new[key]) for key in ("mean", "ci95")}
 
 
-def paired(difference: NDArray[np.float64]) -> dict[str, float]:
+def average_paired(difference: NDArray[np.float64]) -> dict[str, float]:
     """Return the mean of paired differences `(a,)` and half its 95 % interval."""
     low, high = mean_interval(difference).bounds
     return {"mean": float(difference.mean()), "ci95": (high - low) / 2}
 
 
 def measure_task(data: EncodedData, path: str, budgets: list[int]) -> dict[str, Any]:
-    """Fit every method on the documents of a search task; return its nDCG@10 less that of the full vectors, × 100."""
+    """Fit every method on the documents of a search task, and measure its nDCG@10.
+
+    Losses are relative to the full vectors, × 100.
+    """
     contents, documents, queries = data.task(path)
     others = data.other_queries(path)
     gains = list_gains(contents)
-    full = ndcg(np.argsort(-(queries @ documents.T), axis=1)[:, :K], gains)
+    full = compute_ndcg(np.argsort(-(queries @ documents.T), axis=1)[:, :K], gains)
     rows = []
     for budget in budgets:
-        made = [lathe_codes(documents, documents, budget, f"codes, λ = {w}", weighting=w) for w in WEIGHTS]
+        methods = [fit_lathe_codes(documents, documents, budget, f"codes, λ = {w}", weighting=w) for w in WEIGHTS]
         coded: dict[str, Any] = {"restore_norm": False}
-        made += [
-            lathe_codes(documents, documents, budget, f"codes, λ = {w}, norms not restored", weighting=w, **coded)
+        methods += [
+            fit_lathe_codes(documents, documents, budget, f"codes, λ = {w}, norms not restored", weighting=w, **coded)
             for w in WEIGHTS
         ]
         if len(others):
-            made += [
-                lathe_codes(documents, documents, budget, f"codes, λ = {w}, by queries", others, weighting=w)
+            methods += [
+                fit_lathe_codes(documents, documents, budget, f"codes, λ = {w}, by queries", others, weighting=w)
                 for w in WEIGHTS[1:]
             ]
-        made += [product_codes(documents, documents, budget, f"{LEARNED}, λ = {w}", w) for w in (0.0, 0.5)]
-        made += opq(documents, documents, budget, 0)
+        methods += [fit_product_codes(documents, documents, budget, f"{LEARNED}, λ = {w}", w) for w in (0.0, 0.5)]
+        methods += train_opq(documents, documents, budget, 0)
         width = documents.shape[1]
-        made += [
-            rabitq(documents, documents, budget, bits) for bits in RABITQ_BITS if rabitq_dimensions(width, budget, bits)
+        methods += [
+            train_rabitq(documents, documents, budget, bits)
+            for bits in RABITQ_BITS
+            if count_rabitq_dimensions(width, budget, bits)
         ]
-        made += [
-            scalar(documents, documents, budget, bits)
+        methods += [
+            train_scalar(documents, documents, budget, bits)
             for bits in SCALAR_BITS
-            if scalar_dimensions(budget, bits) <= width
+            if count_scalar_dimensions(budget, bits) <= width
         ]
-        made += [truncation(documents, documents, budget)]
-        for method in made:
-            difference = 100 * (ndcg(method.search(queries, K), gains) - full)
-            rows.append({"budget": budget, "method": method.name, "loss": paired(difference)})
-    floats = pca_floats(documents, documents, 128)
-    difference = 100 * (ndcg(floats.search(queries, K), gains) - full)
-    rows.append({"budget": floats.budget, "method": floats.name, "loss": paired(difference)})
+        methods += [train_truncation(documents, documents, budget)]
+        for method in methods:
+            difference = 100 * (compute_ndcg(method.search(queries, K), gains) - full)
+            rows.append({"budget": budget, "method": method.name, "loss": average_paired(difference)})
+    floats = fit_pca_floats(documents, documents, 128)
+    difference = 100 * (compute_ndcg(floats.search(queries, K), gains) - full)
+    rows.append({"budget": floats.budget, "method": floats.name, "loss": average_paired(difference)})
     return {"documents": len(documents), "queries": len(queries), "full": 100 * float(full.mean()), "methods": rows}
 
 
 def list_gains(contents: Search) -> list[dict[int, int]]:
-    """Return the grade of each judged document by its row, for each query."""
+    """Return the grades of the judged documents of each query, by row."""
     rows = {key: row for row, key in enumerate(contents.corpus)}
     return [{rows[key]: grade for key, grade in judged.items()} for judged in contents.relevant.values()]
 
 
-def ndcg(ids: Ids, gains: list[dict[int, int]]) -> NDArray[np.float64]:
-    """Return nDCG@k of the found rows `(a, k)`, `(a,)`, with linear gains as in trec_eval."""
+def compute_ndcg(ids: Ids, gains: list[dict[int, int]]) -> NDArray[np.float64]:
+    """Compute nDCG@k of the found rows `(a, k)` of each query `(a,)`, with linear gains as in trec_eval."""
     discounts = 1 / np.log2(np.arange(2, ids.shape[1] + 2))
-    found = np.empty(len(ids))
+    values = np.empty(len(ids))
     for i, (row, grades) in enumerate(zip(ids, gains, strict=True)):
         best = np.sort(list(grades.values()))[::-1][: len(discounts)]
         reached = np.array([grades.get(int(document), 0) for document in row])
-        found[i] = (reached * discounts).sum() / (best * discounts[: len(best)]).sum()
-    return found
+        values[i] = (reached * discounts).sum() / (best * discounts[: len(best)]).sum()
+    return values
 
 
 def _without_itself(ids: Ids, k: int) -> Ids:
-    """Remove row i from the ids found for query i `(a, k + 1)`; return the k first of the others."""
-    kept = [row[row != i][:k] for i, row in enumerate(ids)]
-    return np.array(kept)
+    """Remove row i from the ids found for query i `(a, k + 1)`, and return the first k of the others."""
+    remaining = [row[row != i][:k] for i, row in enumerate(ids)]
+    return np.array(remaining)

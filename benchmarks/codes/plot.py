@@ -1,4 +1,4 @@
-"""Picture of the benchmark: recall by bytes, one panel for each encoder."""
+"""Figure of the benchmark: recall by bytes, with a panel for each encoder."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ SHOWN = {
 
 
 def write_plot(out: Path, panels: dict[str, list[dict[str, Any]]]) -> Path:
-    """Write `codes.svg`: the recall@10 of codes alone by their bytes, a panel for each encoder.
+    """Write `codes.svg`, the recall@10 of codes alone by their bytes.
 
     Args:
         out: folder to write to.

@@ -1,4 +1,4 @@
-"""Rates on one thread: vectors encoded in a second, and codes scored in a second, beside FAISS."""
+"""Rates on one thread beside FAISS: vectors encoded in a second, and codes scored in a second."""
 
 import time
 from collections.abc import Callable
@@ -12,18 +12,21 @@ from benchmarks.codes.methods import Vectors
 from lathe.transforms import TransformCoding
 
 CODES = 100_000
-"""Codes that are scored."""
+"""Number of codes that are scored."""
 TIMES = 3
 """Repetitions, of which the fastest counts, because others use the machine too."""
 
 
 def measure_rates(vectors: Vectors, budgets: list[int]) -> list[dict[str, Any]]:
-    """Time encoding and scoring at each budget, for one query and for 100 at a time; rates are per second."""
+    """Time encoding and scoring at each budget, for one query and for 100 at a time.
+
+    Rates are per second.
+    """
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
     corpus = np.resize(vectors, (CODES, vectors.shape[1]))
-    one, many = corpus[:1], corpus[:100]
-    found = []
+    single, many = corpus[:1], corpus[:100]
+    rows = []
     for budget in budgets:
         step = TransformCoding(budget).fit(vectors)
         codes = step.transform(corpus)
@@ -31,7 +34,7 @@ def measure_rates(vectors: Vectors, budgets: list[int]) -> list[dict[str, Any]]:
         rates = {
             "encode": CODES / _seconds(step.transform, corpus),
             "decode": CODES / _seconds(step.inverse_transform, codes),
-            "score, 1 query, tables": CODES / _seconds(step.score, one, codes, factors),
+            "score, 1 query, tables": CODES / _seconds(step.score, single, codes, factors),
             "score, 100 queries": 100 * CODES / _seconds(step.score, many, codes, factors),
         }
         if _holds_whole_coordinates(step):
@@ -40,17 +43,17 @@ def measure_rates(vectors: Vectors, budgets: list[int]) -> list[dict[str, Any]]:
             rates["FAISS scans our codes, 100 queries"] = 100 * CODES / _seconds(product.search, encoded, 10)
         dimensions = min(8 * (budget - 8), vectors.shape[1])
         part = np.ascontiguousarray(corpus[:, :dimensions])
-        for name, made in {
+        for name, index in {
             "RaBitQ": faiss.IndexRaBitQ(dimensions, faiss.METRIC_L2, 1),
             "RaBitQFastScan": faiss.IndexRaBitQFastScan(dimensions, faiss.METRIC_L2),
         }.items():
-            made.train(part)
-            made.add(part)
-            size = made.sa_code_size()
-            rates[f"{name} of {size} bytes, 1 query"] = CODES / _seconds(made.search, part[:1], 10)
-            rates[f"{name} of {size} bytes, 100 queries"] = 100 * CODES / _seconds(made.search, part[:100], 10)
-        found.append({"budget": budget, "coordinates": step.learned_directions, "per_second": rates})
-    return found
+            index.train(part)
+            index.add(part)
+            size = index.sa_code_size()
+            rates[f"{name} of {size} bytes, 1 query"] = CODES / _seconds(index.search, part[:1], 10)
+            rates[f"{name} of {size} bytes, 100 queries"] = 100 * CODES / _seconds(index.search, part[:100], 10)
+        rows.append({"budget": budget, "coordinates": step.learned_directions, "per_second": rates})
+    return rows
 
 
 def _holds_whole_coordinates(step: TransformCoding) -> bool:
@@ -79,9 +82,9 @@ def _padded_queries(step: TransformCoding, queries: Vectors) -> Vectors:
 def _seconds(work: Callable[..., Any], *arguments: Any) -> float:
     """Return the seconds of the fastest of some calls, after one that does not count."""
     work(*arguments)
-    found = []
+    durations = []
     for _ in range(TIMES):
         begun = time.perf_counter()
         work(*arguments)
-        found.append(time.perf_counter() - begun)
-    return min(found)
+        durations.append(time.perf_counter() - begun)
+    return min(durations)

@@ -1,4 +1,4 @@
-"""Replicas that share a Redis: how soon they agree, what they save, what becomes of killed workers' jobs, memory.
+"""Measures replicas that share a Redis: how soon they agree, what they save, jobs of killed workers, memory.
 
 Starts a redis-server, two servers, workers and nginx on free ports, each process with --threads threads.
 """
@@ -21,19 +21,22 @@ PARTS = ("switch", "cache", "throughput", "soak", "kills")
 
 
 def main() -> None:
-    """Measure, print, write down."""
+    """Measure, print and write the figures.
+
+    The exit status is 1 if killing workers led to faults.
+    """
     options = parser(__doc__)
     options.add_argument("--threads", type=int, default=1, help="of each server")
     options.add_argument("--trials", type=int, default=50, help="of killing workers")
     options.add_argument("--minutes", type=float, default=10.0, help="of mixed load")
     options.add_argument("--only", choices=PARTS, action="append", help="some parts; the soak takes the switch's chain")
     options.add_argument("--seed", type=int, default=0)
-    given = options.parse_args()
-    parts = given.only or PARTS
-    quick = given.quick
+    arguments = options.parse_args()
+    parts = arguments.only or PARTS
+    quick = arguments.quick
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        cluster = Cluster(Path(folder), given.threads)
+        cluster = Cluster(Path(folder), arguments.threads)
         np.save(Path(folder) / "vectors.npy", np.random.default_rng(0).normal(size=(3000, 64)).astype(np.float32))
         try:
             for name in ("one", "two"):
@@ -48,13 +51,13 @@ def main() -> None:
             if "throughput" in parts:
                 figures["throughput"] = measure_throughput(cluster, 10 if quick else 60, 2 if quick else 6)
             if "soak" in parts:
-                figures["soak"] = measure_soak(cluster, 0.3 if quick else given.minutes, NAME, given.seed)
+                figures["soak"] = measure_soak(cluster, 0.3 if quick else arguments.minutes, NAME, arguments.seed)
             if "kills" in parts:
-                figures["kills"] = measure_kills(cluster, 3 if quick else given.trials, given.seed)
+                figures["kills"] = measure_kills(cluster, 3 if quick else arguments.trials, arguments.seed)
         finally:
             cluster.stop()
     print(json.dumps(figures, indent=1))
-    print("raw figures:", write_report(given.out, "replicas", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "replicas", figures), file=sys.stderr)
     if figures.get("kills", {}).get("faults"):
         sys.exit(1)
 

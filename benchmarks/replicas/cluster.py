@@ -1,4 +1,4 @@
-"""A Redis, servers, workers and nginx on this machine, each a process of its own."""
+"""A cluster of a Redis, servers, workers and nginx on this machine, each a process of its own."""
 
 import os
 import re
@@ -23,7 +23,7 @@ ADMIN = "measured"
 PASSWORD = "measured"
 NGINX = Path(__file__).resolve().parents[2] / "docker/nginx/nginx.conf"
 SMALL_CACHES = {"LATHE_CACHE_BYTES": "4000000", "LATHE_REDIS_CACHE_BYTES": "8000000"}
-"""Full after a minute or two of load, so that memory which goes on growing is no cache's."""
+"""Settings of caches that are full after a minute or two of load, so that memory that grows later is no cache's."""
 UPSTREAMS = """
 upstream api {{ least_conn; {servers} keepalive 64; keepalive_timeout 4s; }}
 upstream index {{ server {first}; }}
@@ -31,11 +31,11 @@ upstream index {{ server {first}; }}
 
 
 class Cluster:
-    """All of them, and how they are reached.
+    """A Redis with the servers, workers and nginx that use it.
 
     Args:
-        folder: for their state; taken away with the cluster.
-        threads: of each server.
+        folder: folder for their state; the caller deletes it.
+        threads: number of threads of each server.
     """
 
     def __init__(self, folder: Path, threads: int) -> None:
@@ -47,13 +47,13 @@ class Cluster:
         if not shutil.which("redis-server"):
             sys.exit("this takes redis-server: apt-get install redis-server nginx")
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]
-        self.redis_process = start(["redis-server", *options, "--dir", str(folder), "--requirepass", PASSWORD])
+        self.redis_process = start_process(["redis-server", *options, "--dir", str(folder), "--requirepass", PASSWORD])
         self.redis = redis.Redis(port=self.port, password=PASSWORD)
-        wait_until(lambda: answers(self.redis.ping))
+        wait_until(lambda: responds(self.redis.ping))
 
     @property
     def environment(self) -> dict[str, str]:
-        """What each process is told."""
+        """Settings of each process, as environment variables."""
         return {
             "LATHE_REDIS_URL": f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0",
             "LATHE_ADMIN_KEYS": ADMIN,
@@ -64,7 +64,7 @@ class Cluster:
         }
 
     def serve(self, name: str) -> Server:
-        """Start a server on a state folder of its own, ready when this returns."""
+        """Start a server on a state folder of its own, and wait until it is ready."""
         server = Server(self.folder / name, admin_key=ADMIN, **self.environment)
         self.servers.append(server)
         return server
@@ -72,7 +72,7 @@ class Cluster:
     def work(self, name: str) -> "subprocess.Popen[bytes]":
         """Start a worker."""
         environment = own_environment(self.folder / name, **self.environment)
-        self.others.append(start([*LATHE, "worker"], environment))
+        self.others.append(start_process([*LATHE, "worker"], environment))
         return self.others[-1]
 
     def balance(self, servers: list[Server]) -> str:
@@ -87,13 +87,13 @@ class Cluster:
         (folder / "upstreams.conf").write_text(UPSTREAMS.format(servers=listed, first=addresses[0]))
         program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") or sys.exit("this takes nginx")
         root = "user root; " if os.geteuid() == 0 else ""
-        self.others.append(start([program, "-c", str(folder / "nginx.conf"), "-g", f"{root}daemon off;"]))
+        self.others.append(start_process([program, "-c", str(folder / "nginx.conf"), "-g", f"{root}daemon off;"]))
         url = f"http://127.0.0.1:{port}"
-        wait_until(lambda: answers(lambda: httpx.get(f"{url}/health/proxy").status_code == 200))
+        wait_until(lambda: responds(lambda: httpx.get(f"{url}/health/proxy").status_code == 200))
         return url
 
     def stop(self) -> None:
-        """End all."""
+        """End all processes."""
         for server in self.servers:
             if server.process.poll() is None:
                 server.stop()
@@ -107,27 +107,31 @@ class Cluster:
 
 
 @cache
-def built_in_texts() -> list[str]:
-    """Return real English that is on every machine."""
+def read_built_in_texts() -> list[str]:
+    """Return English texts that are available on every machine."""
     return [text for batch in open_source("pydoc:").batches() for text in batch.values if isinstance(text, str)]
 
 
-def start(command: list[str], environment: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
-    """Start a process that says nothing, and return it."""
+def start_process(command: list[str], environment: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
+    """Start a process without output, and return it."""
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
 
 
-def answers(ask: Callable[[], object]) -> bool:
-    """Return whether somebody is there."""
+def responds(ask: Callable[[], object]) -> bool:
+    """Return whether a server responds: `ask` returns a true value and raises no connection error."""
     with suppress(redis.exceptions.ConnectionError, httpx.HTTPError):
         return bool(ask())
     return False
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> float:
-    """Wait for something, and return the seconds it took."""
+    """Wait for a condition, and return the seconds that took.
+
+    Raises:
+        SystemExit: if it does not hold after `seconds`.
+    """
     begun = time.monotonic()
     while not holds():
         if time.monotonic() - begun > seconds:

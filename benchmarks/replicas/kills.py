@@ -1,4 +1,4 @@
-"""Workers killed at random moments: every job must come to one end, and publish one version at most."""
+"""Kills workers at random moments: every job must come to one end, and publish one version at most."""
 
 import os
 import random
@@ -12,19 +12,19 @@ from benchmarks.replicas.cluster import Cluster
 from benchmarks.server import Server
 
 LONGEST_SECONDS = 6.0
-"""About what such a job takes."""
+"""About the seconds that such a job takes."""
 SILENT_SECONDS = 20.0
 ENDS = ("succeeded", "failed", "cancelled")
 
 
 def measure_kills(cluster: Cluster, trials: int, seed: int) -> dict[str, Any]:
-    """Fit again and again with two workers, and kill what runs the job, once or twice.
+    """Fit repeatedly with two workers, and kill the worker or the process of the job, once or twice.
 
-    In every trial either the worker or the job's own process gets SIGKILL, at a moment drawn from the job's whole
-    length; in every fourth the next try is killed too. Whoever was killed is replaced. A job that has ended must not
-    change any more: all are looked at again at the end.
+    In every trial either the worker or the job's own process gets SIGKILL, at a random moment of the job's whole
+    length; in every fourth the next try is killed too. A killed worker is replaced. A job that has ended must not
+    change any more: all are read again at the end.
     """
-    server, dice = cluster.servers[0], random.Random(seed)
+    server, rng = cluster.servers[0], random.Random(seed)
     workers = [cluster.work(f"worker-{number}") for number in range(2)]
     ends: Counter[str] = Counter()
     recovered, faults, killed = [], [], 0
@@ -34,9 +34,9 @@ def measure_kills(cluster: Cluster, trials: int, seed: int) -> dict[str, Any]:
         steps = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 16, "steps": 400}]
         body = {"name": name, "steps": steps, "source": {"path": "vectors.npy"}}
         job = server.call("POST", "/fit-transform", **body)["status_url"]
-        deaths, since = [dice.uniform(0, LONGEST_SECONDS)], None
+        deaths, since = [rng.uniform(0, LONGEST_SECONDS)], None
         if trial % 4 == 3:
-            deaths.append(deaths[0] + dice.uniform(3, 16))
+            deaths.append(deaths[0] + rng.uniform(3, 16))
         begun, states = time.monotonic(), [server.call("GET", job)]
         while states[-1]["state"] not in ENDS:
             if time.monotonic() - begun > 240:
@@ -44,15 +44,15 @@ def measure_kills(cluster: Cluster, trials: int, seed: int) -> dict[str, Any]:
                 break
             if deaths and time.monotonic() - begun >= deaths[0]:
                 deaths.pop(0)
-                struck = kill(cluster, workers, dice.random() < 0.5)
-                killed += struck
-                since = time.monotonic() if struck else since
+                was_killed = kill_job(cluster, workers, rng.random() < 0.5)
+                killed += was_killed
+                since = time.monotonic() if was_killed else since
                 workers = [w if w.poll() is None else cluster.work(f"worker-{n}") for n, w in enumerate(workers)]
             time.sleep(0.05)
             states.append(server.call("GET", job))
         if since is not None and states[-1]["state"] == "succeeded":
             recovered.append(time.monotonic() - since)
-        faults += what_is_wrong(server, name, states[-1])
+        faults += find_faults(server, name, states[-1])
         ended[job] = states[-1]
         ends[states[-1]["state"]] += 1
         print(f"\r\033[K{trial + 1}/{trials}, {killed} killed, {len(faults)} faults", end="", flush=True)
@@ -68,10 +68,14 @@ def measure_kills(cluster: Cluster, trials: int, seed: int) -> dict[str, Any]:
     }
 
 
-def kill(cluster: Cluster, workers: "list[Any]", worker: bool) -> bool:
-    """SIGKILL to a job's process, or to its worker; whether there was one."""
-    for pid in horses():
-        starter = parent_of(parent_of(pid))  # between them is the process that jobs are forked from
+def kill_job(cluster: Cluster, workers: "list[Any]", worker: bool) -> bool:
+    """Send SIGKILL to a job's process, or to its worker.
+
+    Returns:
+        Whether there was one.
+    """
+    for pid in list_job_processes():
+        starter = read_parent(read_parent(pid))  # between them is the process that jobs are forked from
         if starter in {process.pid for process in workers}:
             os.kill(starter if worker else pid, signal.SIGKILL)
             if worker:
@@ -80,28 +84,28 @@ def kill(cluster: Cluster, workers: "list[Any]", worker: bool) -> bool:
     return False
 
 
-def parent_of(pid: int) -> int:
-    """Return the id of a process's parent; 0 if it has ended."""
+def read_parent(pid: int) -> int:
+    """Return the id of a process's parent, or 0 if the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     except OSError:
         return 0
 
 
-def horses() -> list[int]:
-    """The processes of jobs on this machine."""
-    found = []
+def list_job_processes() -> list[int]:
+    """List the processes of jobs on this machine."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if b"lathe.service.jobs.redis.process" in path.read_bytes():
-                found.append(int(path.parent.name))
+                pids.append(int(path.parent.name))
         except OSError:
             continue  # it has ended meanwhile
-    return found
+    return pids
 
 
-def what_is_wrong(server: Server, name: str, ended: dict[str, Any]) -> list[str]:
-    """Faults of a trial: a version too many or too few, a server that is not well."""
+def find_faults(server: Server, name: str, ended: dict[str, Any]) -> list[str]:
+    """Return the faults of a trial: a version too many or too few, or a server that is not healthy."""
     faults = []
     answer = server.client.get(f"/chains/{name}")
     versions = len(answer.json()["versions"]) if answer.status_code == 200 else 0

@@ -1,4 +1,4 @@
-"""Mixed load for minutes: no request may fail, and memory must come to rest."""
+"""Mixed load for minutes, in which no request may fail and memory must stop growing."""
 
 import json
 import random
@@ -10,20 +10,21 @@ from typing import Any
 import httpx
 import numpy as np
 
-from benchmarks.replicas.cluster import ADMIN, Cluster, built_in_texts
+from benchmarks.replicas.cluster import ADMIN, Cluster, read_built_in_texts
 
 SAMPLE_SECONDS = 5.0
 WARM_SHARE = 0.4
-"""Of the time, in which caches and allocators fill; memory is judged after it."""
+"""Share of the time in which caches and allocators fill; memory is judged after it."""
 
 
 def measure_soak(cluster: Cluster, minutes: float, chain: str, seed: int = 0) -> dict[str, Any]:
-    """Four callers through nginx: new and known texts, reductions, promotions, listings."""
+    """Run four callers through nginx: new and known texts, reductions, promotions, listings."""
     url, end = cluster.balance(cluster.servers), time.monotonic() + 60 * minutes
     statuses: Counter[str] = Counter()
     seconds: list[float] = []
     threads = [
-        threading.Thread(target=call, args=(url, end, chain, seed + number, statuses, seconds)) for number in range(4)
+        threading.Thread(target=run_caller, args=(url, end, chain, seed + number, statuses, seconds))
+        for number in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -53,26 +54,26 @@ def measure_soak(cluster: Cluster, minutes: float, chain: str, seed: int = 0) ->
     }
 
 
-def call(url: str, end: float, chain: str, seed: int, statuses: Counter[str], seconds: list[float]) -> None:
-    """One caller, until the time is up."""
-    dice, texts = random.Random(seed), built_in_texts()
+def run_caller(url: str, end: float, chain: str, seed: int, statuses: Counter[str], seconds: list[float]) -> None:
+    """Send random requests until the time is up, and record their statuses and seconds."""
+    rng, texts = random.Random(seed), read_built_in_texts()
     vectors = np.random.default_rng(seed).normal(size=(16, 384)).tolist()
     with httpx.Client(base_url=url, timeout=60, headers={"authorization": f"Bearer {ADMIN}"}) as client:
         while time.monotonic() < end:
-            kind = dice.choices(["new", "known", "reduce", "list", "promote"], [3, 5, 3, 1, 0.2])[0]
+            kind = rng.choices(["new", "known", "reduce", "list", "promote"], [3, 5, 3, 1, 0.2])[0]
             begun = time.perf_counter()
             match kind:
                 case "new":
-                    body: dict[str, Any] = {"inputs": [f"{dice.random()} {dice.choice(texts)[:300]}"], "chain": chain}
+                    body: dict[str, Any] = {"inputs": [f"{rng.random()} {rng.choice(texts)[:300]}"], "chain": chain}
                     answer = client.post("/embed", json=body)
                 case "known":
-                    answer = client.post("/embed", json={"inputs": texts[dice.randrange(500)], "chain": chain})
+                    answer = client.post("/embed", json={"inputs": texts[rng.randrange(500)], "chain": chain})
                 case "reduce":
                     answer = client.post("/reduce", json={"vectors": vectors, "chain": chain})
                 case "list":
                     answer = client.get("/chains")
                 case _:
-                    answer = client.post(f"/chains/{chain}/promote", json={"version": dice.choice([1, 2])})
+                    answer = client.post(f"/chains/{chain}/promote", json={"version": rng.choice([1, 2])})
             seconds.append(time.perf_counter() - begun)
             statuses[f"{kind} {answer.status_code}"] += 1
             json.loads(answer.content)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.codes.data import CORPORA, EncodedData, data_parser, list_encoders
-from benchmarks.codes.measure import QUERIES, K, paired
+from benchmarks.codes.data import CORPORA, EncodedData, list_encoders, make_data_parser
+from benchmarks.codes.measure import QUERIES, K, average_paired
 from benchmarks.codes.methods import Vectors
 from benchmarks.report import markdown_table, write_report
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.transforms import Chain, TransformCoding, parse_steps
 from lathe.transforms.codes import CodeDecoder
 from lathe.transforms.codes.lloyd_max import normal_quantizer
@@ -42,13 +42,13 @@ Scores = Callable[[Vectors, Vectors], NDArray[np.floating]]
 
 def main() -> None:
     """Measure, print a table for each encoder, write the raw figures."""
-    options = data_parser(__doc__)
+    options = make_data_parser(__doc__)
     options.add_argument("--corpus", default=next(iter(CORPORA)), choices=list(CORPORA))
-    given = options.parse_args()
-    figures: dict[str, Any] = {"corpus": given.corpus, "encoders": {}}
-    for encoder in list_encoders(given.encoders, given.encoder):
-        vectors = EncodedData(given.data, given.work, encoder).corpus(given.corpus)
-        rows = list(measure_variations(vectors, (48,) if given.quick else BUDGETS))
+    arguments = options.parse_args()
+    figures: dict[str, Any] = {"corpus": arguments.corpus, "encoders": {}}
+    for encoder in list_encoders(arguments.encoders, arguments.encoder):
+        vectors = EncodedData(arguments.data, arguments.work, encoder).corpus(arguments.corpus)
+        rows = list(measure_variations(vectors, (48,) if arguments.quick else BUDGETS))
         figures["encoders"][encoder.name] = rows
         print(f"\n**{encoder.name}**\n")
         cells = [
@@ -61,7 +61,7 @@ def main() -> None:
             for r in rows
         ]
         print(markdown_table(["bytes", "variation", "recall@10", "gain"], cells))
-    print("raw figures:", write_report(given.out, "codes-trials", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "codes-trials", figures), file=sys.stderr)
 
 
 def measure_variations(vectors: Vectors, budgets: tuple[int, ...]) -> Iterator[dict[str, Any]]:
@@ -74,7 +74,7 @@ def measure_variations(vectors: Vectors, budgets: tuple[int, ...]) -> Iterator[d
         step = TransformCoding(budget).fit(train)
         base = None
         for name, scores in variations(step, train, budget).items():
-            show(0, f"{budget} bytes: {name}")
+            print_progress(0, f"{budget} bytes: {name}")
             found = _neighbours(scores(asked, corpus))
             recall = np.array([np.isin(w, f).mean() for w, f in zip(wanted, found, strict=True)])
             base = recall if base is None else base
@@ -82,10 +82,10 @@ def measure_variations(vectors: Vectors, budgets: tuple[int, ...]) -> Iterator[d
                 "budget": budget,
                 "variation": name,
                 "recall_at_10": float(recall.mean()),
-                "gain": paired(recall - base),
+                "gain": average_paired(recall - base),
             }
         bits = entropy(step, corpus)
-        show(0, "")
+        print_progress(0, "")
         yield {
             "budget": budget,
             "variation": f"entropy coding: {bits / 8:.1f} bytes on average",
@@ -136,7 +136,11 @@ def _quantize(step: TransformCoding, y: Tensor) -> Tensor:
 
 
 def scaled_values(step: TransformCoding, rows: Vectors) -> Tensor:
-    """Quantize coordinates of rows `(n, d)` at several scales; return those that point most nearly as the row does."""
+    """Quantize coordinates of rows `(n, d)` at several scales.
+
+    Returns:
+        Those that point most nearly as the row does.
+    """
     x = torch.from_numpy(rows)
     y = step.coordinates(x)
     decoder = _decoder_of(step)
@@ -151,7 +155,11 @@ def scaled_values(step: TransformCoding, rows: Vectors) -> Tensor:
 
 
 def clustered_bytes(step: TransformCoding, train: Vectors) -> Scores:
-    """Replace the grid of every byte by 256 centroids of k-means that begins with the grid; return its scores."""
+    """Replace the grid of every byte by 256 centroids of k-means that begins with the grid.
+
+    Returns:
+        Its scores.
+    """
     moments = moments_of(train)
     _, inverse_root = query_metric_roots(moments, step.weighting)
     deviations = 1 / np.linalg.norm(step.encoder.numpy() @ inverse_root, axis=1)
@@ -174,7 +182,10 @@ def clustered_bytes(step: TransformCoding, train: Vectors) -> Scores:
 
 
 def _cluster(points: Tensor, centroids: Tensor) -> Tensor:
-    """Return the centroids `(256, k)` after some iterations of k-means on points `(n, k)`; empty ones stay."""
+    """Return the centroids `(256, k)` after some iterations of k-means on points `(n, k)`.
+
+    Empty ones stay.
+    """
     for _ in range(CLUSTERING_STEPS):
         nearest = torch.cdist(points, centroids).argmin(1)
         counts = torch.bincount(nearest, minlength=len(centroids)).unsqueeze(1)

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.codes.data import TASKS, EncodedData, data_parser, document_texts, list_encoders
-from benchmarks.codes.measure import K, list_gains, ndcg, paired
-from benchmarks.codes.methods import Vectors, lathe_codes
+from benchmarks.codes.data import TASKS, EncodedData, list_document_texts, list_encoders, make_data_parser
+from benchmarks.codes.measure import K, average_paired, compute_ndcg, list_gains
+from benchmarks.codes.methods import Vectors, fit_lathe_codes
 from benchmarks.report import markdown_table, write_report
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.fitting.code_search import (
     MAX_TEXTS,
     WEIGHTINGS,
@@ -38,15 +38,15 @@ HELD_OUT_SHARE = 0.3
 
 def main() -> None:
     """Measure, print what each choice costs, write the raw figures."""
-    options = data_parser(__doc__)
-    given = options.parse_args()
+    options = make_data_parser(__doc__)
+    arguments = options.parse_args()
     torch.set_num_threads(1)
     cells = [
         cell
-        for encoder in list_encoders(given.encoders, given.encoder)
+        for encoder in list_encoders(arguments.encoders, arguments.encoder)
         if encoder.with_tasks
-        for path in (TASKS[:1] if given.quick else TASKS)
-        for cell in measure_choices(EncodedData(given.data, given.work, encoder), path)
+        for path in (TASKS[:1] if arguments.quick else TASKS)
+        for cell in measure_choices(EncodedData(arguments.data, arguments.work, encoder), path)
     ]
     figures = {"cells": cells, "summary": [summarize(cells, budget) for budget in BUDGETS]}
     header = ["bytes", *next(iter(figures["summary"]))["loss"], "ρ of split-half", "ρ of recall"]
@@ -60,13 +60,13 @@ def main() -> None:
         for one in figures["summary"]
     ]
     print(markdown_table(header, lines))
-    print("raw figures:", write_report(given.out, "codes-weightings", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "codes-weightings", figures), file=sys.stderr)
 
 
 def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:
     """Return, for each budget, what both measures and the task say of each λ on the documents of a task."""
     contents, documents, queries = data.task(path)
-    texts = document_texts(contents)
+    texts = list_document_texts(contents)
     order = np.random.default_rng(0).permutation(len(texts))
     held_out = order[: int(HELD_OUT_SHARE * len(texts))]
     fitted = np.sort(order[len(held_out) :])
@@ -75,10 +75,10 @@ def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:
         data.encoded(f"{path} halves {side}", [cut[side] for cut in cuts], data.encoder.document) for side in (0, 1)
     )
     gains = list_gains(contents)
-    full = ndcg(np.argsort(-(queries @ documents.T), axis=1)[:, :K], gains)
+    full = compute_ndcg(np.argsort(-(queries @ documents.T), axis=1)[:, :K], gains)
     found = []
     for budget in BUDGETS:
-        show(0, f"{data.encoder.name}, {path}: {budget} bytes")
+        print_progress(0, f"{data.encoder.name}, {path}: {budget} bytes")
         chain = Chain(parse_steps(f"codes:{budget}")).fit(documents[fitted])
         _, trials, _ = choose_weighting(
             chain, documents[fitted], HeldOutHalves(first, second), documents[held_out], None, no_progress
@@ -86,12 +86,12 @@ def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:
         recalls = [_measure_recall(documents[fitted], documents[held_out], budget, w) for w in WEIGHTINGS]
         losses = []
         for weighting in WEIGHTINGS:
-            method = lathe_codes(documents, documents, budget, "codes", weighting=weighting)
-            losses.append(100 * float((ndcg(method.search(queries, K), gains) - full).mean()))
+            method = fit_lathe_codes(documents, documents, budget, "codes", weighting=weighting)
+            losses.append(100 * float((compute_ndcg(method.search(queries, K), gains) - full).mean()))
         by_recall = [
             CodeTrial("codes", weighting, len(fitted), 100 * float(recall.mean()), ahead["mean"], ahead["ci95"])
             for weighting, recall in zip(WEIGHTINGS, recalls, strict=True)
-            for ahead in [paired(100 * (recall - recalls[0]))]
+            for ahead in [average_paired(100 * (recall - recalls[0]))]
         ]
         found.append(
             {
@@ -113,7 +113,7 @@ def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:
 def _measure_recall(fitted: Vectors, held_out: Vectors, budget: int, weighting: float) -> NDArray[np.float64]:
     """Return the recall@10 of each held-out row among the codes of the fitted rows, `(n,)`."""
     wanted = np.argsort(-(held_out @ fitted.T), axis=1)[:, :K]
-    ids = lathe_codes(fitted, fitted, budget, "codes", weighting=weighting).search(held_out, K)
+    ids = fit_lathe_codes(fitted, fitted, budget, "codes", weighting=weighting).search(held_out, K)
     return np.array([np.isin(w, i).mean() for w, i in zip(wanted, ids, strict=True)])
 
 

@@ -6,7 +6,7 @@ python -m research.domains --suite finance --against general --encoder all-MiniL
 import sys
 from dataclasses import replace
 
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.evaluation.run import Request, evaluate
 from lathe.training.evaluation.suites import open_suite
 from lathe.transforms.progress import part_of
@@ -19,14 +19,14 @@ def main() -> None:
     """Evaluate on two suites, each into its own folder, then write and print their comparison."""
     parser = evaluation_parser(__doc__)
     parser.add_argument("--against", required=True, help="the other suite")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
 
-    request: Request = build_request(given)
-    against = open_suite(given.against)
+    request: Request = build_request(arguments)
+    against = open_suite(arguments.against)
     require_different(request.suite, against)
-    first = evaluate(replace(request, out=request.out / "suite"), part_of(show, 0.0, 0.4))
-    second = evaluate(replace(request, suite=against, out=request.out / "against"), part_of(show, 0.4, 0.8))
-    comparison = compare(first, second, part_of(show, 0.8, 1.0))
+    first = evaluate(replace(request, out=request.out / "suite"), part_of(print_progress, 0.0, 0.4))
+    second = evaluate(replace(request, suite=against, out=request.out / "against"), part_of(print_progress, 0.4, 0.8))
+    comparison = compare(first, second, part_of(print_progress, 0.8, 1.0))
     files = [file for results in (first, second) for file in write_report(results)[1]]
     files += write_comparison(comparison, request.out)
 

@@ -32,7 +32,10 @@ class Block:
 
     @property
     def means(self) -> dict[str, float]:
-        """Mean score of each encoder over the tasks, by name; empty if no task is complete."""
+        """Mean score of each encoder over the tasks, by name.
+
+        The result is empty if no task is complete.
+        """
         if not self.tasks:
             return {}
         return dict(zip(self.encoders, self.scores.mean(axis=1).tolist(), strict=True))
@@ -43,7 +46,10 @@ class Block:
 
 
 def build_blocks(grid: Grid) -> dict[str, Block]:
-    """Build the score matrix of each task type, by type; a type without any score is left out."""
+    """Build the score matrix of each task type, by type.
+
+    A type without any score is left out.
+    """
     found = {}
     for type_, places in grid.group_by_type(list(grid.tasks)).items():
         block = _build_block(grid, type_, [list(grid.tasks)[place] for place in places])
@@ -53,9 +59,12 @@ def build_blocks(grid: Grid) -> dict[str, Block]:
 
 
 def _build_block(grid: Grid, type_: str, tasks: list[str]) -> Block | None:
-    """Build the score matrix of the tasks of one type; return None if no encoder has a score on any of them.
+    """Build the score matrix of the tasks of one type.
 
     Encoders without any score are left out first, then the tasks on which a remaining encoder has no score.
+
+    Returns:
+        None if no encoder has a score on any of them.
     """
     known = {encoder: {task for task in tasks if _has_score(grid, encoder, task)} for encoder in grid.encoders}
     encoders = tuple(encoder for encoder, some in known.items() if some)

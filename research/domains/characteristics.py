@@ -41,7 +41,9 @@ Parse = Callable[[Sequence[str]], float | None]
 
 @dataclass(frozen=True)
 class Characteristics:
-    """Measures of texts, averaged over a data set or a suite's data sets; None where a measure is unavailable.
+    """Measures of texts, averaged over a data set or a suite's data sets.
+
+    The result is None where a measure is unavailable.
 
     Attributes:
         texts: number of texts.
@@ -69,7 +71,9 @@ MEASURES = tuple(field.name for field in fields(Characteristics) if field.name !
 def measure_characteristics(
     texts: Sequence[str], language: str, count_tokens: CountTokens | None = None, parse: Parse | None = None
 ) -> Characteristics:
-    """Compute the measures of texts: means over sentences, words or texts; None where there is nothing to average.
+    """Compute the measures of texts: means over sentences, words or texts.
+
+    The result is None where there is nothing to average.
 
     Args:
         texts: at least one text.
@@ -92,14 +96,21 @@ def measure_characteristics(
 
 
 def split_sentences(text: str) -> Iterator[list[str]]:
-    """Split a text into sentences and yield the words of each; sentences without a word are skipped."""
+    """Split a text into sentences and yield the words of each.
+
+    Sentences without a word are skipped.
+    """
     for sentence in SENTENCE_END.split(text):
         if words := WORD.findall(sentence):
             yield words
 
 
 def count_syllables(word: str) -> int:
-    """Count the syllables of an English word by its groups of vowels, at least 1; return 0 for any other string."""
+    """Count the syllables of an English word by its groups of vowels, at least 1.
+
+    Returns:
+        0 for any other string.
+    """
     lower = word.lower()
     if not ENGLISH_WORD.match(lower):
         return 0
@@ -108,9 +119,9 @@ def count_syllables(word: str) -> int:
 
 
 def type_token_ratio(words: Sequence[str]) -> float | None:
-    """Return distinct words divided by words, lower-cased, averaged over runs of 100 words; None without words.
+    """Return distinct words divided by words, lower-cased, averaged over runs of 100 words.
 
-    The words after the last whole run are ignored; fewer than 100 words are one run.
+    The result is None without words. The words after the last whole run are ignored; fewer than 100 words are one run.
     """
     lower = [word.lower() for word in words]
     starts = range(0, max(1, len(lower) - RUN_WORDS + 1), RUN_WORDS)
@@ -119,14 +130,17 @@ def type_token_ratio(words: Sequence[str]) -> float | None:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the mean of the values; None if there are none."""
+    """Return the mean of the values.
+
+    The result is None if there are none.
+    """
     return float(np.mean(values)) if len(values) else None
 
 
 def average_characteristics(some: Sequence[Characteristics]) -> Characteristics:
-    """Average the measures of a suite's data sets, each with equal weight; a measure's mean skips data sets without it.
+    """Average the measures of a suite's data sets, each with equal weight.
 
-    The numbers of texts are added up.
+    A measure's mean skips data sets without it. The numbers of texts are added up.
     """
     known = {name: [value for one in some if (value := getattr(one, name)) is not None] for name in MEASURES}
     return Characteristics(sum(one.texts for one in some), **{name: mean(values) for name, values in known.items()})

@@ -167,7 +167,9 @@ class DomainComparison:
         return found
 
     def add_split_half(self, one: RankCorrelation, types: Sequence[str]) -> RankCorrelation:
-        """Return the correlation with `within` set to the split-half ρ of each suite; unchanged if it has no ρ.
+        """Return the correlation with `within` set to the split-half ρ of each suite.
+
+        Unchanged if it has no ρ.
 
         Args:
             one: correlation between the suites.
@@ -285,7 +287,9 @@ def _average_over_types(means: Sequence[Mapping[str, float]]) -> dict[str, float
 
 
 def _run_two_way(type_: str, found: Mapping[tuple[str, int, str], tuple[int, Array]], drawn: bool) -> TwoWay:
-    """Run the two-way analysis of variance of one task type; without samples, return a result with a problem.
+    """Run the two-way analysis of variance of one task type.
+
+    Without samples, return a result with a problem.
 
     Args:
         type_: task type.
@@ -304,12 +308,15 @@ def _run_two_way(type_: str, found: Mapping[tuple[str, int, str], tuple[int, Arr
 def _map_data_sets(
     encoder: str | None, found: Mapping[int, DataSetTexts], means: Mapping[int, Array]
 ) -> SimilarityMap | None:
-    """Compute the cosines between data sets that have a mean vector; return None for fewer than 2 or no encoder.
+    """Compute the cosines between data sets that have a mean vector.
 
     Args:
         encoder: name of the dense encoder, or None.
         found: texts of the data sets, by job index.
         means: mean vectors `(d,)`, by job index.
+
+    Returns:
+        None for fewer than 2 or no encoder.
     """
     if encoder is None or len(means) < 2:
         return None

@@ -93,7 +93,10 @@ def join_title_and_text(corpus: Any) -> list[str]:
 
 
 def _score_queries(split: EvaluatedSplit) -> Pool:
-    """Compute the nDCG@10 of each query over the whole corpus; ties by descending document id, as in trec_eval."""
+    """Compute the nDCG@10 of each query over the whole corpus.
+
+    Ties by descending document id, as in trec_eval.
+    """
     ids = list(split.data["corpus"]["id"])
     order = sorted(range(len(ids)), key=lambda row: ids[row], reverse=True)  # trec_eval's, of equal similarities
     places = {ids[row]: place for place, row in enumerate(order)}
@@ -173,9 +176,9 @@ def _score_summaries(split: EvaluatedSplit) -> Pool:
 
 
 def _compare_scores(split: EvaluatedSplit) -> Pool:
-    """Compute the cosine of each pair, with the gold scores rescaled to [0, 1]; samples are scored by Spearman's ρ.
+    """Compute the cosine of each pair, with the gold scores rescaled to [0, 1].
 
-    Rescaled scores of several data sets can be pooled.
+    Samples are scored by Spearman's ρ. Rescaled scores of several data sets can be pooled.
     """
     scores = np.array(split.data["score"], float)
     span = float(np.ptp(scores)) or 1.0  # a limit may leave one score
@@ -183,7 +186,10 @@ def _compare_scores(split: EvaluatedSplit) -> Pool:
 
 
 def _compare_labels(split: EvaluatedSplit) -> Pool:
-    """Compute the cosine of each pair, with its label; samples are scored by average precision."""
+    """Compute the cosine of each pair, with its label.
+
+    Samples are scored by average precision.
+    """
     return PairPool(_compute_pair_cosines(split), np.array(split.data["label"], float), average_precisions)
 
 

@@ -25,9 +25,9 @@ CLUSTERING_BATCH = 512
 
 
 def rank_best(similarities: NDArray[np.floating], most: int) -> Places:
-    """Return the indices of the `most` largest similarities `(c,)`, sorted in descending order; ties keep their order.
+    """Return the indices of the `most` largest similarities `(c,)`, sorted in descending order.
 
-    All c indices are returned if there are fewer than `most`.
+    Ties keep their order. All c indices are returned if there are fewer than `most`.
     """
     most = min(most, len(similarities))
     least = np.partition(similarities, -most)[-most]
@@ -37,7 +37,9 @@ def rank_best(similarities: NDArray[np.floating], most: int) -> Places:
 
 
 def ndcg(ranked: Array, judged: Array) -> float:
-    """Return the nDCG@10 of one query, with linear gains as in trec_eval; negative grades count as 0.
+    """Return the nDCG@10 of one query, with linear gains as in trec_eval.
+
+    Negative grades count as 0.
 
     Args:
         ranked: grades `(r,)` of the retrieved documents, in rank order.
@@ -64,10 +66,10 @@ def average_precision(ranked: NDArray[np.bool_], relevant: int) -> float:
 
 
 def average_precisions(similarities: Array, labels: Array) -> Array:
-    """Return the average precision `(b,)` of each sample, pairs ranked by similarity; NaN for one without positives.
+    """Return the average precision `(b,)` of each sample, pairs ranked by similarity.
 
-    Tied pairs share the precision at the end of their tie, so that the result equals scikit-learn's
-    `average_precision_score` row by row.
+    The result is NaN for one without positives. Tied pairs share the precision at the end of their tie, so that the
+    result equals scikit-learn's `average_precision_score` row by row.
 
     Args:
         similarities: similarity of each pair `(b, n)`.
@@ -97,7 +99,9 @@ def v_measures(vectors: Vectors, labels: NDArray[np.int64], drawn: Places) -> Ar
 
 
 def v_measure(vectors: Vectors, labels: NDArray[np.int64]) -> float:
-    """Return the V-measure of a seeded mini-batch k-means with one cluster per label; NaN if there is only one label.
+    """Return the V-measure of a seeded mini-batch k-means with one cluster per label.
+
+    The result is NaN if there is only one label.
 
     Args:
         vectors: vectors to cluster `(n, d)`.

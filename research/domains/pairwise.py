@@ -35,9 +35,10 @@ class EncoderTest:
 
 
 def compare_encoders(suite: int, block: Block) -> Iterator[EncoderTest]:
-    """Yield a paired t-test for each compared pair of encoders, the better one first; none for fewer than 2 data sets.
+    """Yield a paired t-test for each compared pair of encoders, the better one first.
 
-    With at most 3 encoders all pairs are tested; with more, the best encoder against each of the others.
+    The result is None for fewer than 2 data sets. With at most 3 encoders all pairs are tested; with more, the best
+    encoder against each of the others.
 
     Args:
         suite: index of the suite, 0 or 1.

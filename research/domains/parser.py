@@ -23,7 +23,10 @@ class Token(Protocol):
 
     @property
     def head(self) -> "Token":
-        """Word that this word depends on; the root of a sentence is its own head."""
+        """Word that this word depends on.
+
+        The root of a sentence is its own head.
+        """
 
 
 def find_parser() -> Callable[[Sequence[str]], float | None] | None:
@@ -47,9 +50,9 @@ def find_parser() -> Callable[[Sequence[str]], float | None] | None:
 
 
 def mean_distance(tokens: Iterable[Token]) -> float | None:
-    """Return the mean number of positions between a word and its head (Oya, 2011); None if no word counts.
+    """Return the mean number of positions between a word and its head (Oya, 2011).
 
-    Roots, punctuation and whitespace do not count.
+    The result is None if no word counts. Roots, punctuation and whitespace do not count.
     """
     distances = [
         abs(token.i - token.head.i)

@@ -20,7 +20,7 @@ MAX_NAMED = 60
 
 
 def draw_all(comparison: Comparison) -> dict[str, str]:
-    """Draw every figure for which the comparison has data; return SVG text by title."""
+    """Draw every figure for which the comparison has data, and return SVG text by title."""
     plots = {
         "Mean scores of the encoders in both suites": plot_rankings,
         "What the variance of samples' scores goes with": plot_shares,
@@ -30,7 +30,10 @@ def draw_all(comparison: Comparison) -> dict[str, str]:
 
 
 def plot_rankings(comparison: Comparison) -> Any:
-    """Draw mean scores in one suite against the other, a panel per task type, a point per encoder; None without any."""
+    """Draw mean scores in one suite against the other, a panel per task type, a point per encoder.
+
+    The result is None without any.
+    """
     some = [one for one in comparison.rankings if one.encoders]
     if not some:
         return None
@@ -52,7 +55,11 @@ def plot_rankings(comparison: Comparison) -> Any:
 
 
 def plot_shares(comparison: Comparison) -> Any:
-    """Draw stacked bars of the variance shares in per cent, one bar per task type; return None without an analysis."""
+    """Draw stacked bars of the variance shares in per cent, one bar per task type.
+
+    Returns:
+        None without an analysis.
+    """
     some = [one for one in comparison.two_ways if one.sources]
     if not some:
         return None
@@ -70,7 +77,11 @@ def plot_shares(comparison: Comparison) -> Any:
 
 
 def plot_similarity(comparison: Comparison) -> Any:
-    """Draw heat maps of the cosines between all data sets, raw and centred; return None without cosines."""
+    """Draw heat maps of the cosines between all data sets, raw and centred.
+
+    Returns:
+        None without cosines.
+    """
     found = comparison.similarity
     if found is None:
         return None

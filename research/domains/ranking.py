@@ -97,7 +97,10 @@ def compute_least_p(n: int) -> float:
 
 @lru_cache
 def find_detectable_rho(n: int) -> float | None:
-    """Return the smallest |ρ| with two-sided p ≤ .05 for n encoders without ties; None if even |ρ| = 1 has p > .05."""
+    """Return the smallest |ρ| with two-sided p ≤ .05 for n encoders without ties.
+
+    The result is None if even |ρ| = 1 has p > .05.
+    """
     if n > MAX_EXACT:
         t = stats.t.ppf(1 - LEVEL / 2, n - 2)
         return float(t / np.sqrt(n - 2 + t**2))

@@ -28,12 +28,17 @@ class Pool(Protocol):
         """Return the number of examples."""
 
     def measure(self, drawn: Places) -> Array:
-        """Return the score `(b,)` of each sample, given as row indices `(b, n)`; NaN where the score is undefined."""
+        """Return the score `(b,)` of each sample, given as row indices `(b, n)`.
+
+        The result is NaN where the score is undefined.
+        """
 
 
 @dataclass(frozen=True)
 class ScoredPool:
-    """Examples with one score each; the score of a sample is the mean of its finite scores.
+    """Examples with one score each.
+
+    The score of a sample is the mean of its finite scores.
 
     Attributes:
         scores: score of each example `(m,)`; NaN where undefined.
@@ -46,7 +51,10 @@ class ScoredPool:
         return len(self.scores)
 
     def measure(self, drawn: Places) -> Array:
-        """Return the mean finite score `(b,)` of each sample of row indices `(b, n)`; NaN if a sample has none."""
+        """Return the mean finite score `(b,)` of each sample of row indices `(b, n)`.
+
+        The result is NaN if a sample has none.
+        """
         rows = self.scores[drawn]
         known = np.isfinite(rows)
         counts = known.sum(axis=1)
@@ -98,9 +106,9 @@ class LabelledPool:
 
 
 def concatenate_pools(parts: Sequence[Pool]) -> Pool:
-    """Concatenate the pools of several data sets into one; cluster labels are shifted so that data sets share no label.
+    """Concatenate the pools of several data sets into one.
 
-    For pairs, the metric of the first pool is used.
+    Cluster labels are shifted so that data sets share no label. For pairs, the metric of the first pool is used.
 
     Raises:
         TypeError: if the pools are of different classes, which does not occur within one type of task.

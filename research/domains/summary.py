@@ -26,6 +26,9 @@ def summarize_comparison(comparison: Comparison) -> list[str]:
 
 
 def _list_languages(comparison: Comparison, side: int) -> list[str]:
-    """Return the sorted languages of a suite's data sets; a code for several, such as `de-en` or `de,en`, is split."""
+    """Return the sorted languages of a suite's data sets.
+
+    A code for several, such as `de-en` or `de,en`, is split.
+    """
     named = {part for one in comparison.texts if one.suite == side for part in re.split("[-,]", one.language)}
     return sorted(named - {""})

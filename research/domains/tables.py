@@ -8,7 +8,10 @@ from research.domains.comparison import Comparison
 
 
 def build_tables(comparison: Comparison) -> dict[str, Table]:
-    """Build all tables of a comparison, by title; tables without rows are left out."""
+    """Build all tables of a comparison, by title.
+
+    Tables without rows are left out.
+    """
     long = {
         "What the texts of each data set are like": _build_data_set_table(comparison),
         "Cosines of mean embeddings": _build_cosine_table(comparison),
@@ -17,7 +20,10 @@ def build_tables(comparison: Comparison) -> dict[str, Table]:
 
 
 def build_short_tables(comparison: Comparison) -> dict[str, Table]:
-    """Build the tables that fit into a terminal, by title; tables without rows are left out."""
+    """Build the tables that fit into a terminal, by title.
+
+    Tables without rows are left out.
+    """
     tables = {
         "Rank correlation of encoders between the suites": _build_ranking_table(comparison),
         "Mean score × 100 of each encoder": _build_mean_table(comparison),
@@ -123,7 +129,10 @@ def _build_data_set_table(comparison: Comparison) -> Table:
 
 
 def _list_measures(one: Characteristics, comparison: Comparison) -> dict[str, Any]:
-    """Return the text measures by column name; the token column names the encoder of the tokenizer."""
+    """Return the text measures by column name.
+
+    The token column names the encoder of the tokenizer.
+    """
     named = {"tokens_per_text": f"tokens per text ({comparison.tokenizer})"} if comparison.tokenizer else {}
     return {"texts": one.texts} | {named.get(name, name.replace("_", " ")): getattr(one, name) for name in MEASURES}
 
@@ -145,9 +154,9 @@ def _build_mean_cosine_table(comparison: Comparison) -> Table:
 
 
 def _build_cosine_table(comparison: Comparison) -> Table:
-    """Build the table of the raw cosines between every two data sets, a row and column for each; empty without cosines.
+    """Build the table of the raw cosines between every two data sets, a row and column for each.
 
-    Column names may repeat, because both suites may use a name.
+    The result is empty without cosines. Column names may repeat, because both suites may use a name.
     """
     found = comparison.similarity
     rows = [[name, *row] for name, row in zip(found.names, found.raw.matrix.tolist(), strict=True)] if found else []

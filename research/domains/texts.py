@@ -76,9 +76,10 @@ def _iterate_texts(task: Any, columns: Sequence[str]) -> Iterator[Asked]:
 
 
 def _average_vectors(task: Any, raw: Raw, drawn: list[Asked]) -> NDArray[np.float64] | None:
-    """Return the mean `(d,)` float64 of the stored vectors of the texts; None if none of them has a stored vector.
+    """Return the mean `(d,)` float64 of the stored vectors of the texts.
 
-    mteb's own tasks may leave texts out, which then have no vector and are skipped.
+    The result is None if none of them has a stored vector. mteb's own tasks may leave texts out, which then have no
+    vector and are skipped.
     """
     model = open_stored_model(raw)
     keys = [model.keys([text], task.metadata, prompt_type)[0] for text, prompt_type in drawn]

@@ -32,9 +32,9 @@ def find_token_counter(spec: EncoderSpec) -> Callable[[Sequence[str]], list[int]
 
 
 def _find_tokenizer_file(spec: EncoderSpec) -> Path | None:
-    """Return the path of `tokenizer.json` in the model's folder or the Hugging Face cache, or None; download nothing.
+    """Return the path of `tokenizer.json` in the model's folder or the Hugging Face cache, or None.
 
-    If the folder has several, the first in sorted order is returned.
+    Download nothing. If the folder has several, the first in sorted order is returned.
     """
     place = Path(locate_model(spec.model)).expanduser()
     if place.is_dir():

@@ -122,7 +122,10 @@ def analyse_two_way(type_: str, scores: Mapping[Cell, Array], examples: tuple[in
 
 
 def _explain_unsuited(encoders: list[str], known: Mapping[Cell, Array]) -> str | None:
-    """Return why the analysis is impossible: fewer than 2 encoders, or no variance within any group; else None."""
+    """Return why the analysis is impossible: fewer than 2 encoders, or no variance within any group.
+
+    Else None.
+    """
     if len(encoders) < 2:
         return f"two factors take at least 2 encoders with samples in both suites, here are {len(encoders)}"
     if all(some.std() < MIN_SPREAD for some in known.values()):

@@ -1,6 +1,7 @@
-"""The part of a comparison that worker processes do; errors name the data set.
+"""The part of a comparison that worker processes do.
 
-mteb is imported only inside the functions that need it, because the main process needs none of it.
+Errors name the data set. mteb is imported only inside the functions that need it, because the main process needs none
+of it.
 """
 
 from collections.abc import Sequence
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
 
 
 def bootstrap_scores(trials: Sequence[Trial], raw: Raw) -> tuple[int, Array]:
-    """Pool examples of several data sets of a type; return their number and the scores `(500,)` of bootstrap samples.
+    """Pool examples of several data sets of a type.
 
     Args:
         trials: data sets, as they were evaluated.
         raw: stored vectors of an encoder.
+
+    Returns:
+        Their number and the scores `(500,)` of bootstrap samples.
 
     Raises:
         EvaluationError: if a data set cannot be read, or a vector is missing.
@@ -31,7 +35,9 @@ def bootstrap_scores(trials: Sequence[Trial], raw: Raw) -> tuple[int, Array]:
 
 
 def _read_examples_of(trial: Trial, raw: Raw) -> Pool:
-    """Read the scored examples of a data set; any exception becomes an `EvaluationError` that names the data set.
+    """Read the scored examples of a data set.
+
+    Any exception becomes an `EvaluationError` that names the data set.
 
     Raises:
         EvaluationError: if anything fails.
@@ -45,7 +51,9 @@ def _read_examples_of(trial: Trial, raw: Raw) -> Pool:
 
 
 def sample_texts_of(trial: Trial, raw: Raw | None) -> "TextSample":
-    """Sample texts of a data set, with their mean vector if `raw` is given; any exception becomes an `EvaluationError`.
+    """Sample texts of a data set, with their mean vector if `raw` is given.
+
+    Any exception becomes an `EvaluationError`.
 
     Raises:
         EvaluationError: if anything fails.

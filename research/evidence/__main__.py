@@ -57,28 +57,28 @@ def main() -> None:
     options.add_argument("--processes", type=int, default=1)
     options.add_argument("--work", type=Path, default=Path("build/evidence"))
     options.add_argument("--name", default="evidence", help="of the raw figures")
-    given = options.parse_args()
-    torch.set_num_threads(given.processes)
-    given.work.mkdir(parents=True, exist_ok=True)
-    corpus = draw_sentences(given.corpus, given.sentences, given.work)
-    families = [family for family in FAMILIES if given.family is None or family.name in given.family]
-    models = [request_model(family, given.encoders, given.work / "encoders") for family in families]
+    arguments = options.parse_args()
+    torch.set_num_threads(arguments.processes)
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    corpus = draw_sentences(arguments.corpus, arguments.sentences, arguments.work)
+    families = [family for family in FAMILIES if arguments.family is None or family.name in arguments.family]
+    models = [request_model(family, arguments.encoders, arguments.work / "encoders") for family in families]
     pairs = list(zip(families, models, strict=True))
     few = [one for family, model in pairs if not family.is_language_model for one in request_layers(family, model)]
     many = [one for family, model in pairs if family.is_language_model for one in request_layers(family, model)]
-    suite = open_suite(given.suite)
-    named = [entry for entry in suite.entries if entry.name.startswith(given.names)]
+    suite = open_suite(arguments.suite)
+    named = [entry for entry in suite.entries if entry.name.startswith(arguments.names)]
     english = tuple(entry for entry in named if entry.language == "en")  # which is all that most of them know
     suite = replace(suite, entries=english)
     quick = replace(suite, entries=tuple(entry for entry in english if entry.task in LAYER_TASKS))
     shared: dict[str, Any] = {
         "suite": suite,
-        "out": given.work / "scores",
+        "out": arguments.work / "scores",
         "corpus": str(corpus),
-        "limit": given.limit,
-        "processes": given.processes,
+        "limit": arguments.limit,
+        "processes": arguments.processes,
     }
-    training = {"steps": given.geopres_steps, "batch": given.geopres_batch}
+    training = {"steps": arguments.geopres_steps, "batch": arguments.geopres_batch}
     requests = {
         "debiasing": Request(encoders=[*models, *few], ladder=True, **shared),
         "reducers": Reduction(encoders=models, sizes=SIZES, **shared),
@@ -86,8 +86,8 @@ def main() -> None:
         "layers": LayerDebiasing(encoders=many, ladder=True, **shared | {"suite": quick}),
         "unnormalized": PaperReduction(encoders=models, sizes=SIZES, training=training, **shared),
     }
-    figures: dict[str, Any] = {"max_tokens": MAX_TOKENS, "sentences": given.sentences}
-    for name in given.only or PARTS:
+    figures: dict[str, Any] = {"max_tokens": MAX_TOKENS, "sentences": arguments.sentences}
+    for name in arguments.only or PARTS:
         if name == "unnormalized":
             figures["training of the paper's GeoPres"] = training
         results, seconds = timed(requests[name])
@@ -95,7 +95,7 @@ def main() -> None:
         print(f"\n# {name}, {seconds / 60:.1f} min\n\n{format_report(results, findings)}")
         figures[name] = {"seconds": seconds, "problems": list(results.problems)} | condensed(results, findings)
         print(TABLES[name](figures[name]))
-    print("raw figures:", write_report(given.out, given.name, figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, arguments.name, figures), file=sys.stderr)
 
 
 def draw_sentences(corpus: Path, count: int, work: Path) -> Path:

@@ -45,19 +45,19 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--suite", action="append", required=True, help="a folder of data sets")
     options.add_argument("--limit", type=int, default=300)
-    given = options.parse_args()
+    arguments = options.parse_args()
     stderr = sys.stderr
     prepare_process()
     found: dict[str, Any] = {}
-    for written in given.suite:
+    for written in arguments.suite:
         suite = open_suite(written)
         scores: dict[str, dict[str, Any]] = {}
         for entry in (entry for entry in suite.entries if entry.language == "en"):
             print(entry.name, file=stderr, flush=True)
-            scores[entry.name] = score_bags(Trial(entry, compute_trial_key(entry, given.limit), given.limit))
+            scores[entry.name] = score_bags(Trial(entry, compute_trial_key(entry, arguments.limit), arguments.limit))
         found[suite.title] = {"scores": scores, "summary": summarize(scores)}
     print(build_table({title: one["summary"] for title, one in found.items()}))
-    write_report(given.out, "evidence-bag-of-words", {"limit": given.limit} | found)
+    write_report(arguments.out, "evidence-bag-of-words", {"limit": arguments.limit} | found)
 
 
 def score_bags(trial: Trial) -> dict[str, Any]:
@@ -76,7 +76,10 @@ def score_bags(trial: Trial) -> dict[str, Any]:
 
 
 def count_exactly(texts: list[str]) -> Encode:
-    """Return a function that counts the words of some texts without collisions; zero for a text without a word."""
+    """Return a function that counts the words of some texts without collisions.
+
+    Zero for a text without a word.
+    """
     vectorizer = CountVectorizer(dtype=np.float32).fit(texts)
 
     def encode(some: list[str]) -> NDArray[np.float32]:

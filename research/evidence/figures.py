@@ -17,7 +17,11 @@ COLORS = {"R1": "tab:orange", "R2": "tab:blue"}
 
 
 def draw_norms(runs: Mapping[str, Figures]) -> str:
-    """Draw gains against ‖μ‖, a point for each encoder of each run: t, σ_cell and points; return SVG text."""
+    """Draw gains against ‖μ‖, a point for each encoder of each run: t, σ_cell and points.
+
+    Returns:
+        SVG text.
+    """
     return draw_figures({"norms": plot_norms}, runs)["norms"]
 
 
@@ -44,7 +48,11 @@ def plot_norms(runs: Mapping[str, Figures]) -> Any:
 
 
 def draw_differences(figures: Figures) -> str:
-    """Draw the distribution of R1's and R2's differences over tasks, encoder by encoder (Figure 3); return SVG text."""
+    """Draw the distribution of R1's and R2's differences over tasks, encoder by encoder (Figure 3).
+
+    Returns:
+        SVG text.
+    """
     return draw_figures({"differences": plot_differences}, figures)["differences"]
 
 

@@ -78,8 +78,8 @@ def main() -> None:
     """Recount all raw figures, print tables, write the recounts and two pictures."""
     options = parser(__doc__)
     options.add_argument("--raw", type=Path, default=Path("research/results"), help="folder of the raw figures")
-    given = options.parse_args()
-    runs = read_runs(given.raw)
+    arguments = options.parse_args()
+    runs = read_runs(arguments.raw)
     found: dict[str, Any] = {"tasks": {name: len(run["tasks"]) for name, run in runs.items()}}
     print(build_debiasing_table(runs["families"]))
     print(f"\n{build_debiasing_table(runs[EVERY])}\n\n{build_norms_table(runs)}")
@@ -93,15 +93,15 @@ def main() -> None:
         print(f"\n**{name}, retrieval**\n\n{build_effects_table(effects['Retrieval'])}\n")
         print(f"{json.dumps(found[name]['R2 ahead of R1'])}\n")
         print(build_correlation_table(correlate_gains(figures)))
-    rankings = json.loads((given.raw / "domains.json").read_bytes())["rankings"]
+    rankings = json.loads((arguments.raw / "domains.json").read_bytes())["rankings"]
     means = next(ranking["means"] for ranking in rankings if ranking["type"] == "all types")
     found["variance of the averages"] = asdict(analyse_averages(np.array(means).T))
     print(f"\n{json.dumps(found['variance of the averages'])}")
-    given.out.mkdir(parents=True, exist_ok=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
     drawn = {name: run for name, run in runs.items() if name != EVERY}
-    (given.out / "evidence-norms.svg").write_text(draw_norms(drawn) + "\n")
-    (given.out / "evidence-differences.svg").write_text(draw_differences(runs["families"]) + "\n")
-    print("raw figures:", write_report(given.out, "evidence-recount", found), file=sys.stderr)
+    (arguments.out / "evidence-norms.svg").write_text(draw_norms(drawn) + "\n")
+    (arguments.out / "evidence-differences.svg").write_text(draw_differences(runs["families"]) + "\n")
+    print("raw figures:", write_report(arguments.out, "evidence-recount", found), file=sys.stderr)
 
 
 def read_runs(folder: Path) -> dict[str, Figures]:

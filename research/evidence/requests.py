@@ -36,7 +36,10 @@ class Reduction(Request):
     """Request for an evaluation of `REDUCERS` at all `SHARES` of the dimensions."""
 
     def methods(self, dimensions: int) -> list[Method]:
-        """List the methods to evaluate on an encoder with `dimensions` dimensions; the control is the first."""
+        """List the methods to evaluate on an encoder with `dimensions` dimensions.
+
+        The control is the first.
+        """
         return [build_control_method(), *self._list_reducers(dimensions)]
 
     def _list_reducers(self, dimensions: int) -> Iterator[Method]:
@@ -52,7 +55,10 @@ class LossComparison(Request):
     """Request for an evaluation of GeoPres with each of its losses, at `LOSS_SHARES` of the dimensions."""
 
     def methods(self, dimensions: int) -> list[Method]:
-        """List the methods to evaluate on an encoder with `dimensions` dimensions; the control is the first."""
+        """List the methods to evaluate on an encoder with `dimensions` dimensions.
+
+        The control is the first.
+        """
         written = [(loss, steps, dimensions // share) for share in LOSS_SHARES for loss, steps in LOSS_STEPS.items()]
         return [
             build_control_method(),
@@ -65,5 +71,8 @@ class LayerDebiasing(Request):
     """Request for an evaluation of `LAYER_METHODS`."""
 
     def methods(self, dimensions: int) -> list[Method]:
-        """List the methods to evaluate; the control is the first. The number of dimensions does not matter."""
+        """List the methods to evaluate.
+
+        The control is the first. The number of dimensions does not matter.
+        """
         return [build_control_method(), *(one for one in list_debiasing_methods() if one.name in LAYER_METHODS)]

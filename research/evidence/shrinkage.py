@@ -1,4 +1,6 @@
-"""Compares REZE's Eq. 6 as it is printed with the signed form, on the pairs of real sources; nothing is trained.
+"""Compares REZE's Eq. 6 as it is printed with the signed form, on the pairs of real sources.
+
+Nothing is trained.
 
     python -m research.evidence.shrinkage --encoders FOLDER --data FOLDER --suite finance --suite code
 
@@ -18,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.finetuning.job import DataSettings
 from lathe.training.finetuning.mixture import Mixture
@@ -79,16 +81,16 @@ def main() -> None:
     options.add_argument("--suite", action="append", required=True, help="folder in it whose data sets are sources")
     options.add_argument("--family", action="append", default=[], help="encoders; the default one if none is named")
     options.add_argument("--pairs", type=int, default=160, help="maximum number of pairs of a source")
-    given = options.parse_args()
-    wanted = given.family or [FAMILIES[0].name]
+    arguments = options.parse_args()
+    wanted = arguments.family or [FAMILIES[0].name]
     found: dict[str, dict[str, Any]] = {}
     rows = []
     for family in (family for family in FAMILIES if family.name in wanted):
-        spec = request_model(family, given.encoders, given.out / "encoders").spec
+        spec = request_model(family, arguments.encoders, arguments.out / "encoders").spec
         assert spec is not None
         encoder = Encoder(replace(spec, default_prompt_name=None))
-        for suite in given.suite:
-            sources = {"sources": [{"folder": given.data / suite}], "cap": given.pairs}
+        for suite in arguments.suite:
+            sources = {"sources": [{"folder": arguments.data / suite}], "cap": arguments.pairs}
             mixture = read_sources(DataSettings.model_validate(sources)).build()
             one = compare_forms(encode_relations(encoder, mixture), mixture)
             found.setdefault(family.name, {})[suite] = asdict(one)
@@ -96,14 +98,14 @@ def main() -> None:
     header = ["encoder", "sources", "pairs", "factors, signed", "printed", "printed, turned", "sources, signed"]
     header += ["printed", "variance left, signed", "printed", "cos(r, r̂), signed", "printed", "turned targets, cos"]
     print(markdown_table(header, rows))
-    print("raw figures:", write_report(given.out, "evidence-shrinkage", found), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "evidence-shrinkage", found), file=sys.stderr)
 
 
 def encode_relations(encoder: Encoder, mixture: Mixture) -> NDArray[np.float32]:
     """Return the relations of all pairs, `(n, 2d)`: the vectors of anchor and positive, concatenated."""
     with tempfile.TemporaryDirectory() as folder:
         reference = ReferenceVectors(encoder, Path(folder))
-        reference.encode([*mixture.anchors, *mixture.positives], show)
+        reference.encode([*mixture.anchors, *mixture.positives], print_progress)
         return np.array(reference.relations(mixture))
 
 

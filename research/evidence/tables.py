@@ -52,7 +52,10 @@ def merge_runs(runs: Sequence[Figures]) -> Figures:
 
 
 def select_encoders(run: Figures, names: Sequence[str]) -> Figures:
-    """Return a run of debiasing with only the named encoders; the tasks stay the same."""
+    """Return a run of debiasing with only the named encoders.
+
+    The tasks stay the same.
+    """
     cells = [cell for cell in run["findings"]["cells"] if cell["encoder"] in names]
     chosen = {key: {name: run[key][name] for name in names} for key in ("scores", "mean_norms")}
     return {**run, **chosen, "findings": {"cells": cells}}

@@ -52,7 +52,10 @@ class PaperReduction(Request):
     training: Mapping[str, int] = field(default_factory=lambda: {"steps": 5000, "batch": 2048})
 
     def methods(self, dimensions: int) -> list[Method]:
-        """List the methods to evaluate on an encoder with `dimensions` dimensions; the control is the first."""
+        """List the methods to evaluate on an encoder with `dimensions` dimensions.
+
+        The control is the first.
+        """
         return [build_control_method(), *self.list_reducers(dimensions)]
 
     def list_reducers(self, dimensions: int) -> Iterator[Method]:

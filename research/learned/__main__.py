@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 import torch
 
-from benchmarks.codes.data import EncodedData, data_parser, list_encoders
+from benchmarks.codes.data import EncodedData, list_encoders, make_data_parser
 from benchmarks.held_out import read_held_out
 from benchmarks.report import markdown_table, write_report
 from research.learned.data import PROOF, TUNING, EncodedTask, encode_task
@@ -29,15 +29,15 @@ from research.learned.measure import (
 
 def main() -> None:
     """Measure, print a table, write the raw figures."""
-    options = data_parser(__doc__)
-    given = options.parse_args()
+    options = make_data_parser(__doc__)
+    arguments = options.parse_args()
     torch.set_num_threads(1)
-    tasks = ("code/mbpp",) if given.quick else (*TUNING, *PROOF)
+    tasks = ("code/mbpp",) if arguments.quick else (*TUNING, *PROOF)
     figures: dict[str, Any] = {"held_out": sorted(read_held_out()), "tuning": TUNING, "proof": PROOF, "encoders": {}}
-    for encoder in list_encoders(given.encoders, given.encoder or ["MiniLM", "WordLlama"]):
-        data = EncodedData(given.data, given.work / "vectors", encoder)
+    for encoder in list_encoders(arguments.encoders, arguments.encoder or ["MiniLM", "WordLlama"]):
+        data = EncodedData(arguments.data, arguments.work / "vectors", encoder)
         encoded = {name: encode_task(data, name) for name in tasks}
-        folder = given.work / encoder.name
+        folder = arguments.work / encoder.name
         folder.mkdir(parents=True, exist_ok=True)
         found = {name: _measure_task(task, folder / name.replace("/", "-")) for name, task in encoded.items()}
         weights = {name: weight for name, task in encoded.items() if (weight := _read_weight(folder, name)) is not None}
@@ -45,11 +45,14 @@ def main() -> None:
             found[name]["adapters_of_others"] = measure_out_of_domain(task, weights)
         figures["encoders"][encoder.name] = found
         print(f"\n## {encoder.name}\n\n{_format_table(found)}")
-    print("raw figures:", write_report(given.out, "learned", figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, "learned", figures), file=sys.stderr)
 
 
 def _measure_task(task: EncodedTask, path: Path) -> dict[str, Any]:
-    """Return the figures of a task, from the file `path.json` where they are there; write what is measured."""
+    """Return the figures of a task, from the file `path.json` where they are there.
+
+    Write what is measured.
+    """
     file = path.with_suffix(".json")
     found: dict[str, Any] = orjson.loads(file.read_bytes()) if file.exists() else {}
     if "before" not in found:
@@ -76,7 +79,10 @@ def _measure_task(task: EncodedTask, path: Path) -> dict[str, Any]:
 
 
 def _read_weight(folder: Path, name: str) -> Any:
-    """Return the map of a task's adapter; None if it was refused."""
+    """Return the map of a task's adapter.
+
+    The result is None if it was refused.
+    """
     path = folder / f"{name.replace('/', '-')}.npy"
     return np.load(path) if path.exists() else None
 

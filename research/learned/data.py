@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from benchmarks.codes.data import EncodedData, Vectors, data_parser
+from benchmarks.codes.data import EncodedData, Vectors, make_data_parser
 from lathe.training.datasets.folder import FolderDataSet
 
 TUNING = ("finance/fiqa_qa", "code/spider_sql", "code/mbpp", "general/cranfield")
@@ -78,14 +78,17 @@ class EncodedTask:
 
 def task_parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser of the options of benchmarks that measure task by task and keep each result."""
-    options = data_parser(description)
+    options = make_data_parser(description)
     options.add_argument("--task", action="append", default=[], metavar="NAME", help="only these")
     options.add_argument("--measured", action="store_true", help="report what the work folder has, and measure nothing")
     return options
 
 
 def measure_once(path: Path, measure: Callable[[], dict[str, Any]], only_measured: bool) -> dict[str, Any] | None:
-    """Return the figures in a file; if there is none, measure and write them, or return None if `only_measured`."""
+    """Return the figures in a file.
+
+    If there is none, measure and write them, or return None if `only_measured`.
+    """
     if not path.exists():
         if only_measured:
             return None
@@ -95,7 +98,10 @@ def measure_once(path: Path, measure: Callable[[], dict[str, Any]], only_measure
 
 
 def encode_task(data: EncodedData, name: str, train: bool = True) -> EncodedTask:
-    """Read a task and encode what the work folder lacks; without `train`, leave out the queries to train on."""
+    """Read a task and encode what the work folder lacks.
+
+    Without `train`, leave out the queries to train on.
+    """
     task = read_task(data.data, name)
     if not train:
         task = replace(task, train=[], train_gains=[])
@@ -110,12 +116,18 @@ def encode_task(data: EncodedData, name: str, train: bool = True) -> EncodedTask
 
 
 def read_task(folder: Path, name: str) -> Task:
-    """Read a task from the folder of the data; question pairs become searches for the duplicates of a question."""
+    """Read a task from the folder of the data.
+
+    Question pairs become searches for the duplicates of a question.
+    """
     return _read_question_pairs(folder, name) if name.endswith("quora_pairs") else _read_retrieval(folder, name)
 
 
 def _read_retrieval(folder: Path, name: str) -> Task:
-    """Read a retrieval task; queries that a development split judges are trained on too."""
+    """Read a retrieval task.
+
+    Queries that a development split judges are trained on too.
+    """
     data = FolderDataSet(name, "retrieval", folder / name)
     documents: dict[str, str] = {}
     for row in data.read_rows("corpus"):

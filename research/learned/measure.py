@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.codes.data import Vectors
-from benchmarks.codes.measure import ndcg, paired
+from benchmarks.codes.measure import average_paired, compute_ndcg
 from lathe.transforms import Chain, InputError, QueryAdapter, TransformCoding
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.learned import query_adapter
@@ -61,13 +61,13 @@ def score(queries: Vectors, documents: Vectors, gains: Gains) -> Scores:
     for row, (found, grades) in enumerate(zip(ids, gains, strict=True)):
         relevant = [document for document, grade in grades.items() if grade > 0]
         recall[row] = np.isin(found, relevant).sum() / min(K, len(relevant))
-    return ndcg(ids, gains), recall
+    return compute_ndcg(ids, gains), recall
 
 
 def gain(after: Scores, before: Scores) -> dict[str, Any]:
     """Return the mean gains in nDCG@10 and recall@10 × 100 with half their 95 % intervals, paired by query."""
     return {
-        name: paired(100 * (new - old))
+        name: average_paired(100 * (new - old))
         for name, new, old in zip(("ndcg_at_10", "recall_at_10"), after, before, strict=True)
     }
 
@@ -79,7 +79,7 @@ def fit_adapter(
     min_gain: float = query_adapter.MIN_GAIN,
     **parameters: Any,
 ) -> tuple[QueryAdapter, float] | str:
-    """Fit an adapter on a task's queries to train on; return it with CPU seconds, or the reason why it is refused.
+    """Fit an adapter on a task's queries to train on.
 
     Args:
         task: the task.
@@ -87,6 +87,9 @@ def fit_adapter(
         order: seed of that order.
         min_gain: gain on the held-out queries, in standard errors, up to which the identity is kept.
         parameters: of the step.
+
+    Returns:
+        It with CPU seconds, or the reason why it is refused.
     """
     if not len(task.train):
         return "the task has no queries to train on"
@@ -104,7 +107,9 @@ def fit_adapter(
 
 
 def measure_adapters(task: EncodedTask, known: set[str]) -> Iterator[tuple[str, dict[str, Any], Vectors | None]]:
-    """Fit the variants of adapters, and the default on fewer queries; measure each on the test queries.
+    """Fit the variants of adapters, and the default on fewer queries.
+
+    Measure each on the test queries.
 
     Args:
         task: the task.
@@ -140,7 +145,7 @@ def measure_adapters(task: EncodedTask, known: set[str]) -> Iterator[tuple[str, 
 
 
 def measure_guard(task: EncodedTask) -> list[dict[str, Any]]:
-    """Train adapters that never fall back to the identity; return their gains on held-out and on test queries.
+    """Train adapters that never fall back to the identity.
 
     The guard of `QueryAdapter` keeps the identity unless the held-out gain exceeds `MIN_GAIN` standard errors; these
     figures show what each threshold would do. Adapters are trained on `GUARD_ORDERS` random samples of each number of
@@ -149,6 +154,9 @@ def measure_guard(task: EncodedTask) -> list[dict[str, Any]]:
 
     Args:
         task: task with queries to train on.
+
+    Returns:
+        Their gains on held-out and on test queries.
     """
     before = score(task.test, task.documents, task.task.test_gains)
     found = []

@@ -8,7 +8,7 @@ only so many sentences.
 
 import sys
 
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.evaluation.grid import Grid
 from research.arguments import build_request, evaluation_parser
 from research.few_sentences import compare_estimated_means
@@ -23,11 +23,11 @@ def main() -> None:
     parser = evaluation_parser(__doc__)
     parser.add_argument("--ladder", action="store_true", help="score the nine methods of the paper")
     parser.add_argument("--mean-sentences", type=int, nargs="*", default=[], help="numbers of sentences, from 2")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
 
-    counts = given.mean_sentences
-    request = build_request(given, AuditRequest, ladder=given.ladder or bool(counts), sentences=counts)
-    results, audits = evaluate_and_audit(request, show)
+    counts = arguments.mean_sentences
+    request = build_request(arguments, AuditRequest, ladder=arguments.ladder or bool(counts), sentences=counts)
+    results, audits = evaluate_and_audit(request, print_progress)
     findings, files = write_report(results)
     audit, estimation = compute_audit_findings(results, audits), compare_estimated_means(Grid(results))
     files += write_audit(results, audit, estimation)

@@ -69,7 +69,9 @@ class AuditedEvaluation(Evaluation):
 
 
 def evaluate_and_audit(request: AuditRequest, on_progress: Progress) -> tuple[Results, Mapping[str, Audit]]:
-    """Score every method of every encoder on every task, and audit the encoders; a stopped run is resumed.
+    """Score every method of every encoder on every task, and audit the encoders.
+
+    A stopped run is resumed.
 
     Raises:
         EvaluationError: if another process evaluates in the same folder, or no data set can be evaluated.

@@ -16,7 +16,9 @@ from research.mean_bias_audit.stored_audit import Audit
 
 @dataclass(frozen=True)
 class AuditFindings:
-    """Result of an audit; parts that need scores of debiasing methods are empty without them.
+    """Result of an audit.
+
+    Parts that need scores of debiasing methods are empty without them.
 
     Attributes:
         encoders: audit of each encoder's vectors, by name.

@@ -1,6 +1,6 @@
-"""Norms of vectors, and the mean vector μ by sample size, language and prompt; measured without scores.
+"""Norms of vectors, and the mean vector μ by sample size, language and prompt.
 
-All measures except the norms are of unit vectors. Σ is their covariance.
+Measured without scores. All measures except the norms are of unit vectors. Σ is their covariance.
 """
 
 from collections.abc import Mapping
@@ -135,7 +135,10 @@ class PromptMean:
 
 
 def measure_norms(vectors: FloatArray) -> Norms | None:
-    """Compute the statistics of the L2 norms of finite vectors `(n, d)`; return None if there are none."""
+    """Compute the statistics of the L2 norms of finite vectors `(n, d)`.
+
+    The result is None if there are none.
+    """
     if not len(vectors):
         return None
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
@@ -162,7 +165,7 @@ def list_sample_sizes(rows: int) -> list[int]:
 def measure_mean_growth(
     vectors: FloatArray, moments: Moments, draws: int = RESAMPLES, seed: int = 0
 ) -> list[MeanPoint]:
-    """Measure ‖μ_n‖ and its direction over random samples of 10, 30, 100, … and all rows; return a point for each size.
+    """Measure ‖μ_n‖ and its direction over random samples of 10, 30, 100, … and all rows.
 
     For n independent vectors E‖μ_n‖² = ‖μ‖² + tr Σ / n: the part due to chance falls with 1/n. The true ‖μ‖² is
     estimated without bias from all N rows, ‖μ_N‖² − tr Σ / N with Σ over N − 1. So the expectation is ‖μ_N‖² + tr Σ
@@ -174,6 +177,9 @@ def measure_mean_growth(
         moments: moments of all these vectors.
         draws: number of samples of each size below N.
         seed: seed of the samples.
+
+    Returns:
+        A point for each size.
     """
     rows, sizes = len(vectors), list_sample_sizes(len(vectors))
     means = sample_means(vectors, sizes, draws, seed)

@@ -14,12 +14,16 @@ MAX_Z = 2 * OUTLIER_Z
 
 
 def draw_audit(findings: AuditFindings) -> dict[str, str]:
-    """Draw every figure for which the findings have data; return SVG text by title."""
+    """Draw every figure for which the findings have data, and return SVG text by title."""
     return draw_figures(PLOTS, findings)
 
 
 def plot_mean_growth(findings: AuditFindings) -> Any:
-    """Plot ‖μ_n‖ against n, measured as points and expected as a line; return None without a corpus."""
+    """Plot ‖μ_n‖ against n, measured as points and expected as a line.
+
+    Returns:
+        None without a corpus.
+    """
     some = {name: audit.corpus.growth for name, audit in findings.encoders.items() if audit.corpus}
     if not some:
         return None
@@ -43,7 +47,11 @@ def plot_mean_growth(findings: AuditFindings) -> Any:
 
 
 def plot_language_means(findings: AuditFindings) -> Any:
-    """Plot ‖μ‖ of each language, and the running ‖μ‖ as languages are added; return None without two languages."""
+    """Plot ‖μ‖ of each language, and the running ‖μ‖ as languages are added.
+
+    Returns:
+        None without two languages.
+    """
     some = {name: audit.languages.means for name, audit in findings.encoders.items() if audit.languages}
     some = {name: means for name, means in some.items() if len(means) > 1}
     if not some:
@@ -63,7 +71,10 @@ def plot_language_means(findings: AuditFindings) -> Any:
 
 
 def plot_outliers(findings: AuditFindings) -> Any:
-    """Plot a heat map of the z-scores of R2's differences, tasks by encoders; return None without tasks."""
+    """Plot a heat map of the z-scores of R2's differences, tasks by encoders.
+
+    The result is None without tasks.
+    """
     tasks = [one.task for one in findings.profile.tasks]
     encoders = [one.encoder for one in findings.profile.encoders]
     if not tasks:

@@ -118,7 +118,10 @@ class Probe:
         self.problems: list[str] = []
 
     def measure(self) -> Audit:
-        """Measure all parts; a failed part is None and named in `problems`."""
+        """Measure the norms, and the mean vector by sample size, language and prompt.
+
+        A part that fails is None in the result, and `problems` names it.
+        """
         parts = self.measure_norms(), self.measure_corpus(), self.measure_languages(), self.measure_prompts()
         return Audit(*parts, tuple(self.problems))
 
@@ -141,7 +144,7 @@ class Probe:
         return measure_norms(rows[finite])
 
     def _encode_one_by_one(self, texts: Sequence[str]) -> FloatArray:
-        """Encode texts one at a time, unnormalized; return the vectors `(m, d)` of those that do not fail.
+        """Encode texts one at a time, unnormalized, and return the vectors `(m, d)` of those that do not fail.
 
         The number of failing texts is recorded in `problems`.
         """
@@ -158,10 +161,10 @@ class Probe:
         return np.concatenate(found)
 
     def measure_languages(self) -> Languages | None:
-        """Measure the mean vector of each language; None if it fails.
+        """Measure the mean vector of each language.
 
-        Texts are encoded under the default prompt, without the tasks' prompts, which would themselves move the mean.
-        Vectors that the store lacks are added to it.
+        The result is None if it fails. Texts are encoded under the default prompt, without the tasks' prompts, which
+        would themselves move the mean. Vectors that the store lacks are added to it.
         """
         chosen = choose_language_texts(self.tasks)
         asked = [(None, text) for texts in chosen.texts.values() for text in texts]
@@ -176,10 +179,10 @@ class Probe:
         return self._measure_part("μ by language", measure, lambda: self.encode(asked))
 
     def measure_prompts(self) -> Prompts | None:
-        """Measure the mean of the same sentences with each prompt and none; None for a bag of words.
+        """Measure the mean of the same sentences with each prompt and none.
 
-        Encoders without prompts are measured with `GENERIC_PROMPTS`. A prompt that fails is left out and recorded in
-        `problems`. Vectors that the store lacks are added to it.
+        The result is None for a bag of words. Encoders without prompts are measured with `GENERIC_PROMPTS`. A prompt
+        that fails is left out and recorded in `problems`. Vectors that the store lacks are added to it.
         """
         if self.member.name == BAG_OF_WORDS:
             return None
@@ -207,14 +210,20 @@ class Probe:
         return self._measure_part("μ by prompt", measure, lambda: self._encode_plain(sentences))
 
     def _encode_plain(self, texts: Sequence[str]) -> None:
-        """Encode texts that the store lacks without any prompt, even a default one; store the unit vectors."""
+        """Encode texts that the store lacks without any prompt, even a default one.
+
+        Store the unit vectors.
+        """
         missing = [text for text in texts if text_key(text) not in self.store]
         if missing:
             vectors = self.encoder.encode(missing, normalize=False, prompt_name=NO_PROMPT).vectors
             self.store.add([text_key(text) for text in missing], normalize_rows(vectors))
 
     def measure_corpus(self) -> CorpusMean | None:
-        """Measure the mean of the corpus by sample size, and its direction; None if this fails."""
+        """Measure the mean of the corpus by sample size, and its direction.
+
+        The result is None if this fails.
+        """
 
         def measure() -> CorpusMean:
             self.report(f"auditing the mean of {self.member.name}")
@@ -227,12 +236,15 @@ class Probe:
     def _measure_part(
         self, what: str, measure: Callable[[], Part], encode: Callable[[], None] | None = None
     ) -> Part | None:
-        """Call `encode`, then `measure`; return the part, or None with a problem recorded where either call failed.
+        """Call `encode`, then `measure`.
 
         Args:
             what: name of the part, for messages.
             measure: returns the part; only a `TransformError` is caught.
             encode: adds missing vectors to the store, or None; any exception is caught.
+
+        Returns:
+            The part, or None with a problem recorded where either call failed.
         """
         try:
             if encode is not None:

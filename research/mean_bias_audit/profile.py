@@ -36,7 +36,10 @@ class RandomControl:
 
 @dataclass(frozen=True)
 class EncoderProfile:
-    """Shares of an encoder's tasks on which R2's difference is an outlier: z > 2 (`up`), z < −2 (`down`); Table 6."""
+    """Shares of an encoder's tasks on which R2's difference is an outlier: z > 2 (`up`), z < −2 (`down`).
+
+    Table 6.
+    """
 
     encoder: str
     mean_norm: float | None
@@ -47,7 +50,10 @@ class EncoderProfile:
 
 @dataclass(frozen=True)
 class TaskProfile:
-    """Shares of encoders whose R2 difference on a task is an outlier: z > 2 (`up`), z < −2 (`down`); Table 7."""
+    """Shares of encoders whose R2 difference on a task is an outlier: z > 2 (`up`), z < −2 (`down`).
+
+    Table 7.
+    """
 
     task: str
     type: str

@@ -77,11 +77,18 @@ READER = TypeAdapter(Audit)
 
 
 def save_audit(audit: Audit, path: Path) -> None:
-    """Write an audit as JSON to `path`, atomically, replacing an existing file; create missing folders."""
+    """Write an audit as JSON to `path`, atomically, replacing an existing file.
+
+    Create missing folders.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_synced(path, orjson.dumps(audit))
 
 
 def load_audit(path: Path) -> Audit:
-    """Read an audit that `save_audit` wrote; raise a `ValidationError` of pydantic if the file does not match."""
+    """Read an audit that `save_audit` wrote.
+
+    Raises:
+        ValidationError: if the file does not match.
+    """
     return READER.validate_json(path.read_bytes())

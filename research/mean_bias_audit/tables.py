@@ -10,7 +10,7 @@ from research.mean_bias_audit.profile import Profile, RandomControl
 
 
 def build_audit_tables(findings: AuditFindings) -> dict[str, Table]:
-    """Build every table for which the findings have data; return tables by title."""
+    """Build every table for which the findings have data, and return tables by title."""
     tables = {
         "Norms before they are brought to unit length": _build_norm_table(findings),
         "‖μ‖ by sample, and its expectation": _build_growth_table(findings),
@@ -25,7 +25,10 @@ def build_audit_tables(findings: AuditFindings) -> dict[str, Table]:
 
 
 def build_overview_table(findings: AuditFindings) -> Table:
-    """Build the table for the terminal: norms, ‖μ‖, noise floor, first principal component; a row for each encoder."""
+    """Build the table for the terminal: norms, ‖μ‖, noise floor, first principal component.
+
+    A row for each encoder.
+    """
     rows = []
     for name, audit in findings.encoders.items():
         norms, found = audit.norms, audit.corpus.direction if audit.corpus else None

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.codes.data import document_texts
+from benchmarks.codes.data import list_document_texts
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.training.synthesis.answer_log import AnswerLog
 from research.real_synthesis.encoders import (
@@ -33,7 +33,10 @@ TRAINED_COLUMNS = ["trained on", "pairs", "nDCG@10", "less base, over queries", 
 
 
 def main() -> None:
-    """Make the pairs, judge them, train on them; print the tables and write the raw figures."""
+    """Make the pairs, judge them, train on them.
+
+    Print the tables and write the raw figures.
+    """
     options = parser(__doc__)
     options.add_argument("--data", type=Path, required=True, help="a folder with finance/fiqa_qa")
     options.add_argument(
@@ -54,9 +57,15 @@ def main() -> None:
     )
     options.add_argument("--pairs", type=int, default=40, help="pairs of each training at most")
     options.add_argument("--only", choices=["synthesis"], help="stop after the pairs are made and counted")
-    given = options.parse_args()
+    arguments = options.parse_args()
     plan = Plan(
-        given.data, given.work, given.endpoint.rstrip("/"), given.model, given.serve, given.seeds, given.templates
+        arguments.data,
+        arguments.work,
+        arguments.endpoint.rstrip("/"),
+        arguments.model,
+        arguments.serve,
+        arguments.seeds,
+        arguments.templates,
     )
     if not (plan.work / "seeds.jsonl").exists():
         write_inputs(plan)
@@ -65,16 +74,16 @@ def main() -> None:
     figures |= describe(plan, pairs)
     print(markdown_table(["stage", *STAGE_COLUMNS], list_stage_rows(figures["answers"])))
     print(orjson.dumps(figures["texts"], option=orjson.OPT_INDENT_2).decode())
-    if given.only is None:
-        figures["beside"] = list_personas(given.beside)
-        judges = dict(one.split("=", 1) for one in given.judge)
+    if arguments.only is None:
+        figures["beside"] = list_personas(arguments.beside)
+        judges = dict(one.split("=", 1) for one in arguments.judge)
         figures["round_trip"] = judge(plan, pairs, {name: Path(folder) for name, folder in judges.items()})
-        synthetic, *others = list_conditions(given.pairs)
-        seeds = {synthetic: given.trainings} | dict.fromkeys(others, given.comparisons)
+        synthetic, *others = list_conditions(arguments.pairs)
+        seeds = {synthetic: arguments.trainings} | dict.fromkeys(others, arguments.comparisons)
         figures["trained"] = compare_with_base(plan, seeds)
         figures["encoders"] = add_encoder(plan, synthetic)
         print(markdown_table(TRAINED_COLUMNS, list_trained_rows(figures["trained"])))
-        print("raw figures:", write_report(given.out, "synthesis-smollm2", figures), file=sys.stderr)
+        print("raw figures:", write_report(arguments.out, "synthesis-smollm2", figures), file=sys.stderr)
 
 
 def describe(plan: Plan, pairs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -113,7 +122,7 @@ def judge(plan: Plan, pairs: list[dict[str, Any]], folders: dict[str, Path]) -> 
         return dict(orjson.loads(stored.read_bytes()))
     real = read_lines(plan.work / "real-pairs.jsonl")[: len(pairs)]
     sets = {"synthetic": list_texts(pairs), "real": list_texts(real)}
-    documents = document_texts(read_test(plan))
+    documents = list_document_texts(read_test(plan))
     documents += [document for some in sets.values() for _, document in some]
     documents = list(dict.fromkeys(documents))
     judges = open_judges(folders)
@@ -123,7 +132,10 @@ def judge(plan: Plan, pairs: list[dict[str, Any]], folders: dict[str, Path]) -> 
 
 
 def list_personas(folder: Path | None) -> list[str] | None:
-    """Return every persona, usable or not, in the answers of another synthesis folder; None without a folder."""
+    """Return every persona, usable or not, in the answers of another synthesis folder.
+
+    The result is None without a folder.
+    """
     if folder is None:
         return None
     records = [record for record in AnswerLog(folder / "answers") if record.stage == "personas"]

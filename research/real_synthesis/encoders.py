@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from benchmarks.codes.data import document_texts
-from benchmarks.synthesis import lathe
+from benchmarks.codes.data import list_document_texts
+from benchmarks.synthesis import run_lathe
 from lathe.training.datasets.contents import Search
 from lathe.training.datasets.folder import FolderDataSet
 from lathe.training.datasets.records import Warnings
@@ -103,7 +103,7 @@ def measure_round_trips(
 def score_queries(encoder: Encoder, search: Search) -> Array:
     """Return the nDCG@10 of each query of a search task, `(q,)`."""
     keys = list(search.corpus)
-    documents = encode(encoder, document_texts(search), "document")
+    documents = encode(encoder, list_document_texts(search), "document")
     queries = encode(encoder, list(search.queries.values()), "query")
     found = []
     for vector, key in zip(queries, search.queries, strict=True):
@@ -123,7 +123,7 @@ def read_test(plan: Plan) -> Search:
 
 
 def train_and_score(plan: Plan, condition: Condition, seed: int, search: Search) -> dict[str, Any]:
-    """Train with `lathe train`, score the encoder; return steps, negatives, seconds, nDCG@10 of each query.
+    """Train with `lathe train`, score the encoder, and return steps, negatives, seconds, nDCG@10 of each query.
 
     A training whose scores are on disk is not repeated.
     """
@@ -151,7 +151,7 @@ def train_and_score(plan: Plan, condition: Condition, seed: int, search: Search)
     }
     config.write_text(json.dumps(job, indent=1))
     begun = time.monotonic()
-    lathe(plan.work, "train", condition.method, "--config", config.name, "--out", f"models/{name}")
+    run_lathe(plan.work, "train", condition.method, "--config", config.name, "--out", f"models/{name}")
     seconds = time.monotonic() - begun
     report = orjson.loads((folder / "training.json").read_bytes())
     scores = score_queries(open_trained(folder / "model"), search)
@@ -162,7 +162,10 @@ def train_and_score(plan: Plan, condition: Condition, seed: int, search: Search)
 
 
 def open_trained(model: Path | None = None) -> Encoder:
-    """Load a trained encoder from its folder; None loads the untrained base."""
+    """Load a trained encoder from its folder.
+
+    None loads the untrained base.
+    """
     spec = replace(DEFAULT_ENCODER, max_length=MAX_LENGTH)
     return Encoder(spec if model is None else replace(spec, model=str(model)))
 
@@ -175,7 +178,10 @@ def open_judges(folders: dict[str, Path]) -> dict[str, Encoder]:
 
 
 def score_base(plan: Plan, search: Search) -> Array:
-    """Return the nDCG@10 of each query by the untrained base, `(q,)`; computed once and stored in the work folder."""
+    """Return the nDCG@10 of each query by the untrained base, `(q,)`.
+
+    Computed once and stored in the work folder.
+    """
     path = plan.work / "base.json"
     if not path.exists():
         path.write_bytes(orjson.dumps(score_queries(open_trained(), search).tolist()))
@@ -183,7 +189,7 @@ def score_base(plan: Plan, search: Search) -> Array:
 
 
 def compare_with_base(plan: Plan, conditions: Mapping[Condition, int]) -> dict[str, Any]:
-    """Train and score every condition; return the base's nDCG@10 and each condition's difference, × 100.
+    """Train and score every condition.
 
     The interval `over_queries` resamples the test's queries, each with its mean over seeds. The interval `over_seeds`
     is Student's t over seeds.
@@ -191,6 +197,9 @@ def compare_with_base(plan: Plan, conditions: Mapping[Condition, int]) -> dict[s
     Args:
         plan: settings of the run.
         conditions: number of seeds of each condition.
+
+    Returns:
+        The base's nDCG@10 and each condition's difference, × 100.
     """
     search = read_test(plan)
     base = 100 * score_base(plan, search)
@@ -216,6 +225,6 @@ def add_encoder(plan: Plan, condition: Condition) -> str:
         The output of `lathe encoders list`.
     """
     name = condition.name_training(seed=0)
-    if not any(line.startswith("finance ") for line in lathe(plan.work, "encoders", "list").splitlines()):
-        lathe(plan.work, "encoders", "add", "finance", "--model", f"models/{name}/model")
-    return lathe(plan.work, "encoders", "list")
+    if not any(line.startswith("finance ") for line in run_lathe(plan.work, "encoders", "list").splitlines()):
+        run_lathe(plan.work, "encoders", "add", "finance", "--model", f"models/{name}/model")
+    return run_lathe(plan.work, "encoders", "list")

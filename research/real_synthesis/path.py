@@ -74,7 +74,10 @@ class Plan:
 
     @property
     def pairs(self) -> Path:
-        """Output folder of the synthesis; the pairs themselves are in its pairs.jsonl."""
+        """Output folder of the synthesis.
+
+        The pairs themselves are in its pairs.jsonl.
+        """
         return self.work / "pairs"
 
 
@@ -92,7 +95,11 @@ class ModelServer:
         self.process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        """Start the server and wait until it answers; raise `SystemExit` if it does not."""
+        """Start the server and wait until it answers.
+
+        Raises:
+            SystemExit: if it does not.
+        """
         process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
@@ -162,7 +169,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def synthesize(plan: Plan) -> list[dict[str, Any]]:
-    """Make the pairs in the three runs of `RUNS`; return what `run_once` returns of each.
+    """Make the pairs in the three runs of `RUNS`, and return what `run_once` returns of each.
 
     lathe is killed in the first run and the server in the second. The third leaves the filter out, after the second has
     counted its answers. Runs that are in runs.json are not repeated.
@@ -189,12 +196,15 @@ def synthesize(plan: Plan) -> list[dict[str, Any]]:
 
 
 def run_once(plan: Plan, server: ModelServer | None, killed: str | None) -> dict[str, Any]:
-    """Run `lathe train synthesize` until it ends or is killed; return seconds, answers on disk, failures, last line.
+    """Run `lathe train synthesize` until it ends or is killed.
 
     Args:
         plan: settings of the run.
         server: the server, if it may be killed; else None.
         killed: what is killed after as many answers of this run as there are seeds: `lathe`, `server`, or None.
+
+    Returns:
+        Seconds, answers on disk, failures, last line.
     """
     before, begun = count_answers(plan), time.monotonic()
     words = [*LATHE, "train", "synthesize", "--config", "job.yaml", "--out", "pairs", "--yes"]

@@ -115,6 +115,9 @@ def describe_pairs(
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the mean of numbers or truth values; 0 if there are none."""
+    """Return the mean of numbers or truth values.
+
+    The result is 0 if there are none.
+    """
     listed = [float(value) for value in values]
     return sum(listed) / len(listed) if listed else 0.0

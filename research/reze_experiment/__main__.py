@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.finetuning.job import read_settings
 from research.arguments import find_spec
 from research.reze_experiment.report import format_terminal, write_report
@@ -23,12 +23,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for all results; a stopped run goes on there")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="trainings at once, of one thread")
     parser.add_argument("--device", help="torch device; without it the best available")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    settings = read_settings(given.config, ExperimentSettings)
-    results = run_experiment(settings, find_spec(settings.encoder), given.device, given.out, given.processes, show)
-    findings, files = write_report(results, given.out)
+    settings = read_settings(arguments.config, ExperimentSettings)
+    results = run_experiment(
+        settings, find_spec(settings.encoder), arguments.device, arguments.out, arguments.processes, print_progress
+    )
+    findings, files = write_report(results, arguments.out)
 
     print(format_terminal(results, findings))
     print("\n".join(map(str, files)), file=sys.stderr)

@@ -30,7 +30,9 @@ class Condition:
     postprocessing: tuple[str, ...] = ()
 
     def cells(self, rows: tuple[int, ...], untrained: bool) -> list[tuple[str, int]]:
-        """Return the results that this condition yields, as (method, fine-tuning rows); 0 rows is before fine-tuning.
+        """Return the results that this condition yields, as (method, fine-tuning rows).
+
+        0 rows is before fine-tuning.
 
         Args:
             rows: numbers of fine-tuning rows.
@@ -43,11 +45,11 @@ class Condition:
 
 
 def build_conditions(settings: ExperimentSettings) -> list[Condition]:
-    """Build the conditions for the requested methods; a condition is one way of pre-finetuning the encoder, or none.
+    """Build the conditions for the requested methods.
 
-    `none` and `ft` share a condition, as do `pft` and all methods that post-process it. Each regularized method is
-    followed by its sweep over loss weights, `reze` by those over centres and variants; values that equal the main
-    condition's are skipped.
+    A condition is one way of pre-finetuning the encoder, or none. `none` and `ft` share a condition, as do `pft` and
+    all methods that post-process it. Each regularized method is followed by its sweep over loss weights, `reze` by
+    those over centres and variants; values that equal the main condition's are skipped.
     """
     methods, base = settings.methods, settings.regularizer
     found = [Condition("ft" if "ft" in methods else "none", False)] if {"none", "ft"} & set(methods) else []
@@ -73,5 +75,8 @@ def build_conditions(settings: ExperimentSettings) -> list[Condition]:
 
 
 def _replace_settings(settings: RegularizerSettings, **values: Any) -> RegularizerSettings:
-    """Return a copy of the settings with some values replaced; the new values are not validated."""
+    """Return a copy of the settings with some values replaced.
+
+    The new values are not validated.
+    """
     return settings.model_copy(update=values)

@@ -37,7 +37,10 @@ def sample_domain_texts(settings: ExperimentSettings) -> list[str]:
 
 
 def collect_trained_texts(data: DataSet, source: SourceSettings) -> set[str]:
-    """Return every text of a data set's training pairs, normalized; empty if the data set cannot be used."""
+    """Return every text of a data set's training pairs, normalized.
+
+    The result is empty if the data set cannot be used.
+    """
     try:
         return {normalize_text(text) for pair in find_pairs(data, source).pairs for text in pair.parts}
     except DataSetError:
@@ -45,12 +48,15 @@ def collect_trained_texts(data: DataSet, source: SourceSettings) -> set[str]:
 
 
 def sample_test_texts(data: FolderDataSet, known: set[str], seed: int) -> Sequence[str]:
-    """Sample up to 60 of a data set's test texts that are not in `known`; return none if the data set cannot be read.
+    """Sample up to 60 of a data set's test texts that are not in `known`.
 
     Args:
         data: data set.
         known: normalized texts to exclude.
         seed: seed of the sample.
+
+    Returns:
+        None if the data set cannot be read.
     """
     try:
         texts = [text for text in dict.fromkeys(read_test_texts(data)) if normalize_text(text) not in known]

@@ -167,9 +167,9 @@ def compute_findings(experiment: Experiment) -> Findings:
 
 
 def average_methods(scores: Scores, rate: float, rows: int, measure: str) -> list[Average]:
-    """Average each method's scores over the targets that all methods have results on; empty without any.
+    """Average each method's scores over the targets that all methods have results on.
 
-    Only seeds with results of all methods on all of these targets are used.
+    The result is empty without any. Only seeds with results of all methods on all of these targets are used.
     """
     methods = scores.list_methods(rate, rows)
     targets = scores.list_common_targets(rate, rows, methods, measure)

@@ -53,7 +53,9 @@ class Plan:
 def build_plan(
     settings: ExperimentSettings, spec: EncoderSpec, device: str | None, encoder: Encoder, out: Path
 ) -> Plan:
-    """Read all sources and return the units to run, the usable targets and the warnings; nothing is trained or encoded.
+    """Read all sources and return the units to run, the usable targets and the warnings.
+
+    Nothing is trained or encoded.
 
     Args:
         settings: settings of the experiment.
@@ -85,7 +87,10 @@ def build_plan(
 
 
 def prepare_targets(settings: ExperimentSettings, problems: list[str]) -> Iterator[Prepared]:
-    """Yield each usable target, with its pairs; append a message to `problems` for each that cannot be read."""
+    """Yield each usable target, with its pairs.
+
+    Append a message to `problems` for each that cannot be read.
+    """
     for target in choose_targets(settings):
         try:
             pairs, mixture = target.read_training_pairs(), build_mixture(settings, target.data, whole=True)

@@ -27,7 +27,10 @@ Plot = Callable[[Experiment, Findings], Any]
 
 
 def plot_all(experiment: Experiment, findings: Findings) -> dict[str, tuple[str, Any]]:
-    """Draw all figures that have data, and return title and figure by file name stem; the figures stay open."""
+    """Draw all figures that have data, and return title and figure by file name stem.
+
+    The figures stay open.
+    """
     with plt.rc_context(STYLE):
         return {
             name: (title, figure)
@@ -58,7 +61,10 @@ def plot_averages(experiment: Experiment, findings: Findings) -> Any:
 
 
 def plot_weights(experiment: Experiment, findings: Findings) -> Any:
-    """Draw Figure 2, the average score by REZE's loss weight, with PFT as weight 0; None for fewer than 2 weights."""
+    """Draw Figure 2, the average score by REZE's loss weight, with PFT as weight 0.
+
+    The result is None for fewer than 2 weights.
+    """
     weights = {
         condition.method: condition.regularizer.weight
         for condition in experiment.conditions
@@ -87,7 +93,10 @@ def plot_weights(experiment: Experiment, findings: Findings) -> Any:
 
 
 def plot_isotropy(experiment: Experiment, findings: Findings) -> Any:
-    """Draw Figure 3, bars of IsoScore and drift before fine-tuning; None for fewer than 2 shifts."""
+    """Draw Figure 3, bars of IsoScore and drift before fine-tuning.
+
+    The result is None for fewer than 2 shifts.
+    """
     if len(findings.shifts) < 2:
         return None
     rates = sorted({shift.learning_rate for shift in findings.shifts})
@@ -109,10 +118,11 @@ def plot_isotropy(experiment: Experiment, findings: Findings) -> Any:
 
 
 def plot_relations(experiment: Experiment, findings: Findings) -> Any:
-    """Draw Figure 4, each model's relations in the base model's top two principal directions; None without data.
+    """Draw Figure 4, each model's relations in the base model's top two principal directions.
 
-    A relation is the vectors of a pair side by side. There is a panel each for the base model, PFT, distillation and
-    REZE, at the highest learning rate, for the first target that has the relations of PFT and REZE.
+    The result is None without data. A relation is the vectors of a pair side by side. There is a panel each for the
+    base model, PFT, distillation and REZE, at the highest learning rate, for the first target that has the relations of
+    PFT and REZE.
     """
     rate = max(unit.training.learning_rate for unit in experiment.units)
     found = [(one, _find_relations(experiment, one.target.name, rate)) for one in experiment.prepared]

@@ -29,7 +29,11 @@ JSON, CSV, HTML = "experiment.json", "results.csv", "report.html"
 
 
 def write_report(experiment: Experiment, out: Path) -> tuple[Findings, list[Path]]:
-    """Write JSON, CSV, the HTML page and the plots as PNG into the folder `out`; return the findings and the paths."""
+    """Write JSON, CSV, the HTML page and the plots as PNG into the folder `out`.
+
+    Returns:
+        The findings and the paths.
+    """
     findings = compute_findings(experiment)
     figures = plot_all(experiment, findings)
     images = {f"{name}.png": to_png(figure) for name, (_, figure) in figures.items()}

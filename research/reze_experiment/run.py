@@ -139,7 +139,10 @@ def run_units(units: Sequence[Unit], processes: int, on_progress: Progress) -> I
 
 
 def read_results(units: Sequence[Unit]) -> Iterator[Result]:
-    """Yield the stored results that the units ask for; results of other settings in the same files are skipped."""
+    """Yield the stored results that the units ask for.
+
+    Results of other settings in the same files are skipped.
+    """
     for unit in units:
         wanted = unit.condition.cells(unit.rows, unit.untrained)
         yield from (result for result in unit.log.read() if (result.method, result.rows) in wanted)

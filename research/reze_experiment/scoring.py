@@ -67,7 +67,10 @@ class Scorer:
         self.metric = str(self.task.metadata.main_score)
 
     def read_label_texts(self) -> dict[str, str]:
-        """Return the text of each label in the training and test rows, by label; the label itself where none is set."""
+        """Return the text of each label in the training and test rows, by label.
+
+        The label itself where none is set.
+        """
         known, data = self.target.read_labels(), self.target.data
         rows = [row for split in ("train", "test") for row in data.read_rows(split) if not is_blank(row["text"])]
         return {label: known.get(label, label) for label in dict.fromkeys(str(row["label"]) for row in rows)}
@@ -82,7 +85,10 @@ class Scorer:
         return [prompt + text for text in self.asked for prompt in dict.fromkeys(self.prompts.values())]
 
     def list_prompted_labels(self) -> list[str]:
-        """Return the texts of the labels with the document prompt; empty unless the target is a classification."""
+        """Return the texts of the labels with the document prompt.
+
+        Empty unless the target is a classification.
+        """
         return [self.prompts["document"] + text for text in self.labels.values()]
 
     def score(self, vectors: NDArray[np.float32]) -> Scores:

@@ -85,7 +85,10 @@ def build_average_table(findings: Findings, rate: float, measure: str = "score")
 
 
 def _average_cell(scores: Scores, rate: float, rows: int, method: str, target: str) -> Interval | None:
-    """Return the score × 100 of a method on a target with its interval over seeds; None without results."""
+    """Return the score × 100 of a method on a target with its interval over seeds.
+
+    The result is None without results.
+    """
     values, seeds = scores.stack_scores(rate, rows, [method], "score", [target])
     return mean_interval(values[0, 0]) if seeds else None
 

@@ -33,7 +33,10 @@ class Target:
 
     @classmethod
     def open(cls, asked: TargetSettings) -> "Target":
-        """Open the data set of a target; its rows become pairs with the target's task, prompts and labels."""
+        """Open the data set of a target.
+
+        Its rows become pairs with the target's task, prompts and labels.
+        """
         settings = SourceSettings(folder=asked.folder, task=asked.task, prompts=asked.prompts, labels=asked.labels)
         return cls(open_target(asked), settings)
 
@@ -44,12 +47,18 @@ class Target:
 
     @property
     def prompts(self) -> Prompts:
-        """Prompts put before its texts, in fine-tuning and in evaluation; symmetric tasks use the anchor's for both."""
+        """Prompts put before its texts, in fine-tuning and in evaluation.
+
+        Symmetric tasks use the anchor's for both.
+        """
         given = self.settings.prompts
         return Prompts(anchor=given.anchor, positive=given.anchor) if self.data.layout.symmetric else given
 
     def read_labels(self) -> dict[str, str]:
-        """Return the text of each label that has one, by label; the settings override the data set's own."""
+        """Return the text of each label that has one, by label.
+
+        The settings override the data set's own.
+        """
         return self.data.read_labels() | self.settings.labels
 
     def read_training_pairs(self) -> list[Pair]:
@@ -69,7 +78,10 @@ class Target:
 
 
 def shuffle_pairs(pairs: Sequence[Pair], seed: int) -> list[Pair]:
-    """Return all pairs in a random order given by the seed; fine-tuning on n rows uses the first n."""
+    """Return all pairs in a random order given by the seed.
+
+    Fine-tuning on n rows uses the first n.
+    """
     return [pairs[place] for place in np.random.default_rng(seed).permutation(len(pairs))]
 
 
@@ -119,7 +131,10 @@ def choose_by_protocol(settings: ExperimentSettings) -> Iterator[Target]:
 
 
 def count_split_rows(data: FolderDataSet) -> dict[str, int]:
-    """Return the number of rows (for retrieval: of judgements) of each split; empty if the data set cannot be read."""
+    """Return the number of rows (for retrieval: of judgements) of each split.
+
+    The result is empty if the data set cannot be read.
+    """
     try:
         return {split: data.layout.count_rows(data, split) for split in data.list_splits()}
     except DataSetError:

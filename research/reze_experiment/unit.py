@@ -154,9 +154,10 @@ class Work:
         self.reference.encode(unit.domain, ignore_progress)
 
     def run(self) -> None:
-        """Pre-finetune and score the encoder, then fine-tune and score it for each n; skip cells that have results.
+        """Pre-finetune and score the encoder, then fine-tune and score it for each n.
 
-        Results are appended to the results log. If `unit.shown`, vectors of pairs are stored for the plot of the shift.
+        Skip cells that have results. Results are appended to the results log. If `unit.shown`, vectors of pairs are
+        stored for the plot of the shift.
         """
         unit = self.unit
         pretrained, trained = self.pretrain()
@@ -246,7 +247,7 @@ class Work:
         return load_model(spec, self.unit.device).float()
 
     def open_encoder(self, folder: Path | None) -> Encoder:
-        """Load the encoder of a trained model in the folder; return the base encoder if None."""
+        """Load the encoder of a trained model in the folder, or return the base encoder if None."""
         if folder is None:
             return self.base
         return Encoder(replace(self.unit.spec, model=str(folder), revision=None), self.unit.device)

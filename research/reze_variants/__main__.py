@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 
 from benchmarks.report import parser, write_report
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.finetuning.job import read_settings
 from research.arguments import find_spec
@@ -33,12 +33,12 @@ def main() -> None:
     options.add_argument("--config", type=Path, required=True, help="the experiment's YAML")
     options.add_argument("--variant", action="append", default=[], help="variant to measure; all if none is named")
     options.add_argument("--name", default="reze-variants", help="name of the raw figures")
-    given = options.parse_args()
-    settings = read_settings(given.config, ExperimentSettings)
-    variants = [one for one in build_variants(settings) if not given.variant or one.method in given.variant]
-    if unknown := set(given.variant) - {one.method for one in variants}:
+    arguments = options.parse_args()
+    settings = read_settings(arguments.config, ExperimentSettings)
+    variants = [one for one in build_variants(settings) if not arguments.variant or one.method in arguments.variant]
+    if unknown := set(arguments.variant) - {one.method for one in variants}:
         sys.exit(f"there is no variant {min(unknown)!r}")
-    work = given.out / given.name
+    work = arguments.out / arguments.name
     spec = find_spec(settings.encoder)
     base = replace(spec, dtype="float32", compile=False, max_length=settings.training.max_length or spec.max_length)
     encoder = Encoder(base)
@@ -54,14 +54,14 @@ def main() -> None:
     findings = compute_findings(experiment)
     print(format_terminal(experiment, findings))
     figures = orjson.loads(orjson.dumps(to_json(experiment, findings), option=orjson.OPT_SERIALIZE_NUMPY))
-    print("raw figures:", write_report(given.out, given.name, figures), file=sys.stderr)
+    print("raw figures:", write_report(arguments.out, arguments.name, figures), file=sys.stderr)
 
 
 def run(unit: Unit, number: int, units: list[Unit]) -> list[str]:
     """Run what a unit lacks, and return messages about cells that failed."""
     if not unit.list_missing():
         return []
-    show(number / len(units), f"{unit.target.name}, {unit.condition.method}, seed {unit.training.seed}")
+    print_progress(number / len(units), f"{unit.target.name}, {unit.condition.method}, seed {unit.training.seed}")
     work = VariantWork(unit, unit.out / "work" / unit.key)
     work.run()
     shutil.rmtree(work.folder, ignore_errors=True)

@@ -34,10 +34,10 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--config", type=Path, required=True, help="an experiment whose encoder is a folder")
     options.add_argument("--out", type=Path, required=True, help="folder of the cut encoder")
-    given = options.parse_args()
-    settings = read_settings(given.config, ExperimentSettings)
+    arguments = options.parse_args()
+    settings = read_settings(arguments.config, ExperimentSettings)
     folder = Path(str(settings.encoder))
-    left, whole = prune(folder, set(list_texts(settings, folder)) | set(PROBES), given.out)
+    left, whole = prune(folder, set(list_texts(settings, folder)) | set(PROBES), arguments.out)
     print(f"{left:,} of {whole:,} tokens are left")
 
 
@@ -54,9 +54,12 @@ def list_texts(settings: ExperimentSettings, folder: Path) -> Iterator[str]:
 
 
 def prune(encoder: Path, texts: Iterable[str], out: Path) -> tuple[int, int]:
-    """Copy an encoder, keeping only the rows of the tokens of these texts; return the number of rows left and before.
+    """Copy an encoder, keeping only the rows of the tokens of these texts.
 
     Tokens that occur get the smallest ids. All others keep their merges, but no row: a text with one is an error.
+
+    Returns:
+        The number of rows left and before.
     """
     tokenizer = Tokenizer.from_file(str(encoder / "tokenizer.json"))
     found = {number for one in tokenizer.encode_batch(list(texts)) for number in one.ids}

@@ -17,7 +17,9 @@ WITHIN = 1.0
 
 
 class ShrunkDirections(Reze):
-    """REZE's loss in the directions that it shrinks; in all others the encoder is free to move.
+    """REZE's loss in the directions that it shrinks.
+
+    In all others the encoder is free to move.
 
     Attributes:
         directions: the shrunk directions in columns, `(2d, k)` float32.

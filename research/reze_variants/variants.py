@@ -21,7 +21,9 @@ LARGE_BATCH = 64
 
 @dataclass(frozen=True)
 class Variant(Condition):
-    """Way of pre-finetuning that Lathe does not have; the fine-tuning is that of all conditions.
+    """Way of pre-finetuning that Lathe does not have.
+
+    The fine-tuning is that of all conditions.
 
     Attributes:
         slower: number by which the learning rate is divided.
@@ -83,6 +85,9 @@ class VariantWork(Work):
 
 @torch.no_grad()
 def average_weights(model: torch.nn.Module, base: torch.nn.Module, share: float) -> None:
-    """Move the weights of a model towards its base's, in place; `share` of them stays."""
+    """Move the weights of a model towards its base's, in place.
+
+    `share` of them stays.
+    """
     for weights, others in zip(model.parameters(), base.parameters(), strict=True):
         weights.lerp_(others, 1 - share)

@@ -204,7 +204,10 @@ def mixture():
 
 
 def test_turned_directions_give_the_printed_form_and_its_mirror(mixture):
-    """With no direction turned the factors are those as printed; each chosen one is below 1 in one of two mirrors."""
+    """With no direction turned the factors are those as printed.
+
+    Each chosen one is below 1 in one of two mirrors.
+    """
     relations, pairs = mixture
     before = source_moments(relations, pairs.sources, 6)
     printed = fit_shrinkage(before, RegularizerSettings(denominator="literal"))

@@ -8,9 +8,9 @@ import pytest
 from benchmarks.ann import disk
 from benchmarks.ann.candidates import view_as_index
 from benchmarks.ann.compressed import Graph, make_compressed
-from benchmarks.ann.data import nearest
-from benchmarks.ann.engines import compresses, efforts_of, is_graph, make_engine
-from benchmarks.ann.point import overlap
+from benchmarks.ann.data import find_nearest
+from benchmarks.ann.engines import compresses, is_graph, list_efforts, make_engine
+from benchmarks.ann.point import compute_overlap
 from lathe.service.index.embedded.exact import rescore
 
 FAISS_NAMES = ["hnsw-byte16", "hnsw-pca16-8bit", "hnsw-pca16-4bit", "hnsw-codes8", "hnsw-rabitq2"]
@@ -23,7 +23,7 @@ def test_candidates_of_a_graph_over_codes_hold_the_true_neighbours(name, least, 
     engine.set_effort(200)
     found = engine.search(unit[:50], 40)
     assert found.shape == (50, 40) and found.dtype == np.int64
-    assert overlap(found, nearest(unit[:50], unit, 10)).mean() > least
+    assert compute_overlap(found, find_nearest(unit[:50], unit, 10)).mean() > least
     links = 400 * 4 * 2 * 8
     assert links < engine.bytes < links + unit.nbytes
 
@@ -32,7 +32,7 @@ def test_a_graph_over_reduced_floats_keeps_floats(unit):
     engine = make_engine("hnswlib-pca16", 400, 8, 100, 0)
     engine.build(unit)
     engine.set_effort(200)
-    assert overlap(engine.search(unit[:50], 40), nearest(unit[:50], unit, 10)).mean() > 0.95
+    assert compute_overlap(engine.search(unit[:50], 40), find_nearest(unit[:50], unit, 10)).mean() > 0.95
     assert engine.bytes > 400 * 4 * 16
 
 
@@ -47,7 +47,7 @@ def test_names_say_what_an_engine_is():
         False,
         False,
     ]
-    assert [efforts_of(name, (10, 20)) for name in graphs] == [[10, 20]] * len(graphs)
+    assert [list_efforts(name, (10, 20)) for name in graphs] == [[10, 20]] * len(graphs)
 
 
 @pytest.mark.parametrize("metric", [0, 1])
@@ -74,7 +74,7 @@ def test_a_view_of_mapped_originals_ranks_candidates_as_lathe_does(metric, unit,
 def test_searches_with_originals_on_the_disk_find_what_those_in_memory_find(unit, tmp_path, monkeypatch):
     np.save(tmp_path / "base.npy", unit)
     np.save(tmp_path / "queries.npy", unit[:50])
-    np.save(tmp_path / "truth.npy", nearest(unit[:50], unit, 10))
+    np.save(tmp_path / "truth.npy", find_nearest(unit[:50], unit, 10))
     unit.astype(np.float16).tofile(tmp_path / "originals.f16")
     monkeypatch.setattr(disk, "QUERIES", 50)
     lathe = disk.LatheOnDisk(tmp_path, 8)

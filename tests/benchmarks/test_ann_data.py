@@ -5,7 +5,7 @@ import h5py
 import numpy as np
 import pytest
 
-from benchmarks.ann.data import Data, DataError, distinct, nearest, read_data, split
+from benchmarks.ann.data import Data, DataError, drop_duplicates, find_nearest, read_data, split_rows
 
 
 @pytest.fixture
@@ -105,14 +105,14 @@ def test_read_data_drops_queries_that_are_corpus_vectors_and_notes_their_number(
 def test_distinct_drops_zero_and_duplicate_rows_and_notes_their_numbers(vectors, unit):
     notes = []
     zero = np.zeros((2, vectors.shape[1]), np.float32)
-    found = distinct(np.vstack([zero, vectors[:9], 4 * vectors[3:6], -vectors[:1], zero]), "rows", notes)
+    found = drop_duplicates(np.vstack([zero, vectors[:9], 4 * vectors[3:6], -vectors[:1], zero]), "rows", notes)
     assert notes == ["4 of 17 rows are zero and were left out", "3 of 13 rows are duplicates and were left out"]
     np.testing.assert_allclose(found, [*unit[:9], -unit[0]], rtol=0, atol=1e-6)
 
 
 def test_distinct_treats_rows_that_differ_in_the_sign_of_zero_as_duplicates():
     notes = []
-    assert len(distinct(np.array([[1, 0.0], [1, -0.0], [0, 1]], np.float32), "rows", notes)) == 2
+    assert len(drop_duplicates(np.array([[1, 0.0], [1, -0.0], [0, 1]], np.float32), "rows", notes)) == 2
     assert len(notes) == 1
 
 
@@ -124,17 +124,17 @@ def test_read_data_refuses_queries_of_other_dimensions(npy, vectors):
 @pytest.mark.parametrize("kept", [0, 1, 8, 13])
 def test_split_refuses_too_few_vectors_and_names_their_number(unit, kept):
     with pytest.raises(DataError, match=rf"^{kept} distinct vectors leave .* there must be more than k = 10"):
-        split(Data("few", unit[:kept], None, ()), 0, 300, 3, 100, 10)
+        split_rows(Data("few", unit[:kept], None, ()), 0, 300, 3, 100, 10)
 
 
 def test_split_refuses_data_whose_queries_were_all_dropped(npy, vectors):
     data = read_data(npy("base", vectors), None, npy("queries", vectors[:5]))
     with pytest.raises(DataError, match="with 0 queries: .*, and a query"):
-        split(data, 0, 300, 20, 60, 10)
+        split_rows(data, 0, 300, 20, 60, 10)
 
 
 def test_split_parts_are_disjoint_and_contain_every_row(data):
-    cut = split(data, 0, 300, 20, 60, 10)
+    cut = split_rows(data, 0, 300, 20, 60, 10)
     assert [len(part) for part in (cut.corpus, cut.queries, cut.fit)] == [300, 20, 80]
     parts = [keys(part) for part in (cut.corpus, cut.queries, cut.fit)]
     assert len(set.union(*parts)) == 400
@@ -142,7 +142,7 @@ def test_split_parts_are_disjoint_and_contain_every_row(data):
 
 
 def test_split_is_equal_for_the_same_seed_and_differs_for_another(data):
-    first, again, other = (split(data, seed, 300, 20, 60, 10) for seed in (0, 0, 1))
+    first, again, other = (split_rows(data, seed, 300, 20, 60, 10) for seed in (0, 0, 1))
     for name in ("corpus", "queries", "fit"):
         np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
         assert keys(getattr(first, name)) != keys(getattr(other, name))
@@ -150,7 +150,7 @@ def test_split_is_equal_for_the_same_seed_and_differs_for_another(data):
 
 def test_split_samples_given_queries_by_seed_and_puts_every_vector_in_corpus_or_fit(data, unit):
     given = replace(data, vectors=unit[:340], queries=unit[340:])
-    cuts = [split(given, seed, 300, 20, 40, 10) for seed in (0, 1)]
+    cuts = [split_rows(given, seed, 300, 20, 40, 10) for seed in (0, 1)]
     for cut in cuts:
         assert [len(part) for part in (cut.corpus, cut.queries, cut.fit)] == [300, 20, 40]
         assert keys(cut.queries) < keys(unit[340:])
@@ -160,7 +160,7 @@ def test_split_samples_given_queries_by_seed_and_puts_every_vector_in_corpus_or_
 
 def test_split_of_too_large_a_corpus_keeps_a_fifth_of_the_remaining_vectors_to_fit_on(data):
     """Of 400 vectors, 80 become queries and 64 of the other 320 rows to fit on."""
-    cut = split(data, 0, 10_000, 100, 8000, 10)
+    cut = split_rows(data, 0, 10_000, 100, 8000, 10)
     assert [len(part) for part in (cut.corpus, cut.queries, cut.fit)] == [256, 80, 64]
 
 
@@ -173,7 +173,7 @@ def test_data_digest_depends_on_vectors_and_queries_and_not_on_the_name(data, un
 @pytest.mark.parametrize("k", [1, 10, 400, 500])
 def test_nearest_finds_the_k_rows_of_highest_score_as_brute_force_does(unit, k, clusters):
     queries = clusters(300, 32, seed=1)  # more than a block of them
-    found = nearest(queries, unit, k)
+    found = find_nearest(queries, unit, k)
     scores = queries.astype(np.float64) @ unit.T.astype(np.float64)
     assert found.shape == (300, min(k, 400)) and found.dtype == np.int64
     assert all(len(set(row)) == len(row) for row in found.tolist())

@@ -2,10 +2,10 @@ import math
 
 import pytest
 
-from benchmarks.ann.findings import FAR, find, words_of
+from benchmarks.ann.findings import FAR, compute_findings, format_setting
 from benchmarks.ann.frontier import Mean, logit
 from benchmarks.ann.grid import Grid
-from benchmarks.ann.words import counted, ratio, sentences, times_of
+from benchmarks.ann.summary import count_points, format_oversampling, format_ratio, summarize_findings
 
 SIZES = (1000, 4000, 16_000)
 TARGETS = (0.9,)
@@ -36,11 +36,11 @@ def by_series(costs):
 
 
 def found_of(results, targets=TARGETS):
-    return find(results, 32, targets, "flat")
+    return compute_findings(results, 32, targets, "flat")
 
 
 def sentences_of(results, grid=GRID):
-    return sentences(find(results, 32, grid.targets, "flat"), grid, 32)
+    return summarize_findings(compute_findings(results, 32, grid.targets, "flat"), grid, 32)
 
 
 @pytest.mark.parametrize(("factor", "exponent"), [(3.0, 0.25), (0.01, 1.0), (50.0, 0.0)])
@@ -99,7 +99,7 @@ def test_failed_points_do_not_change_the_findings_and_are_counted():
     whole = [result(), result(method="pca:8")]
     broken = {"seed": 0, "rows": 1000, "method": "none", "engine": "nothing", "m": 0, "error": "KeyError: 'nothing'"}
     assert found_of([*whole, broken]) == found_of(whole)
-    assert [counted(whole), counted([*whole, broken])] == ["2 points", "3 points, 1 failed"]
+    assert [count_points(whole), count_points([*whole, broken])] == ["2 points", "3 points, 1 failed"]
 
 
 def test_recall_at_ten_million_rows_is_extrapolated_linearly_in_logits():
@@ -133,7 +133,7 @@ def test_recall_is_not_extrapolated_from_fewer_than_three_sizes():
     + [("opq48", 0, 8, 4, "nprobe 8, rescored 4×"), ("flat", 0, 1, 1, "exact"), ("flat", 0, 1, 2, "rescored 2×")],
 )
 def test_words_of_describes_a_setting_by_its_parameters(engine, m, effort, times, words):
-    assert words_of({"engine": engine, "m": m, "effort": effort, "oversampling": times}) == words
+    assert format_setting({"engine": engine, "m": m, "effort": effort, "oversampling": times}) == words
 
 
 @pytest.mark.parametrize(("quickest", "time"), [("none", 400.0), ("pca:8", 50.0)])
@@ -160,9 +160,9 @@ def test_the_summary_names_a_target_recall_that_no_setting_reaches():
 
 
 def test_ratios_are_formatted_with_their_interval_and_unknown_rescoring_depths_in_words():
-    assert ratio(Mean(1.5, None, (1.5,))) == "1.50 ×"
-    assert ratio(Mean(1.5, math.log(2), (1.5,))) == "1.50 × [0.75, 3.00]"
-    assert [times_of(times) for times in (1, 8, None)] == ["not at all", "8 ×", "deeper than was measured"]
+    assert format_ratio(Mean(1.5, None, (1.5,))) == "1.50 ×"
+    assert format_ratio(Mean(1.5, math.log(2), (1.5,))) == "1.50 × [0.75, 3.00]"
+    assert [format_oversampling(times) for times in (1, 8, None)] == ["not at all", "8 ×", "deeper than was measured"]
 
 
 def test_growth_sentence_compares_only_sizes_where_both_series_reach_the_target():

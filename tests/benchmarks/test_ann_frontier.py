@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.ann.frontier import at_recall, flat, frontier, grouped, logit, mean_of, ratio_of, series_of
+from benchmarks.ann.frontier import (
+    average_ratio,
+    average_seeds,
+    find_frontier,
+    flatten_settings,
+    group_settings,
+    interpolate_at_recall,
+    logit,
+    name_series,
+)
 
 
 def setting(recall, microseconds, **others):
@@ -30,7 +39,7 @@ def pairs(settings):
 )
 def test_frontier_is_the_pareto_set_of_recall_and_time_in_order(given, best):
     for order in (given, given[::-1]):
-        assert pairs(frontier([setting(*pair) for pair in order])) == best
+        assert pairs(find_frontier([setting(*pair) for pair in order])) == best
 
 
 @pytest.mark.parametrize("target", [0.75, 0.9, 0.93, 0.9625, 0.985])
@@ -38,36 +47,38 @@ def test_at_recall_interpolates_log_time_linearly_in_the_logit_of_recall(target)
     def time_of(recall):
         return math.exp(1.5 + 0.8 * logit(recall))
 
-    found = at_recall([setting(recall, time_of(recall)) for recall in (0.7, 0.99, 0.92, 0.8)], target)
+    found = interpolate_at_recall([setting(recall, time_of(recall)) for recall in (0.7, 0.99, 0.92, 0.8)], target)
     assert found.microseconds == pytest.approx(time_of(target), rel=1e-12)
     assert found.p99 == pytest.approx(3 * time_of(target), rel=1e-12)
     assert found.setting["recall"] == min(recall for recall in (0.8, 0.92, 0.99) if recall >= target)
 
 
 def test_at_recall_of_a_measured_recall_is_the_measured_time():
-    found = at_recall([setting(0.8, 1.0), setting(0.95, 7.0), setting(0.99, 9.0)], 0.95)
+    found = interpolate_at_recall([setting(0.8, 1.0), setting(0.95, 7.0), setting(0.99, 9.0)], 0.95)
     assert (found.microseconds, found.p99, found.setting["microseconds"]) == (7.0, 21.0, 7.0)
 
 
 def test_at_recall_ignores_settings_outside_the_frontier():
     best = [setting(0.8, 1.0), setting(0.99, 9.0)]
-    assert at_recall([*best, setting(0.94, 50.0), setting(0.79, 2.0)], 0.95) == at_recall(best, 0.95)
+    assert interpolate_at_recall([*best, setting(0.94, 50.0), setting(0.79, 2.0)], 0.95) == interpolate_at_recall(
+        best, 0.95
+    )
 
 
 def test_at_recall_above_the_highest_measured_recall_is_none():
-    assert at_recall([setting(0.8, 1.0), setting(0.94, 2.0)], 0.95) is None
-    assert at_recall([], 0.95) is None
+    assert interpolate_at_recall([setting(0.8, 1.0), setting(0.94, 2.0)], 0.95) is None
+    assert interpolate_at_recall([], 0.95) is None
 
 
 def test_at_recall_below_every_measured_recall_is_the_fastest_setting():
-    found = at_recall([setting(0.99, 9.0), setting(0.97, 4.0), setting(0.96, 5.0)], 0.9)
+    found = interpolate_at_recall([setting(0.99, 9.0), setting(0.97, 4.0), setting(0.96, 5.0)], 0.9)
     assert (found.microseconds, found.p99, found.setting["recall"]) == (4.0, 12.0, 0.97)
 
 
 def test_at_recall_interpolates_up_to_a_recall_of_one():
-    found = at_recall([setting(0.9, 1.0), setting(1.0, 2.0)], 0.99)
+    found = interpolate_at_recall([setting(0.9, 1.0), setting(1.0, 2.0)], 0.99)
     assert 1 < found.microseconds < 2
-    assert at_recall([setting(0.9, 1.0), setting(1.0, 2.0)], 1.0).microseconds == 2
+    assert interpolate_at_recall([setting(0.9, 1.0), setting(1.0, 2.0)], 1.0).microseconds == 2
 
 
 def test_logit_is_antisymmetric_around_one_half_and_finite_at_0_and_1():
@@ -78,25 +89,25 @@ def test_logit_is_antisymmetric_around_one_half_and_finite_at_0_and_1():
 @pytest.mark.parametrize("values", [(3.0, 5.0), (1.0, 2.0, 4.0), (7.0, 7.5, 6.0, 9.0, 8.25)])
 def test_mean_of_seeds_has_scipys_95_percent_t_interval(values):
     low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
-    found = mean_of(values)
+    found = average_seeds(values)
     assert (found.value, found.values) == (pytest.approx(np.mean(values)), values)
     assert (found.value - found.half, found.value + found.half) == pytest.approx((low, high))
 
 
 def test_mean_of_one_seed_has_no_interval():
-    assert (mean_of([4.0]).value, mean_of([4.0]).half) == (4.0, None)
+    assert (average_seeds([4.0]).value, average_seeds([4.0]).half) == (4.0, None)
 
 
 def test_ratio_of_is_paired_by_seed():
-    found = ratio_of([10.0, 200.0, 3000.0], [5.0, 100.0, 1500.0])
+    found = average_ratio([10.0, 200.0, 3000.0], [5.0, 100.0, 1500.0])
     assert found.value == pytest.approx(2) and found.values == pytest.approx((2, 2, 2))
     assert found.half == pytest.approx(0, abs=1e-9)  # seeds may differ as they like
     with pytest.raises(ValueError, match="zip"):
-        ratio_of([1.0, 2.0], [1.0])
+        average_ratio([1.0, 2.0], [1.0])
 
 
 def test_ratio_of_is_a_geometric_mean_with_an_interval_in_logarithms():
-    found = ratio_of([1.0, 4.0], [2.0, 2.0])
+    found = average_ratio([1.0, 4.0], [2.0, 2.0])
     assert found.value == pytest.approx(1)
     low, high = stats.t.interval(0.95, 1, 0, stats.sem([-math.log(2), math.log(2)]))
     assert (-found.half, found.half) == pytest.approx((low, high))
@@ -106,7 +117,7 @@ def test_flat_adds_the_point_to_each_setting_and_drops_failed_points():
     point = {"method": "none", "engine": "flat", "rows": 9, "seed": 0, "concurrency": {}}
     results = [point | {"settings": [{"effort": 1}, {"effort": 2}]}, point | {"error": "no"}]
     own = {"method": "none", "engine": "flat", "rows": 9, "seed": 0}
-    assert flat(results) == [own | {"effort": 1}, own | {"effort": 2}]
+    assert flatten_settings(results) == [own | {"effort": 1}, own | {"effort": 2}]
 
 
 def test_grouped_orders_settings_by_method_rescoring_engine_and_rows_then_by_seed():
@@ -117,9 +128,9 @@ def test_grouped_orders_settings_by_method_rescoring_engine_and_rows_then_by_see
         for rows in (10, 20)
         for seed in (0, 1)
     ]
-    found = grouped(settings)
+    found = group_settings(settings)
     names = {f"pca:8{rescored} · {engine}" for rescored in ("", ", rescored") for engine in ("flat", "hnswlib")}
     assert set(found) == {(name, rows) for name in names for rows in (10, 20)}
-    assert {series_of(one) for one in settings} == names
+    assert {name_series(one) for one in settings} == names
     assert [one["oversampling"] for one in found["pca:8, rescored · flat", 20][1]] == [4, 8]
     assert {len(ours) for by_seed in found.values() for ours in by_seed.values()} == {1, 2}

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks.ann.data import Data
-from benchmarks.ann.grid import Grid, Point, Runner, failed, oversampling_of, points, size_of
+from benchmarks.ann.grid import Grid, Point, Runner, describe_failures, list_oversampling, list_points
+from benchmarks.ann.spaces import parse_size
 
 pytestmark = pytest.mark.trial
 
@@ -110,8 +111,8 @@ def test_a_point_that_fails_is_recorded_with_its_error_and_the_others_are_measur
     assert set(errors) == {("none", "nothing"), *((BAD, engine) for engine in GRID.engines)}
     assert errors["none", "nothing"] == "KeyError: 'nothing'"
     assert errors[BAD, "flat"].startswith("StepError: geopres to 999 needs vectors of more than 999 dimensions")
-    assert len(failed(first.results)) == 4
-    assert failed(first.results)[0] == "nothing on 300 of none, seed 0: KeyError: 'nothing'"
+    assert len(describe_failures(first.results)) == 4
+    assert describe_failures(first.results)[0] == "nothing on 300 of none, seed 0: KeyError: 'nothing'"
     assert [json.loads(line) for line in lines(first.folder)] == first.results
 
 
@@ -143,13 +144,13 @@ def test_a_complete_last_line_without_a_newline_is_not_measured_again(copied, da
 def test_the_next_grid_run_retries_failed_points(copied, data):
     grid = replace(GRID, methods=("none", BAD), engines=("hnswlib", "flat"))
     before = lines(copied)
-    assert len(failed(Runner(grid, data, copied).run())) == 2
+    assert len(describe_failures(Runner(grid, data, copied).run())) == 2
     added = [json.loads(line) for line in lines(copied)[len(before) :]]
     assert [(r["method"], r["engine"]) for r in added] == [(BAD, "hnswlib"), (BAD, "flat")]
     mended = json.dumps({name: value for name, value in added[0].items() if name != "error"} | {"settings": []})
     with (copied / "points.jsonl").open("a") as file:
         file.write(mended + "\n")
-    assert len(failed(Runner(grid, data, copied).run())) == 1
+    assert len(describe_failures(Runner(grid, data, copied).run())) == 1
 
 
 def test_the_key_of_a_point_depends_on_the_data_the_grid_settings_and_the_chain(data, unit, tmp_path, clusters):
@@ -157,20 +158,22 @@ def test_the_key_of_a_point_depends_on_the_data_the_grid_settings_and_the_chain(
     point = Point(0, 300, "pca:8", "flat", 0)
     runner = Runner(GRID, data, tmp_path)
     others = [replace(point, **{name: 1}) for name in ("seed", "m")] + [replace(point, method="pca:9")]
-    keys = [runner.key(other) for other in [point, *others]]
+    keys = [runner.build_key(other) for other in [point, *others]]
     for changed in ({"k": 5}, {"efs": (10,)}, {"runs": 2}, {"sizes": (300, 310)}, {"targets": (0.5,)}):
-        keys.append(Runner(replace(GRID, **changed), data, tmp_path).key(point))
-    keys.append(Runner(GRID, replace(data, vectors=unit[:390]), tmp_path).key(point))
+        keys.append(Runner(replace(GRID, **changed), data, tmp_path).build_key(point))
+    keys.append(Runner(GRID, replace(data, vectors=unit[:390]), tmp_path).build_key(point))
     assert len(set(keys)) == len(keys)
-    assert Runner(GOOD, data, tmp_path).key(point) == keys[0]  # other methods and engines are no matter of its own
+    assert (
+        Runner(GOOD, data, tmp_path).build_key(point) == keys[0]
+    )  # other methods and engines are no matter of its own
     wide = Runner(GRID, replace(data, vectors=clusters(30, 384)), tmp_path)
-    assert wide.key(replace(point, method="compact")) != wide.key(replace(point, method="debias"))
+    assert wide.build_key(replace(point, method="compact")) != wide.key(replace(point, method="debias"))
 
 
 def test_points_of_a_grid_pair_methods_engines_and_sizes_as_planned():
     """Only full width and the chain meet every engine at the largest size. Codes of engines meet full width."""
     grid = Grid(("none", "compact", "pca:8"), ("hnswlib", "flat", "rabitq", "lathe"), (100, 1000), seeds=2, ms=(8, 16))
-    found = [asdict(point) for point in points(grid, 500)]
+    found = [asdict(point) for point in list_points(grid, 500)]
     assert {p["rows"] for p in found} == {100, 500} and [p["seed"] for p in found] == sorted(p["seed"] for p in found)
     largest = [(p["method"], p["engine"], p["m"]) for p in found if (p["seed"], p["rows"]) == (0, 500)]
     judged = [(method, "hnswlib", m) for method in ("none", "compact") for m in (8, 16)]
@@ -186,10 +189,10 @@ def test_points_of_a_grid_pair_methods_engines_and_sizes_as_planned():
     + [("pca:8", "flat", (1, 2, 4)), ("compact", "lathe", (1, 4)), ("none", "lathe", (1,))],
 )
 def test_oversampling_is_planned_only_for_methods_and_engines_that_lose_precision(method, engine, times):
-    assert oversampling_of(Point(0, 9, method, engine, 0), replace(GRID, oversampling=(1, 2, 4))) == times
+    assert list_oversampling(Point(0, 9, method, engine, 0), replace(GRID, oversampling=(1, 2, 4))) == times
 
 
 def test_size_of_reads_the_dimensions_only_from_names_of_stored_chains():
-    assert [size_of(method) for method in ("none", "compact", "compact:64", "compact@1:32", "pca:8")] == [
+    assert [parse_size(method) for method in ("none", "compact", "compact:64", "compact@1:32", "pca:8")] == [
         *(None, None, 64, 32, None)
     ]

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.ann.askers import Library, Rescorer
-from benchmarks.ann.data import nearest
-from benchmarks.ann.engines import PROBES, efforts_of, make_engine
-from benchmarks.ann.point import figures, one_core, operating_point, overlap, timed
+from benchmarks.ann.data import find_nearest
+from benchmarks.ann.engines import PROBES, list_efforts, make_engine
+from benchmarks.ann.point import choose_operating_point, compute_figures, compute_overlap, pin_to_one_core, time_queries
+from benchmarks.ann.searches import LocalSearch, Rescorer
 from benchmarks.ann.spaces import Space, find_space
 
 
@@ -34,13 +34,13 @@ def setting(recall, microseconds):
     ],
 )
 def test_overlap_is_the_share_of_wanted_rows_that_were_found(found, wanted, share):
-    assert overlap(np.array([found]), np.array([wanted])) == pytest.approx([share])
-    other = overlap(np.array([found, wanted + [-1] * (len(found) - len(wanted))]), np.array([wanted, wanted]))
+    assert compute_overlap(np.array([found]), np.array([wanted])) == pytest.approx([share])
+    other = compute_overlap(np.array([found, wanted + [-1] * (len(found) - len(wanted))]), np.array([wanted, wanted]))
     assert other == pytest.approx([share, 1])
 
 
 def test_overlap_does_not_count_rows_found_for_other_queries():
-    np.testing.assert_array_equal(overlap(np.array([[1, 2], [3, 4]]), np.array([[3, 4], [1, 2]])), [0, 0])
+    np.testing.assert_array_equal(compute_overlap(np.array([[1, 2], [3, 4]]), np.array([[3, 4], [1, 2]])), [0, 0])
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_operating_point_is_the_fastest_setting_with_enough_recall_or_that_of_hi
     settings = [setting(0.99, 6.0), setting(0.4, 1.0), setting(0.95, 2.0), setting(0.99, 5.0), setting(0.8, 3.0)]
     if wanted == 0.999:
         settings = settings[1:]
-    assert tuple(operating_point(settings, wanted).values()) == chosen
+    assert tuple(choose_operating_point(settings, wanted).values()) == chosen
 
 
 @pytest.mark.parametrize("candidates", [1, 4, 5, 6, 40])
@@ -71,24 +71,24 @@ def test_rescorer_keeps_the_k_candidates_with_the_best_scores_by_the_original_ve
 def test_engine_finds_nearest_neighbours_and_reports_its_bytes(unit, name):
     engine = make_engine(name, 400, 16, 100, 0)
     engine.build(unit)
-    engine.set_effort(max(efforts_of(name, (10, 200))))
+    engine.set_effort(max(list_efforts(name, (10, 200))))
     found = engine.search(unit[:50], 10)
     assert found.shape == (50, 10) and found.dtype == np.int64
-    recall = overlap(found, nearest(unit[:50], unit, 10)).mean()
+    recall = compute_overlap(found, find_nearest(unit[:50], unit, 10)).mean()
     assert recall > (0.5 if name == "rabitq" else 0.97)
     least = {"rabitq": 400 * 4, "faiss-hnsw-sq8": unit.nbytes // 4}.get(name, unit.nbytes)
     assert least < engine.bytes < 4 * unit.nbytes
 
 
 def test_more_effort_raises_the_recall_of_graph_and_list_engines(unit):
-    truth = nearest(unit[:50], unit, 10)
+    truth = find_nearest(unit[:50], unit, 10)
     for name, little, much in (("hnswlib", 10, 200), ("faiss-hnsw", 10, 200), ("rabitq", 2, 32)):
         engine = make_engine(name, 400, 4, 20, 0)
         engine.build(unit)
         recalls = []
         for effort in (little, much):
             engine.set_effort(effort)
-            recalls.append(overlap(engine.search(unit[:50], 10), truth).mean())
+            recalls.append(compute_overlap(engine.search(unit[:50], 10), truth).mean())
         assert recalls[0] < recalls[1]
 
 
@@ -105,21 +105,21 @@ def test_hnswlib_results_are_equal_for_the_same_seed_and_differ_for_another(unit
 
 def test_efforts_of_are_candidates_for_graphs_and_probes_for_lists():
     efs = (10, 20, 40, 80)
-    assert [efforts_of(name, efs) for name in ("hnswlib", "faiss-hnsw-sq8")] == [list(efs)] * 2
-    assert [efforts_of(name, efs) for name in ("opq48", "rabitq")] == [list(PROBES)] * 2
-    assert [efforts_of(name, efs) for name in ("flat", "flat-gpu", "lathe")] == [[1], [1], [20, 80]]
+    assert [list_efforts(name, efs) for name in ("hnswlib", "faiss-hnsw-sq8")] == [list(efs)] * 2
+    assert [list_efforts(name, efs) for name in ("opq48", "rabitq")] == [list(PROBES)] * 2
+    assert [list_efforts(name, efs) for name in ("flat", "flat-gpu", "lathe")] == [[1], [1], [20, 80]]
 
 
 def test_exact_search_has_a_recall_of_one_and_figures_that_equal_its_raw_times(job, unit):
     engine = make_engine("flat", 380, 0, 0, 0)
     engine.build(unit[:380])
-    library = Library(job, Space("none", None), engine, unit[:380].astype(np.float16))
-    queries, truth = unit[380:], nearest(unit[380:], unit[:380], 5)
-    rows, candidates, times = timed(job, library, queries, 1)
+    library = LocalSearch(job, Space("none", None), engine, unit[:380].astype(np.float16))
+    queries, truth = unit[380:], find_nearest(unit[380:], unit[:380], 5)
+    rows, candidates, times = time_queries(job, library, queries, 1)
     np.testing.assert_array_equal(rows, truth)
     np.testing.assert_array_equal(candidates, truth)
     assert times.shape == (3, 20, 3) and (times >= 0).all() and times[..., 1].all()
-    found = figures(job, rows, candidates, times, truth, truth, 1)
+    found = compute_figures(job, rows, candidates, times, truth, truth, 1)
     assert (found["recall"], found["recall_p5"], found["index_recall"], found["runs"]) == (1, 1, 1, 3)
     assert found["microseconds"] == pytest.approx(times.sum() / 60 / 1000)
     assert found["p50"] <= found["p95"] <= found["p99"] <= found["p99_9"] <= times.sum(axis=2).max() / 1000
@@ -131,14 +131,14 @@ def test_rescoring_raises_the_recall_of_reduced_vectors_and_leaves_the_index_rec
     space = find_space("pca:4", unit, 0)
     engine = make_engine("flat", 380, 0, 0, 0)
     engine.build(space.reduce(unit[:380]))
-    library = Library(job, space, engine, unit[:380].astype(np.float16))
-    queries, truth = unit[380:], nearest(unit[380:], unit[:380], 5)
-    exact = nearest(space.ask(queries), space.reduce(unit[:380]), 40)
+    library = LocalSearch(job, space, engine, unit[:380].astype(np.float16))
+    queries, truth = unit[380:], find_nearest(unit[380:], unit[:380], 5)
+    exact = find_nearest(space.reduce_queries(queries), space.reduce(unit[:380]), 40)
     found = {}
     for times in (1, 8):
-        rows, candidates, nanoseconds = timed(job, library, queries, times)
+        rows, candidates, nanoseconds = time_queries(job, library, queries, times)
         assert candidates.shape == (20, 5 * times)
-        found[times] = figures(job, rows, candidates, nanoseconds, truth, exact, times)
+        found[times] = compute_figures(job, rows, candidates, nanoseconds, truth, exact, times)
     assert found[1]["recall"] < 0.8 < found[8]["recall"]
     assert found[1]["index_recall"] == found[8]["index_recall"] == 1  # exact in its own space, however few floats
     assert found[8]["rescoring_microseconds"] > found[1]["rescoring_microseconds"]
@@ -146,7 +146,7 @@ def test_rescoring_raises_the_recall_of_reduced_vectors_and_leaves_the_index_rec
 
 def test_one_core_pins_the_process_to_its_last_core_and_restores_the_cores_after_an_error():
     before = os.sched_getaffinity(0)
-    with pytest.raises(RuntimeError), one_core():
+    with pytest.raises(RuntimeError), pin_to_one_core():
         assert os.sched_getaffinity(0) == {max(before)}
         raise RuntimeError
     assert os.sched_getaffinity(0) == before

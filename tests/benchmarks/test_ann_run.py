@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from benchmarks.ann.__main__ import grid_of, kept, main, options
+from benchmarks.ann.__main__ import build_grid, load_or_measure, main, parse_options
 from benchmarks.ann.grid import Grid
 from benchmarks.ann.report import FIELDS
 
@@ -58,7 +58,7 @@ def first(tmp_path_factory, vectors):
 @pytest.fixture
 def asked():
     """Return a function from options to their grid."""
-    return lambda *arguments: grid_of(options(arguments))
+    return lambda *arguments: build_grid(parse_options(arguments))
 
 
 def refuse(name):
@@ -165,5 +165,5 @@ def test_kept_measures_again_only_for_another_key(tmp_path):
         calls.append(len(calls))
         return [{"call": len(calls)}]
 
-    found = [kept(path, key, measure) for key in (["a", [1]], ["a", [1]], ["a", [2]], ["a", [2]])]
+    found = [load_or_measure(path, key, measure) for key in (["a", [1]], ["a", [1]], ["a", [2]], ["a", [2]])]
     assert found == [[{"call": 1}], [{"call": 1}], [{"call": 2}], [{"call": 2}]] and calls == [0, 1]

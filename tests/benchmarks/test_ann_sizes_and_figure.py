@@ -4,13 +4,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from benchmarks.ann.data import Data, nearest, split
-from benchmarks.ann.figure import KS, NORMAL, REDUCED, TURNED, recall_by_dimension, vectors_of
+from benchmarks.ann.data import Data, find_nearest, split_rows
+from benchmarks.ann.figure import EMBEDDED, KS, NORMAL, REDUCED, make_vectors, measure_recall_by_dimension
 from benchmarks.ann.findings import Findings
-from benchmarks.ann.plots import pictures
-from benchmarks.ann.point import overlap
-from benchmarks.ann.report import figure_table, size_table
-from benchmarks.ann.sizes import at_equal_bytes, candidates_of, methods_of, rescored
+from benchmarks.ann.plots import draw_pictures
+from benchmarks.ann.point import compute_overlap
+from benchmarks.ann.report import build_figure_table, build_size_table
+from benchmarks.ann.sizes import find_candidates, list_methods, measure_at_equal_bytes, rescore_candidates
 
 pytestmark = pytest.mark.trial
 
@@ -20,14 +20,14 @@ REDUCERS = ("geopres", "pca", "truncation")
 
 @pytest.fixture(scope="module")
 def cut(unit):
-    return split(Data("clusters", unit, None, ()), 0, 280, 40, 80, 10)
+    return split_rows(Data("clusters", unit, None, ()), 0, 280, 40, 80, 10)
 
 
 @pytest.fixture(scope="module")
 def sizes(cut):
     """Return the recalls of two seeds at 32 bytes, and check the progress reports."""
     told = []
-    found = at_equal_bytes([cut, cut], [32], 10, False, lambda fraction, message: told.append(fraction))
+    found = measure_at_equal_bytes([cut, cut], [32], 10, False, lambda fraction, message: told.append(fraction))
     assert told == sorted(told) and len(told) == len(found) and 0 <= told[0] <= told[-1] < 1
     return found
 
@@ -39,7 +39,7 @@ def figure(clusters):
     data = Data("clusters", rows / np.linalg.norm(rows, axis=1, keepdims=True), None, ())
     cores = os.sched_getaffinity(0)
     try:
-        return recall_by_dimension(data, 1, 300, lambda fraction, message: None)
+        return measure_recall_by_dimension(data, 1, 300, lambda fraction, message: None)
     finally:
         os.sched_setaffinity(0, cores)
 
@@ -59,12 +59,12 @@ def by_kind(figure, kind):
     ],
 )
 def test_methods_of_lists_the_methods_that_take_a_byte_budget_for_384_dimensions(size, codes, methods):
-    assert methods_of(size, 384, codes) == methods
+    assert list_methods(size, 384, codes) == methods
 
 
 def test_methods_of_includes_faiss_codes_of_the_byte_budget():
-    assert methods_of(48, 384, True)[-3:] == ["binary", "RaBitQ", "OPQ48,PQ48"]
-    assert methods_of(24, 384, True)[-1] == "OPQ24,PQ24"
+    assert list_methods(48, 384, True)[-3:] == ["binary", "RaBitQ", "OPQ48,PQ48"]
+    assert list_methods(24, 384, True)[-1] == "OPQ24,PQ24"
 
 
 def test_recall_at_equal_bytes_never_falls_with_rescoring(sizes):
@@ -83,30 +83,30 @@ def test_truncation_recall_with_and_without_rescoring_equals_plain_numpys(cut, s
     truth = np.argsort(-(cut.queries @ cut.corpus.T), axis=1)[:, :10]
     few = [rows[:, :8] / np.linalg.norm(rows[:, :8], axis=1, keepdims=True) for rows in (cut.queries, cut.corpus)]
     found = np.argsort(-(few[0] @ few[1].T), axis=1)
-    expected = overlap(found[:, :10], truth).mean()
+    expected = compute_overlap(found[:, :10], truth).mean()
     (row,) = [row for row in sizes if (row["method"], row["seed"]) == ("truncation:8", 0)]
     assert row["recall"]["1"] == pytest.approx(expected, abs=0.005)
-    best = rescored(found[:, :40], cut.queries, cut.corpus.astype(np.float16), 10)
-    assert row["recall"]["4"] == pytest.approx(overlap(best, truth).mean(), abs=0.005)
+    best = rescore_candidates(found[:, :40], cut.queries, cut.corpus.astype(np.float16), 10)
+    assert row["recall"]["4"] == pytest.approx(compute_overlap(best, truth).mean(), abs=0.005)
 
 
 def test_rabitq_candidates_have_more_recall_among_80_than_among_10(cut):
-    found = candidates_of("RaBitQ", cut, 0, 80)
-    truth = nearest(cut.queries, cut.corpus, 10)
+    found = find_candidates("RaBitQ", cut, 0, 80)
+    truth = find_nearest(cut.queries, cut.corpus, 10)
     assert found.shape == (40, 80)
-    assert 0.3 < overlap(found[:, :10], truth).mean() < overlap(found, truth).mean()
+    assert 0.3 < compute_overlap(found[:, :10], truth).mean() < compute_overlap(found, truth).mean()
 
 
 def test_rescored_ranks_by_the_original_vectors_and_skips_missing_candidates():
     originals = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.5, 0.5]], np.float16)
     query = np.array([[1, 0]], np.float32)
-    assert rescored(np.array([[3, -1, 2, 1, 0]]), query, originals, 2).tolist() == [[0, 1]]
-    assert rescored(np.array([[3, 2]]), query, originals, 2).tolist() == [[3, 2]]
+    assert rescore_candidates(np.array([[3, -1, 2, 1, 0]]), query, originals, 2).tolist() == [[0, 1]]
+    assert rescore_candidates(np.array([[3, 2]]), query, originals, 2).tolist() == [[3, 2]]
 
 
 def test_recall_by_dimension_has_one_row_per_kind_and_dimensions(figure):
     dimensions = (16, 32, 64, 128, 192, 256, 384, 768, 1536)
-    wanted = [(NORMAL, d) for d in dimensions] + [(REDUCED, 16)] + [(TURNED, d) for d in (32, 768, 1536)]
+    wanted = [(NORMAL, d) for d in dimensions] + [(REDUCED, 16)] + [(EMBEDDED, d) for d in (32, 768, 1536)]
     assert [(row["kind"], row["dimensions"]) for row in figure] == wanted
     for row in figure:
         assert row["microseconds"] > 0 and row["build_seconds"] > 0 and row["run"] == 0
@@ -116,7 +116,7 @@ def test_recall_by_dimension_has_one_row_per_kind_and_dimensions(figure):
 def test_only_reduced_vectors_have_less_recall_than_index_recall(figure):
     for row in by_kind(figure, NORMAL).values():
         assert row["recall"] == row["index_recall"]
-    for row in by_kind(figure, TURNED).values():
+    for row in by_kind(figure, EMBEDDED).values():
         assert row["recall"] == pytest.approx(row["index_recall"], abs=0.005)
     (reduced,) = by_kind(figure, REDUCED).values()
     assert reduced["recall"]["10"] < reduced["index_recall"]["10"] - 0.05
@@ -130,7 +130,7 @@ def test_index_recall_of_normal_vectors_is_lower_at_the_most_than_at_the_fewest_
 @pytest.mark.parametrize("dimensions", [32, 100, 768])
 def test_rotating_vectors_into_more_dimensions_preserves_inner_products(cut, dimensions):
     rng = np.random.default_rng(0)
-    corpus, queries, originals = vectors_of(TURNED, dimensions, cut.corpus, cut.queries, cut.fit, rng, 0)
+    corpus, queries, originals = make_vectors(EMBEDDED, dimensions, cut.corpus, cut.queries, cut.fit, rng, 0)
     assert corpus.shape[1] == queries.shape[1] == dimensions
     np.testing.assert_allclose(queries @ corpus.T, cut.queries @ cut.corpus.T, rtol=0, atol=1e-5)
     assert originals[0] is cut.queries and originals[1] is cut.corpus
@@ -139,7 +139,7 @@ def test_rotating_vectors_into_more_dimensions_preserves_inner_products(cut, dim
 
 def test_normal_vectors_are_unit_float32_and_their_own_originals(cut):
     rng = np.random.default_rng(0)
-    corpus, queries, originals = vectors_of(NORMAL, 16, cut.corpus, cut.queries, cut.fit, rng, 0)
+    corpus, queries, originals = make_vectors(NORMAL, 16, cut.corpus, cut.queries, cut.fit, rng, 0)
     assert (corpus.shape, queries.shape, corpus.dtype) == ((280, 16), (40, 16), np.float32)
     np.testing.assert_allclose(np.linalg.norm(corpus, axis=1), 1, rtol=0, atol=1e-5)
     assert originals[0] is queries and originals[1] is corpus
@@ -147,17 +147,17 @@ def test_normal_vectors_are_unit_float32_and_their_own_originals(cut):
 
 def test_size_and_figure_tables_show_means_over_seeds(sizes, figure):
     changed = [row | {"recall": {times: r / 2 for times, r in row["recall"].items()}} for row in sizes[4:]]
-    header, *rows = size_table([*sizes[:4], *changed])
+    header, *rows = build_size_table([*sizes[:4], *changed])
     assert len(header) == 5 and [row[1] for row in rows] == [row["method"] for row in sizes[:4]]
     assert rows[-1] == ["32", "int8", *(f"{0.75 * recall:.3f}" for recall in sizes[3]["recall"].values())]
-    header, *rows = figure_table(figure)
+    header, *rows = build_figure_table(figure)
     assert {len(row) for row in rows} == {len(header)} and len(rows) == len(figure)
     assert rows[0][2] == f"{figure[0]['index_recall']['1']:.3f}"
 
 
 def test_pictures_are_drawn_only_for_results_that_exist(sizes, figure):
-    drawn = pictures([], NOTHING, sizes, figure)
+    drawn = draw_pictures([], NOTHING, sizes, figure)
     assert set(drawn) == {"equal-bytes", "dimensions"}
     for picture in drawn.values():
         assert ElementTree.fromstring(picture).tag.endswith("svg")
-    assert pictures([], NOTHING, [], []) == {}
+    assert draw_pictures([], NOTHING, [], []) == {}

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from benchmarks.ann.data import DataError
-from benchmarks.ann.spaces import find_space, is_fitted_here, load_space, seeded
+from benchmarks.ann.spaces import find_space, is_fitted_here, load_space, seed_steps
 from lathe.service.errors import UnknownNameError
 from lathe.transforms import Chain
 from lathe.transforms.errors import TransformError
@@ -28,7 +28,7 @@ def wide(clusters):
 )
 def test_space_ask_and_reduce_equal_the_unit_outputs_of_the_chain(wide, method, width, size):
     space = find_space(method, wide, 0)
-    asked = space.ask(wide[:50])
+    asked = space.reduce_queries(wide[:50])
     assert space.product is not None  # the quick way is the one that is compared
     assert asked.shape == (50, width) and asked.dtype == np.float32
     np.testing.assert_allclose(asked, space.chain.floats(wide[:50], size), rtol=0, atol=1e-5)
@@ -38,13 +38,15 @@ def test_space_ask_and_reduce_equal_the_unit_outputs_of_the_chain(wide, method, 
 
 def test_space_ask_of_single_queries_equals_that_of_a_batch(wide):
     space = find_space("compact", wide, 0)
-    np.testing.assert_allclose(np.vstack([space.ask(row[None]) for row in wide[:5]]), space.ask(wide[:5]), atol=1e-6)
+    np.testing.assert_allclose(
+        np.vstack([space.reduce_queries(row[None]) for row in wide[:5]]), space.reduce_queries(wide[:5]), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("method", ["pca:16,int8", "pca:16,binary", "int8", "binary"])
 def test_space_of_codes_stores_decoded_codes_and_keeps_queries_as_floats(wide, method):
     space = find_space(method, wide, 0)
-    asked, stored = space.ask(wide[:50]), space.reduce(wide[:50])
+    asked, stored = space.reduce_queries(wide[:50]), space.reduce(wide[:50])
     np.testing.assert_allclose(asked, space.chain[:-1].floats(wide[:50]), rtol=0, atol=1e-5)
     np.testing.assert_allclose(stored, space.chain.floats(wide[:50]), rtol=0, atol=1e-5)
     assert asked.shape == stored.shape and 0 < np.abs(asked - stored).max()
@@ -55,7 +57,7 @@ def test_space_of_codes_stores_decoded_codes_and_keeps_queries_as_floats(wide, m
 
 def test_space_none_returns_vectors_unchanged(wide):
     space = find_space("none", wide, 0)
-    assert space.ask(wide) is wide and space.reduce(wide) is wide and space.digest is None
+    assert space.reduce_queries(wide) is wide and space.reduce(wide) is wide and space.digest is None
 
 
 def test_only_spaces_of_stored_chains_have_a_digest(wide):
@@ -92,9 +94,9 @@ def test_is_fitted_here_is_true_for_steps_and_false_for_names_of_chains(method, 
 
 
 def test_seeded_sets_the_seed_of_random_steps_that_have_none(wide):
-    assert [step.spec().get("seed") for step in seeded("geopres:8,int8", 3)] == [3, None]
-    assert [step.spec().get("seed") for step in seeded("r2,rand,geopres:8,seed=5", 3)] == [None, 3, 5]
-    first, again, other = (find_space("random_projection:8", wide, seed).ask(wide) for seed in (0, 0, 1))
+    assert [step.spec().get("seed") for step in seed_steps("geopres:8,int8", 3)] == [3, None]
+    assert [step.spec().get("seed") for step in seed_steps("r2,rand,geopres:8,seed=5", 3)] == [None, 3, 5]
+    first, again, other = (find_space("random_projection:8", wide, seed).reduce_queries(wide) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 0.01
 
@@ -105,6 +107,6 @@ def test_loaded_space_has_the_same_chain_and_outputs(tmp_path, wide, method, siz
     space.save(tmp_path / "chain")
     loaded = load_space(method, tmp_path / "chain", size)
     assert (loaded.chain == space.chain) if method != "none" else not (tmp_path / "chain").exists()
-    np.testing.assert_array_equal(loaded.ask(wide), space.ask(wide))
+    np.testing.assert_array_equal(loaded.reduce_queries(wide), space.reduce_queries(wide))
     np.testing.assert_array_equal(loaded.reduce(wide), space.reduce(wide))
     assert loaded.chain is None or isinstance(loaded.chain, Chain)

@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.codes.__main__ import average_encoders
 from benchmarks.codes.data import MANY_KINDS, sample_many_kinds
-from benchmarks.codes.measure import K, is_affordable, list_recipes, measure_neighbours, ndcg
-from benchmarks.codes.methods import family, opq_dimensions, pca_floats
+from benchmarks.codes.measure import K, compute_ndcg, is_affordable, list_recipes, measure_neighbours
+from benchmarks.codes.methods import count_opq_dimensions, fit_pca_floats, name_family
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_neighbour_methods_stay_within_the_byte_budget_and_find_half_of_the_vect
         names.append(method.name)
     assert names[0] == "codes"
     assert set(names) <= {name for recipe in recipes for name in recipe.names}
-    assert {family(name) for name in names} >= {"OPQ+PQ", "PCA, RaBitQ", "PCA, integers", "truncation, int8"}
+    assert {name_family(name) for name in names} >= {"OPQ+PQ", "PCA, RaBitQ", "PCA, integers", "truncation, int8"}
 
 
 @pytest.mark.trial
@@ -38,7 +38,7 @@ def test_measured_recall_of_codes_is_below_the_rescored_recall_and_paired_with_i
     ours = next(row for row in rows if row["method"] == "codes")
     assert 0.2 < ours["recall_at_10"] < ours["recall_at_10_rescored_4x"] <= 1
     assert ours["ours_ahead"] == {"mean": 0, "ci95": 0}
-    full = pca_floats(vectors, vectors, 48).search(vectors[:50], K + 1)
+    full = fit_pca_floats(vectors, vectors, 48).search(vectors[:50], K + 1)
     assert (full[:, 0] == np.arange(50)).all()
 
 
@@ -86,12 +86,12 @@ def test_sentences_of_many_kinds_are_distinct_and_not_long(tmp_path):
 
 @pytest.mark.parametrize(("dimensions", "budget", "expected"), [(384, 96, 384), (256, 24, 240), (256, 96, 288)])
 def test_opq_drops_a_tenth_of_the_dimensions_at_most(dimensions, budget, expected):
-    assert opq_dimensions(dimensions, budget) == expected
+    assert count_opq_dimensions(dimensions, budget) == expected
 
 
 def test_ndcg_matches_trec_evals_formula():
     ids = np.array([[3, 1, 9], [5, 6, 7]])
-    found = ndcg(ids, [{3: 1, 9: 2, 4: 1}, {8: 1}])
+    found = compute_ndcg(ids, [{3: 1, 9: 2, 4: 1}, {8: 1}])
     ideal = 2 + 1 / np.log2(3) + 1 / np.log2(4)
     np.testing.assert_allclose(found, [(1 + 2 / np.log2(4)) / ideal, 0])
 

@@ -4,22 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rates import FULL, graphs, read_rates, recalls
+from benchmarks.rates import FULL, list_graphs, list_recalls, read_rates
 from benchmarks.scaling import (
     FORMATS,
-    Growing,
+    GrowingTime,
     Inputs,
-    amount,
-    between,
-    encoding,
-    fitting,
-    graph_bytes,
-    keeping,
-    lasting,
+    compute_encoding,
+    compute_fitting,
+    compute_graph_bytes,
+    compute_max_rows,
+    compute_storage,
+    format_amount,
+    format_duration,
+    format_range,
+    format_size,
+    list_limits,
     main,
-    most_rows,
-    size,
-    takeovers,
 )
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -48,42 +48,42 @@ INPUTS = Inputs(
 
 
 def test_encoding_time_is_texts_over_rate_and_cores():
-    assert encoding(7_200_000, INPUTS) == {"bfloat16": 10, "float32": 20, "days": pytest.approx(1 / 12)}
+    assert compute_encoding(7_200_000, INPUTS) == {"bfloat16": 10, "float32": 20, "days": pytest.approx(1 / 12)}
 
 
 def test_a_fit_pass_takes_the_longer_of_computing_and_reading_from_disk():
     rows = 60_000_000
-    assert fitting(rows, INPUTS)["pass"] == pytest.approx(rows * 4 * FULL / 1e9 / 60)  # 92 s against 60 s
-    assert fitting(rows, Inputs(**vars(INPUTS) | {"disk": 1e6}))["pass"] == pytest.approx(1)
-    assert fitting(rows, Inputs(**vars(INPUTS) | {"disk": 1e6}), 2 * FULL)["pass"] == pytest.approx(4)
-    assert fitting(1, INPUTS)["trained"] == fitting(rows, INPUTS)["trained"] == 1
+    assert compute_fitting(rows, INPUTS)["pass"] == pytest.approx(rows * 4 * FULL / 1e9 / 60)  # 92 s against 60 s
+    assert compute_fitting(rows, Inputs(**vars(INPUTS) | {"disk": 1e6}))["pass"] == pytest.approx(1)
+    assert compute_fitting(rows, Inputs(**vars(INPUTS) | {"disk": 1e6}), 2 * FULL)["pass"] == pytest.approx(4)
+    assert compute_fitting(1, INPUTS)["trained"] == compute_fitting(rows, INPUTS)["trained"] == 1
 
 
 def test_graph_bytes_match_the_recorded_measurements():
     figures = json.loads((RESULTS / "ann.json").read_text())["figures"]
-    measured = graphs(figures)
+    measured = list_graphs(figures)
     assert len(measured) >= 5
     for dimensions, m, count in measured:
-        assert graph_bytes(dimensions, m) == pytest.approx(count, rel=1e-3)
+        assert compute_graph_bytes(dimensions, m) == pytest.approx(count, rel=1e-3)
 
 
 def test_keeping_counts_float32_originals_in_the_record_and_float16_originals_with_the_rows():
-    kept = keeping(1000, INPUTS, 128)
+    kept = compute_storage(1000, INPUTS, 128)
     assert kept["record"] == 1000 * (1536 + 64)
     assert kept["rows"] == 1000 * (768 + 512 + 8)
     assert kept["memory"] - kept["graph"] == pytest.approx(1000 * 100)
 
 
 def test_a_graph_beyond_one_machines_memory_takes_more_machines_and_each_searches_every_query():
-    fits = most_rows(INPUTS, FULL)
-    one, three = (keeping(int(times * fits), INPUTS, FULL) for times in (0.999, 2.999))
+    fits = compute_max_rows(INPUTS, FULL)
+    one, three = (compute_storage(int(times * fits), INPUTS, FULL) for times in (0.999, 2.999))
     assert (one["machines"], three["machines"]) == (1, 3)
     for least, most in zip(one["query_core_ms"], three["query_core_ms"], strict=True):
         assert most == pytest.approx(3 * least, rel=1e-2)
 
 
 def test_search_time_is_extrapolated_between_a_logarithm_and_a_power_of_the_rows():
-    growing = Growing(micros=100, growth=0.5, rows=100)
+    growing = GrowingTime(micros=100, growth=0.5, rows=100)
     assert growing.at(100) == (100, 100)
     assert growing.at(400) == pytest.approx((100 * (1 + 0.5 * math.log(4)), 200))
     rows = growing.rows_within(1e6)
@@ -91,9 +91,9 @@ def test_search_time_is_extrapolated_between_a_logarithm_and_a_power_of_the_rows
 
 
 def test_takeovers_give_the_rows_one_process_or_machine_can_handle():
-    enough = dict((what, rows) for what, rows, _ in takeovers(INPUTS))
+    enough = dict((what, rows) for what, rows, _ in list_limits(INPUTS))
     assert enough["one process encodes within 1 h, float32"] == 100 * 10 * 3600
-    assert enough["one machine's memory holds the graph, full width"] == most_rows(INPUTS, FULL)
+    assert enough["one machine's memory holds the graph, full width"] == compute_max_rows(INPUTS, FULL)
 
 
 def test_read_rates_reads_every_measured_input_with_its_file_and_key():
@@ -103,29 +103,29 @@ def test_read_rates_reads_every_measured_input_with_its_file_and_key():
     assert rates.keys() == wanted
     assert all((RESULTS / rate.file).is_file() and rate.key and rate.value > 0 for rate in rates.values())
     index = json.loads((RESULTS / "index.json").read_text())["figures"]
-    kept = keeping(index["rows"], Inputs(**vars(INPUTS) | {"ids": rates["ids"].value}), 128)
+    kept = compute_storage(index["rows"], Inputs(**vars(INPUTS) | {"ids": rates["ids"].value}), 128)
     for part, measured in index["filling"]["bytes"].items():
         assert kept[part] == pytest.approx(measured, rel=1e-3), part
-    found = recalls(json.loads((RESULTS / "ann.json").read_text())["figures"])
+    found = list_recalls(json.loads((RESULTS / "ann.json").read_text())["figures"])
     assert all(method in found for _, _, method in FORMATS if method)
 
 
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (amount(0.731), "0.73"),
-        (amount(7.6), "7.6"),
-        (amount(885), "880"),
-        (amount(99_960), "100,000"),
-        (amount(1e9), "1 billion"),
-        (amount(1.13e8), "110 million"),
-        (size(6.6e9), "6.6 GB"),
-        (size(2.31e14), "231 TB"),
-        (between([5.0, 3.2]), "3.2 to 5"),
-        (between([2.0, 2.0]), "2"),
-        (lasting(0.0099), "14 min"),
-        (lasting(1), "24 h"),
-        (lasting(99), "99 days"),
+        (format_amount(0.731), "0.73"),
+        (format_amount(7.6), "7.6"),
+        (format_amount(885), "880"),
+        (format_amount(99_960), "100,000"),
+        (format_amount(1e9), "1 billion"),
+        (format_amount(1.13e8), "110 million"),
+        (format_size(6.6e9), "6.6 GB"),
+        (format_size(2.31e14), "231 TB"),
+        (format_range([5.0, 3.2]), "3.2 to 5"),
+        (format_range([2.0, 2.0]), "2"),
+        (format_duration(0.0099), "14 min"),
+        (format_duration(1), "24 h"),
+        (format_duration(99), "99 days"),
     ],
 )
 def test_amounts_sizes_ranges_and_durations_are_formatted_for_reading(said, expected):

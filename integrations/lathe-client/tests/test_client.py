@@ -41,7 +41,10 @@ def error(status, message="wrong", code="wrong_value", **headers):
 
 
 class Server:
-    """Answers requests from a list, or by a function; remembers them."""
+    """Answers requests from a list, or by a function.
+
+    Remembers them.
+    """
 
     def __init__(self, *answers, script=None):
         self.answers, self.script, self.requests = list(answers), script, []

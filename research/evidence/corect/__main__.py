@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.codes.data import EncodedData, data_parser, list_encoders
-from benchmarks.codes.measure import ndcg
+from benchmarks.codes.data import EncodedData, list_encoders, make_data_parser
+from benchmarks.codes.measure import compute_ndcg
 from benchmarks.codes.methods import rank_best
 from benchmarks.report import markdown_table, write_report
-from benchmarks.starters import show
+from benchmarks.starters import print_progress
 from lathe.training.evaluation.statistics import Interval, mean_interval
 from lathe.training.reporting.text import format_half_width
 from research.evidence.corect.collection import DISTRACTORS, RELEVANT, Collection, build_collection
@@ -48,11 +48,11 @@ Scores = NDArray[np.float64]
 
 def main() -> None:
     """Measure every encoder, print its tables, write the raw figures and the picture."""
-    options = data_parser(__doc__)
+    options = make_data_parser(__doc__)
     options.add_argument("--texts", required=True, help="a source of random texts, such as FILE.jsonl")
-    given = options.parse_args()
+    arguments = options.parse_args()
     torch.set_num_threads(1)
-    collection = build_collection(given.data, given.texts)
+    collection = build_collection(arguments.data, arguments.texts)
     total = len(collection.documents) + len(collection.chosen)
     sizes = sorted({min(size, total) for size in SIZES})
     found: dict[str, Any] = {
@@ -63,8 +63,8 @@ def main() -> None:
         "sizes": sizes,
         "encoders": {},
     }
-    for encoder in list_encoders(given.encoders, given.encoder or list(ENCODERS)):
-        data = EncodedData(given.data, given.work, encoder)
+    for encoder in list_encoders(arguments.encoders, arguments.encoder or list(ENCODERS)):
+        data = EncodedData(arguments.data, arguments.work, encoder)
         queries = data.encoded("queries", [query.text for query in collection.queries], encoder.query)
         documents = data.encoded("documents", collection.documents, encoder.document)
         sample = data.encoded(RANDOM, collection.sample, encoder.query)
@@ -73,9 +73,9 @@ def main() -> None:
         found["encoders"][encoder.name] = {"dimensions": corpus.shape[1], "methods": rows}
         print(f"\n**{encoder.name}**\n\n{build_table(rows, sizes)}")
     print(f"\n{build_summary(found)}")
-    given.out.mkdir(parents=True, exist_ok=True)
-    write_plot(given.out, found)
-    print("raw figures:", write_report(given.out, "evidence-corect", found), file=sys.stderr)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    write_plot(arguments.out, found)
+    print("raw figures:", write_report(arguments.out, "evidence-corect", found), file=sys.stderr)
 
 
 def count_queries(collection: Collection) -> dict[str, int]:
@@ -85,7 +85,7 @@ def count_queries(collection: Collection) -> dict[str, int]:
 
 
 def measure(collection: Collection, queries: Vectors, corpus: Vectors, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Fit every compression on the smallest corpus and search all corpora with it; return a row for each method.
+    """Fit every compression on the smallest corpus and search all corpora with it.
 
     A row has lists of scores and changes, with an item for each corpus. Changes are differences to the vectors as they
     are, paired by query, in points. The growth is the change in the largest corpus minus that in the smallest.
@@ -95,11 +95,14 @@ def measure(collection: Collection, queries: Vectors, corpus: Vectors, sizes: Se
         queries: unit vectors of the queries `(a, d)`.
         corpus: unit vectors of the documents `(n, d)`, in the order in which corpora grow.
         sizes: numbers of documents of the corpora, ascending.
+
+    Returns:
+        A row for each method.
     """
     rows = []
     raw: list[dict[str, Scores]] = []
     for compression in fit_compressions(corpus[: sizes[0]]):
-        show(0, compression.name)
+        print_progress(0, compression.name)
         scores = search(compression, collection, queries, corpus, sizes)
         if compression.name == FLOATS:
             raw = scores
@@ -128,7 +131,7 @@ def _summarize(scores: dict[str, Scores], factor: float = 1) -> dict[str, Any]:
 def search(
     compression: Compression, collection: Collection, queries: Vectors, corpus: Vectors, sizes: Sequence[int]
 ) -> list[dict[str, Scores]]:
-    """Search every corpus with compressed vectors; return the metrics of each query, corpus by corpus."""
+    """Search every corpus with compressed vectors, and return the metrics of each query, corpus by corpus."""
     asked = compression.queries(queries)
     starts = range(0, len(corpus), BLOCK_ROWS)
     blocks = [asked @ compression.documents(corpus[start : start + BLOCK_ROWS]).T for start in starts]
@@ -140,7 +143,7 @@ def search(
     for size in sizes:
         best = rank_best(likeness[:, :size], RECALL_DEPTH)
         recall = [np.isin(ids, list(grades)).sum() / RELEVANT for ids, grades in zip(best, gains, strict=True)]
-        found.append({"ndcg_at_10": ndcg(best[:, :NDCG_DEPTH], gains), "recall_at_100": np.array(recall)})
+        found.append({"ndcg_at_10": compute_ndcg(best[:, :NDCG_DEPTH], gains), "recall_at_100": np.array(recall)})
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from benchmarks.codes.data import document_texts
+from benchmarks.codes.data import list_document_texts
 from benchmarks.texts import read_texts
 from lathe.training.datasets.contents import Search
 from lathe.training.datasets.folder import FolderDataSet
@@ -77,9 +77,9 @@ class _Found:
 
 
 def build_collection(data: Path, source: str) -> Collection:
-    """Build the collection from a folder of data sets and a source of random texts; it is the same every time.
+    """Build the collection from a folder of data sets and a source of random texts.
 
-    Random texts that are taken from `SETS` are left out, as they may be relevant.
+    It is the same every time. Random texts that are taken from `SETS` are left out, as they may be relevant.
     """
     texts: dict[str, str] = {}
     found: list[_Found] = []
@@ -87,7 +87,7 @@ def build_collection(data: Path, source: str) -> Collection:
     for path in SETS:
         contents = FolderDataSet(path, "retrieval", data / path).read_test(Warnings())
         assert isinstance(contents, Search)
-        documents = document_texts(contents)
+        documents = list_document_texts(contents)
         texts |= {f"{path} {key}": text for key, text in zip(contents.corpus, documents, strict=True)}
         found += list(choose_documents(path, contents))
         known.update(run for text in (*documents, *contents.queries.values()) for run in shingles(text, RUN))
@@ -127,7 +127,7 @@ def choose_documents(path: str, contents: Search) -> Iterator[_Found]:
     """
     keys = list(contents.corpus)
     words = TfidfVectorizer(sublinear_tf=True, stop_words="english")
-    documents = words.fit_transform(document_texts(contents))
+    documents = words.fit_transform(list_document_texts(contents))
     draws = np.random.default_rng(SEED)
     for query, judged in contents.relevant.items():
         grades = {key: grade for key, grade in judged.items() if grade > 0}

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.codes.methods import unit_rows
+from benchmarks.codes.methods import normalize_rows
 from lathe.transforms import Chain, ProductCoding, TransformCoding, parse_steps
 
 Vectors = NDArray[np.float32]
@@ -54,7 +54,10 @@ class Compression:
 
 
 def fit_compressions(rows: Vectors) -> Iterator[Compression]:
-    """Fit every compression on unit vectors `(n, d)` and yield it; the first one is the vectors as they are."""
+    """Fit every compression on unit vectors `(n, d)` and yield it.
+
+    The first one is the vectors as they are.
+    """
     dimensions = rows.shape[1]
     yield _alike(FLOATS, "casting", 4 * dimensions, lambda vectors: vectors)
     for dtype, octets in ((torch.float16, 2), (torch.bfloat16, 2), (torch.float8_e4m3fn, 1)):
@@ -87,11 +90,14 @@ def fit_compressions(rows: Vectors) -> Iterator[Compression]:
 
 
 def _alike(name: str, family: str, size: int, compress: Compress) -> Compression:
-    """Return a compression that is the same for queries and documents; its outputs are made unit vectors."""
+    """Return a compression that is the same for queries and documents.
+
+    Its outputs are made unit vectors.
+    """
 
     def unit(vectors: Vectors) -> Vectors:
         """Return compressed vectors of norm 1."""
-        return unit_rows(compress(vectors))
+        return normalize_rows(compress(vectors))
 
     return Compression(name, family, size, unit, unit)
 
@@ -152,7 +158,11 @@ def bin_by_percentiles(rows: Vectors, bits: int) -> Compress:
 
 
 def fit_product_quantizer(rows: Vectors, parts: int, bits: int) -> Compress:
-    """Train FAISS's product quantizer with one codebook for all parts, as in CoRECT; return its rounding of vectors."""
+    """Train FAISS's product quantizer with one codebook for all parts, as in CoRECT.
+
+    Returns:
+        Its rounding of vectors.
+    """
     quantizer: Any = faiss.ProductQuantizer(rows.shape[1], parts, bits)
     quantizer.train_type = quantizer.Train_shared
     quantizer.train(rows)

@@ -25,7 +25,7 @@ FAMILIES = {
 
 
 def write_plot(out: Path, figures: Mapping[str, Any]) -> Path:
-    """Write `evidence-corect.svg` from the raw figures to a folder; return its path."""
+    """Write `evidence-corect.svg` from the raw figures to a folder, and return its path."""
     with plt.rc_context(STYLE):
         sizes, encoders = figures["sizes"], figures["encoders"]
         figure, axes = new_panels(len(encoders) * len(sizes), columns=len(sizes), size=(4, 3), sharey=True)

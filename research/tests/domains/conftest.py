@@ -18,7 +18,10 @@ PROMPTS = {"query": "ask: ", "document": "read: "}
 
 
 def build_results(values, types, title="finance", missing=None, broken=None):
-    """Return results of raw vectors by (encoder, task), None for a failure; the suite's only entry has none."""
+    """Return results of raw vectors by (encoder, task), None for a failure.
+
+    The suite's only entry has none.
+    """
     encoders = list(dict.fromkeys(encoder for encoder, _ in values))
     tasks = [TaskDescription(task, f"key of {task}", type_, "en", "main") for task, type_ in types.items()]
     tasks += [TaskDescription(task, "", error=why) for task, why in (broken or {}).items()]
@@ -42,7 +45,10 @@ def build():
 
 @pytest.fixture
 def stored(tmp_path, write_data_set):
-    """Return a function that writes a data set and random vectors of its texts; it returns both locations."""
+    """Return a function that writes a data set and random vectors of its texts.
+
+    It returns both locations.
+    """
 
     def make(meta, files, qrels=None, limit=None):
         (entry,) = open_suite(str(write_data_set(tmp_path / "data" / meta["task"], meta, files, qrels))).entries
@@ -83,7 +89,10 @@ class Evaluated:
 
     @staticmethod
     def store(folder, encoder, texts, seed):
-        """Store vectors for texts that have none; those of one suite point in about the same direction."""
+        """Store vectors for texts that have none.
+
+        Those of one suite point in about the same direction.
+        """
         store = VectorStore(folder / "vectors" / encoder, DIMENSIONS)
         keys = [key for key in dict.fromkeys(map(text_key, texts)) if key not in store]
         vectors = np.random.default_rng(seed).standard_normal((len(keys), DIMENSIONS)).astype(np.float32)

@@ -21,7 +21,10 @@ ENCODERS = ["model", "model:layer1-max", "bag-of-words"]
 
 
 def rows_of(domain):
-    """Rows of three tasks about the subjects of a domain; what belongs together shares words."""
+    """Rows of three tasks about the subjects of a domain.
+
+    What belongs together shares words.
+    """
     subjects, chance = SUBJECTS[domain], random.Random(domain)
     texts = [f"The {subjects[n % 6]} of number {n} {ENDINGS[n % 4]}" for n in range(54)]
     classes = [{"text": text, "label": chance.choice([n % 6, 0])} for n, text in enumerate(texts)]
@@ -37,7 +40,10 @@ def rows_of(domain):
 
 @pytest.fixture(scope="module")
 def suites(tmp_path_factory, write_suite):
-    """Two suites of the same types of task; the second has a data set that cannot be read."""
+    """Two suites of the same types of task.
+
+    The second has a data set that cannot be read.
+    """
     root = tmp_path_factory.mktemp("data")
     first, second = (write_suite(root / domain, rows_of(domain)) for domain in SUBJECTS)
     write_suite(second, {"torn": ("sts", {})})
@@ -59,7 +65,10 @@ def compare(monkeypatch, capsys):
 
 @pytest.mark.trial
 def test_two_suites_are_compared_in_text_json_and_html(compare, suites, tmp_path, tiny_model):
-    """Figures agree with each suite's own evaluation; a data set that cannot be read is named."""
+    """Figures agree with each suite's own evaluation.
+
+    A data set that cannot be read is named.
+    """
     out = tmp_path / "out"
     printed, err = compare(*suites, out, [tiny_model, f"{tiny_model}:layer1-max", "bag-of-words"])
     assert err.split()[-2:] == [str(out / "domains.json"), str(out / "domains.html")]

@@ -15,7 +15,10 @@ EFFECT = {"a": 0.0, "b": 0.1, "c": 0.3}
 
 
 def sample_balanced_scores(interaction=0.0, samples=40):
-    """Sample scores of three encoders; the second suite is harder by 0.2, and for c by `interaction` more."""
+    """Sample scores of three encoders.
+
+    The second suite is harder by 0.2, and for c by `interaction` more.
+    """
     return {
         (name, suite): effect
         - 0.2 * suite

@@ -73,7 +73,10 @@ def bare_spec(tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory, write_data_set, tiny_spec, scoring_process):
-    """Evaluate the tiny model with debiasing methods and an audit; run again without the audit's file, and with it."""
+    """Evaluate the tiny model with debiasing methods and an audit.
+
+    Run again without the audit's file, and with it.
+    """
     root = tmp_path_factory.mktemp("audited")
     for name, language, texts in (("english", "en", ENGLISH), ("german", "de", GERMAN)):
         write_data_set(root / "suite" / name, {"task": "sts", "language": language}, {"test.jsonl": pair_texts(texts)})
@@ -106,7 +109,10 @@ def build_encoded(evaluation, encoder, store, out, tasks):
 
 
 def audit_opened(encoder, out, tasks=TASKS):
-    """Return the audit of an encoder on the corpus; of the evaluation only the encoding is run."""
+    """Return the audit of an encoder on the corpus.
+
+    Of the evaluation only the encoding is run.
+    """
     evaluation = Evaluation(Request(Suite("", "", ()), (), out), ignore_progress)
     store = evaluation.open_store(encoder.member)
     evaluation.encode(encoder, store, [(None, sentence) for sentence in CORPUS])

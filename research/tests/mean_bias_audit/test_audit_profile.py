@@ -212,7 +212,10 @@ def test_load_audit_returns_what_save_audit_wrote(tmp_path):
 
 @pytest.fixture
 def audited(build, table, gained, tmp_path):
-    """Return results of two encoders with debiasing methods and an audit; one audit measured nothing."""
+    """Return results of two encoders with debiasing methods and an audit.
+
+    One audit measured nothing.
+    """
     values = gained("<b>one", GAINS) | gained("two", GAINS[::-1])
     values |= {(e, "random, seed 2", task): 0.5 for e in ("<b>one", "two") for task in TASKS}
     results = build(values, out=tmp_path, norms={"<b>one": 0.2})

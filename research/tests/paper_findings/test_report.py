@@ -19,7 +19,7 @@ def results(build, table, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def written(results):
-    """Write the three files of the report; return their text by name."""
+    """Write the three files of the report, and return their text by name."""
     _, paths = write_report(results)
     assert [path.name for path in paths] == ["evaluation.json", "scores.csv", "report.html"]
     assert sorted(path.name for path in results.request.out.iterdir()) == sorted(path.name for path in paths)

@@ -29,7 +29,10 @@ def topics(start, stop):
 
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory, write_data_set) -> Path:
-    """Write two targets, tone and search, another classification and pairs; some texts are in both tests."""
+    """Write two targets, tone and search, another classification and pairs.
+
+    Some texts are in both tests.
+    """
     root = tmp_path_factory.mktemp("experiment") / "data"
     files = {"train.jsonl": [*tones(0, 30), tones(32, 33)[0]], "test.jsonl": tones(30, 50)}
     write_data_set(root / "tone", {"task": "classification"}, files)

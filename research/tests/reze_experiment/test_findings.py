@@ -32,7 +32,10 @@ def results(scores=None, **more):
 
 
 def compute_findings_of(some):
-    """Compute the findings of results; nothing else of an experiment is used."""
+    """Compute the findings of results.
+
+    Nothing else of an experiment is used.
+    """
     return compute_findings(SimpleNamespace(results=list(some)))  # of an experiment nothing else is looked at
 
 

@@ -37,7 +37,10 @@ def first(settings_of, experiment, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def extended(first, settings_of, experiment, tmp_path_factory):
-    """Add a seed and a size on one target; REZE's results file is truncated, distillation's targets are damaged."""
+    """Add a seed and a size on one target.
+
+    REZE's results file is truncated, distillation's targets are damaged.
+    """
     out, told = tmp_path_factory.mktemp("experiment") / "out", []
     shutil.copytree(first.out, out)
     (path,) = (out / "results").glob("tone-reze-*.jsonl")

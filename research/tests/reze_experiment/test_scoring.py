@@ -60,7 +60,10 @@ def tone(tmp_path_factory, write_data_set):
 
 @pytest.fixture(scope="module")
 def search(tmp_path_factory, write_data_set):
-    """Write a retrieval data set in which document n answers query n; some documents have titles."""
+    """Write a retrieval data set in which document n answers query n.
+
+    Some documents have titles.
+    """
     documents = [{"_id": f"d{n}", "text": f"document {n}", "title": "The" if n % 2 else ""} for n in range(12)]
     files = {"corpus.jsonl": documents, "queries.jsonl": [{"_id": f"q{n}", "text": f"query {n}"} for n in range(12)]}
     folder = tmp_path_factory.mktemp("data") / "search"

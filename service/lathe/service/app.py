@@ -88,7 +88,9 @@ log = logging.getLogger(__name__)
 
 
 def create_app(settings: Settings, processes: ProcessStarter | None = None) -> FastAPI:
-    """Build the app of one server; its lifespan starts the encoders and threads.
+    """Build the app of one server.
+
+    Its lifespan starts the encoders and threads.
 
     Args:
         settings: settings of the server.
@@ -109,6 +111,7 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         redoc_url=None,
     )
     app.state.services = services
+
     app.router.routes.extend(embed.router.routes)  # matched at once, where an included router is searched twice
     for router in ROUTERS:
         app.include_router(router)
@@ -116,6 +119,8 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         app.add_exception_handler(error_type, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation_error)
     app.add_exception_handler(HTTPException, _answer_http_exception)
+
+    # The middleware that is added last runs first.
     app.add_middleware(BodyMemoryMiddleware, limit=settings.body_memory, parse_limit=settings.parse_memory)
     app.add_middleware(SheddingMiddleware, embedder=services.embedder)
     app.add_middleware(OriginMiddleware, settings=settings)
@@ -134,8 +139,9 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
 def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     """Build the components of a server without starting them.
 
-    Create the state folder, restrict its permissions, and generate an admin key if none is set. If the folder cannot be
-    written, the server serves the chains in it, or those shipped with Lathe; fits and administration answer 503.
+    The state folder is created, its permissions are restricted, and an admin key is generated if none is set. If the
+    folder cannot be written, the server serves the chains in it, or those shipped with Lathe; fits and administration
+    answer 503.
 
     Raises:
         ValueError: if others can write to the state folder, or a setting needs a package that is not installed.
@@ -147,11 +153,13 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
         log.warning(warning)
     if unknown := list_unknown_variables():
         log.warning(f"nothing reads the environment variables {', '.join(unknown)}")
+
     replica = _open_replica(settings, home) if settings.redis_url and problem is None else None
     registry = replica.registry if replica else open_registry(home)
     admin_keys = settings.admin_keys
     if not admin_keys and problem is None:
         admin_keys = (home.read_or_create_admin_key(),)
+
     residency = Residency(lambda: embedder.engines.values(), settings.model_bytes)
     make_engine = partial(_build_engine, settings, processes, residency.make_room)
     engines = [make_engine(spec) for spec in settings.loaded_specs]
@@ -205,8 +213,13 @@ def _build_engine(
 ) -> Engine:
     """Build the engine of one encoder with its admission queue, without starting its workers.
 
-    An encoder behind an embeddings API has a worker for each call at once, and no process. `make_room` is called before
-    the engine of another loads its model.
+    An encoder behind an embeddings API has a worker for each call at once, and no process.
+
+    Args:
+        settings: settings of the server.
+        processes: starts the encoder's processes.
+        make_room: called with an engine before it loads its model.
+        spec: spec of the encoder.
     """
     queue = AdmissionQueue(settings.max_queued_texts, settings.max_queued_tokens)
     if spec.upstream is not None:
@@ -229,7 +242,10 @@ def _build_engine(
 
 
 def build_job_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment variables of a job's process: those of this process without keys, and some settings."""
+    """Return the environment variables of a job's process.
+
+    They are those of this process without keys, and some settings.
+    """
     variables = {
         "LATHE_HOME": str(settings.home),
         "LATHE_JOB_THREADS": str(settings.job_threads),
@@ -300,7 +316,10 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
 
 
 def _find_route(path: str) -> str | None:
-    """Return the route without parameters whose last part is that of a path: clients put addresses together wrongly."""
-    last = path.rstrip("/").rpartition("/")[2]
+    """Return the route without parameters whose last part is that of a path, to suggest it to the client.
+
+    The result is None if there is no such route.
+    """
+    last_part = path.rstrip("/").rpartition("/")[2]
     routes = [getattr(route, "path", "") for router in (embed.router, *ROUTERS) for route in router.routes]
-    return next((route for route in routes if last and "{" not in route and route.endswith(f"/{last}")), None)
+    return next((route for route in routes if last_part and "{" not in route and route.endswith(f"/{last_part}")), None)

@@ -1,4 +1,4 @@
-"""Authorization: keys for use and keys for administration, compared in constant time."""
+"""Authorization by keys for use and keys for administration, compared in constant time."""
 
 import hmac
 
@@ -52,13 +52,16 @@ def _read_token(request: Request) -> bytes:
     A header of another scheme is returned whole, and empty bytes if there is none.
     """
     header = request.headers.get("authorization", "").encode("latin-1").strip()
-    scheme, _, rest = header.partition(b" ")
-    return rest.strip() if scheme.lower() == b"bearer" and rest else header
+    scheme, _, token = header.partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" and token else header
 
 
 def _equals_any(token: bytes, keys: tuple[str, ...]) -> bool:
-    """Return whether the token equals one of the keys in UTF-8, comparing all keys in constant time; False if empty."""
-    equal = False
+    """Return whether the token equals one of the keys in UTF-8, comparing all keys in constant time.
+
+    The result is False if the token is empty.
+    """
+    is_equal = False
     for key in keys:
-        equal |= hmac.compare_digest(token, key.encode("utf-8", "surrogateescape"))
-    return equal and bool(token)
+        is_equal |= hmac.compare_digest(token, key.encode("utf-8", "surrogateescape"))
+    return is_equal and bool(token)

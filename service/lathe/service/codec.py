@@ -1,4 +1,7 @@
-"""Conversion of vectors to and from JSON, base64 and .npy; call it off the event loop, except for small responses."""
+"""Conversion of vectors to and from JSON, base64 and .npy.
+
+Call it off the event loop, except for small responses.
+"""
 
 import base64
 import binascii
@@ -21,7 +24,10 @@ MAX_DIMENSIONS = 16_384
 
 
 def dump_json(content: Any) -> bytes:
-    """Serialize the content to JSON bytes, writing NumPy arrays directly, without converting them to lists."""
+    """Serialize the content to JSON bytes.
+
+    NumPy arrays are written directly, without converting them to lists.
+    """
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -38,7 +44,11 @@ def _dump_base64(rows: NDArray[Any]) -> list[str]:
 
 
 def _parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
-    """Decode base64 rows, as `_dump_base64` writes them, to `(n, dimensions)`; None takes those of the first row.
+    """Decode base64 rows, as `_dump_base64` writes them, to an array `(n, dimensions)`.
+
+    Args:
+        rows: the rows.
+        dimensions: dimensions that each row must have; None takes those of the first row.
 
     Raises:
         WrongShapeError: if a row is not base64 of float32, or its dimensions differ.
@@ -49,8 +59,8 @@ def _parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32
             decoded.append(binascii.a2b_base64(row, strict_mode=True))
         except (TypeError, ValueError):
             raise _build_not_numbers_error(position) from None
-        count, rest = divmod(len(decoded[-1]), 4)
-        if rest:
+        count, excess_bytes = divmod(len(decoded[-1]), 4)
+        if excess_bytes:
             raise _build_not_numbers_error(position)
         dimensions = count if dimensions is None else dimensions
         _require_dimensions(position, count, dimensions)
@@ -58,7 +68,10 @@ def _parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32
 
 
 def encode_rows(rows: NDArray[Any], encoding_format: str) -> Any:
-    """Return the rows for `dump_json`: a list of base64 strings for the format "base64", else the contiguous array."""
+    """Return the rows for `dump_json`.
+
+    They are a list of base64 strings for the format "base64", else the contiguous array.
+    """
     return _dump_base64(rows) if encoding_format == "base64" else np.ascontiguousarray(rows)
 
 
@@ -109,7 +122,11 @@ def as_vectors(values: list[Any], max_rows: int, dimensions: int | None = None) 
 
 
 def _parse_numbers(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
-    """Convert lists of numbers to an array `(n, dimensions)`; None takes the dimensions of the first row.
+    """Convert lists of numbers to an array `(n, dimensions)`.
+
+    Args:
+        rows: the lists.
+        dimensions: dimensions that each row must have; None takes those of the first row.
 
     Raises:
         WrongShapeError: if a row is not a list of numbers, or its dimensions differ; nothing is allocated before its
@@ -121,12 +138,14 @@ def _parse_numbers(rows: list[Any], dimensions: int | None) -> NDArray[np.float3
         if not isinstance(row, list):
             raise _build_not_numbers_error(position)
         _require_dimensions(position, len(row), dimensions)
+
     vectors = np.empty((len(rows), dimensions), np.float32)
     for position, row in enumerate(rows):
         try:
             vectors[position] = array("f", row)  # refuses a row with a text, where NumPy would convert all to texts
         except (TypeError, OverflowError):
             raise _build_not_numbers_error(position) from None
+
     maybe_bool = np.flatnonzero(((vectors == 0) | (vectors == 1)).any(axis=1))  # `array` accepts true as 1, false as 0
     for position in maybe_bool.tolist():
         if bool in map(type, rows[position]):
@@ -134,14 +153,14 @@ def _parse_numbers(rows: list[Any], dimensions: int | None) -> NDArray[np.float3
     return vectors
 
 
-def _require_dimensions(position: int, found: int, dimensions: int) -> None:
-    if found == 0:
+def _require_dimensions(position: int, count: int, dimensions: int) -> None:
+    if count == 0:
         raise WrongShapeError(f"vector {position} holds no numbers", param="vectors")
-    if found != dimensions:
-        raise WrongShapeError(f"vector {position} has {found} dimensions and must have {dimensions}", param="vectors")
-    if found > MAX_DIMENSIONS:
+    if count != dimensions:
+        raise WrongShapeError(f"vector {position} has {count} dimensions and must have {dimensions}", param="vectors")
+    if count > MAX_DIMENSIONS:
         raise WrongShapeError(
-            f"vector {position} has {found} dimensions; at most {MAX_DIMENSIONS} are allowed", param="vectors"
+            f"vector {position} has {count} dimensions; at most {MAX_DIMENSIONS} are allowed", param="vectors"
         )
 
 

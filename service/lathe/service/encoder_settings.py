@@ -35,7 +35,10 @@ ENCODER_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 
 
 class UpstreamSettings(BaseModel):
-    """An embeddings API; see `lathe.training.encoder.spec.UpstreamSpec`."""
+    """Settings of an embeddings API.
+
+    The fields are those of `lathe.training.encoder.spec.UpstreamSpec`.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -56,12 +59,20 @@ class UpstreamSettings(BaseModel):
     @field_validator("api_key_env")
     @classmethod
     def check_variable(cls, variable: str | None) -> str | None:
-        """Return the name of the variable; raise `ValueError`, without quoting it, if it is no name."""
+        """Return the name of the variable.
+
+        Raises:
+            ValueError: if it is no name of a variable; the message does not quote it.
+        """
         return None if variable is None else require_variable_name(variable, "api_key_env")
 
     @model_validator(mode="after")
     def check_address(self) -> "UpstreamSettings":
-        """Return the settings; raise `ValueError` for an address of another form, or over which a key would leak."""
+        """Return the settings if their address is valid.
+
+        Raises:
+            ValueError: for an address of another form, or over which a key would leak.
+        """
         path = UPSTREAM_PATHS[self.protocol]
         parts = split_address(self.url, "url", EXAMPLES[self.protocol])
         if parts.path.rstrip("/").endswith(path):
@@ -92,7 +103,10 @@ LOADED_ONLY = (
 
 
 class EncoderSettings(BaseModel):
-    """One encoder the server may host; see `lathe.training.encoder.spec.EncoderSpec`."""
+    """One encoder the server may host.
+
+    The fields are those of `lathe.training.encoder.spec.EncoderSpec`.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -120,7 +134,11 @@ class EncoderSettings(BaseModel):
 
     @model_validator(mode="after")
     def check_combination(self) -> "EncoderSettings":
-        """Return the settings; raise `ValueError` unless they name a model, or an upstream with what goes with one."""
+        """Return the settings if they fit together.
+
+        Raises:
+            ValueError: unless they name a model, or an upstream with only the settings that go with one.
+        """
         if self.upstream is None:
             if self.model is None:
                 raise ValueError("name a model, or an upstream")
@@ -133,7 +151,11 @@ class EncoderSettings(BaseModel):
         return self
 
     def build_spec(self, dtype: Dtype) -> EncoderSpec:
-        """Build the spec that the training package loads; `dtype` is used if these settings name none."""
+        """Build the spec that the training package loads.
+
+        Args:
+            dtype: dtype to use if these settings name none.
+        """
         fields = self.model_dump(exclude={"idle_seconds", "load", "dtype", "upstream"})
         if self.upstream is None:
             return EncoderSpec(**fields, dtype=self.dtype or dtype)
@@ -151,7 +173,7 @@ class AddedEncoders:
         self.path = home / "encoders.json"
 
     def read(self) -> list[EncoderSettings]:
-        """Read the added encoders from the file; return an empty list if there is no file.
+        """Read the added encoders from the file, or return an empty list if there is no file.
 
         Raises:
             ValueError: if the file is damaged.
@@ -165,6 +187,10 @@ class AddedEncoders:
 
     def add(self, encoder: EncoderSettings, others: set[str]) -> None:
         """Append an encoder to the file, under its lock.
+
+        Args:
+            encoder: the encoder.
+            others: names of all other encoders.
 
         Raises:
             ConflictError: if the name is in use.
@@ -183,10 +209,10 @@ class AddedEncoders:
         """
         with self._lock():
             known = self.read()
-            others = [item for item in known if item.name != name]
-            if len(others) == len(known):
+            remaining = [item for item in known if item.name != name]
+            if len(remaining) == len(known):
                 raise UnknownNameError(f"no encoder {name!r} was added to the state folder", param="name")
-            self._write(others)
+            self._write(remaining)
 
     def _write(self, encoders: list[EncoderSettings]) -> None:
         content = [encoder.model_dump(exclude_defaults=True) for encoder in encoders]

@@ -1,4 +1,4 @@
-"""Errors of the service: one class, one table by HTTP status, and the one place that converts other exceptions."""
+"""Errors of the service, their HTTP statuses, and the conversion of other exceptions to them."""
 
 import errno
 import math
@@ -29,7 +29,10 @@ LONG_WORD = re.compile(r"(?<!\S)(\S{80})\S{121,}")
 
 
 def shorten(text: str) -> str:
-    """Return the text with each word over 200 characters cut to 80, and its middle left out past `MAX_MESSAGE`."""
+    """Shorten a text that is too long for an error message.
+
+    Each word over 200 characters is cut to 80, and the middle is left out past `MAX_MESSAGE`.
+    """
     text = LONG_WORD.sub(r"\1…", _cut_middle(text, 10 * MAX_MESSAGE))  # matching a whole body would take a second
     return _cut_middle(text, MAX_MESSAGE)
 
@@ -80,7 +83,9 @@ _KINDS = {
 
 
 class ServiceError(Exception):
-    """An error that is answered to the caller; the subclasses are those that are raised or caught in many places.
+    """An error that is answered to the caller.
+
+    The subclasses are those that are raised or caught in many places.
 
     Attributes:
         status: HTTP status; it decides `type`, `error_type` and the defaults of `code` and `retry_after`.
@@ -211,7 +216,10 @@ def _convert_encoder_error(error: EncoderError) -> ServiceError:
 
 
 def _convert_upstream_error(error: UpstreamError) -> ServiceError:
-    """Convert an error of an embeddings API; a refused key of the server's is not the caller's, so never 401."""
+    """Convert an error of an embeddings API to the `ServiceError` that is answered.
+
+    It is never 401: a refused key is the server's, not the caller's.
+    """
     seconds = None if error.retry_after is None else max(1, math.ceil(error.retry_after))
     match error:
         case SpaceChangedError():

@@ -114,7 +114,11 @@ class Home:
         return self.find_write_problem()
 
     def require_writable(self) -> None:
-        """Prepare the folder as `open` does; raise `ValueError` if it cannot be written or is not safe."""
+        """Prepare the folder for writing, as `open` does.
+
+        Raises:
+            ValueError: if the folder cannot be written or is not safe.
+        """
         if problem := self.open():
             raise ValueError(f"{problem}: {self.root}; set LATHE_HOME to a folder that can be written")
 
@@ -148,7 +152,10 @@ class Home:
         ]
 
     def restrict_permissions(self) -> None:
-        """Remove group and others' permissions from all of this user's files and folders in it; links are skipped."""
+        """Remove group and others' permissions from all of this user's files and folders in the state folder.
+
+        Links are skipped.
+        """
         for folder in self.folders:
             for path in _walk(folder):
                 _restrict_permissions(path)
@@ -157,7 +164,11 @@ class Home:
                 _restrict_permissions(path)
 
     def find_write_problem(self) -> str | None:
-        """Write a file to the folder and delete it; return why that failed, or None if it succeeded."""
+        """Write a file to the folder and delete it, to test whether that is possible.
+
+        Returns:
+            Why that failed; None if it succeeded.
+        """
         probe = self.root / f".probe.{secrets.token_hex(4)}"
         try:
             write_synced(probe, PROBE, private=True)
@@ -177,14 +188,22 @@ class Home:
         return _read_or_create(self.admin_key, secrets.token_urlsafe(32))
 
     def read_or_create_id(self) -> str:
-        """Return the id of this state folder, creating its file if missing; raise as `read_or_create_admin_key`."""
+        """Return the id of this state folder, creating its file if there is none.
+
+        Raises:
+            OSError: if the file can be neither read nor written.
+        """
         return _read_or_create(self.id, secrets.token_hex(8))
 
 
 def _read_or_create(path: Path, content: str) -> str:
-    """Return the file's text, stripped; if there is no file, first create it with `content` and mode 600.
+    """Return the file's text, stripped, creating the file with mode 600 if there is none.
 
     If several processes create the file at once, all return the content of the first.
+
+    Args:
+        path: path of the file.
+        content: text of a new file.
     """
     staging = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     if not path.exists():
@@ -214,10 +233,10 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _restrict_permissions(path: Path) -> None:
-    """Remove all group and others' permissions from a file or folder of this user; errors are ignored.
+    """Remove all group and others' permissions from a file or folder of this user.
 
-    Left unchanged are links, files with several hard links, and what belongs to other users, such as the root of a
-    volume in Kubernetes.
+    Errors are ignored. Left unchanged are links, files with several hard links, and what belongs to other users, such
+    as the root of a volume in Kubernetes.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(OSError):

@@ -73,12 +73,12 @@ def _read_keys(path: Path, seconds: float) -> bytes:
 
 
 def _read_pipe(descriptor: int, deadline: float) -> bytes:
-    found = b""
+    content = b""
     while select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))[0]:
         part = os.read(descriptor, MAX_BYTES + 1)
-        found += part
+        content += part
         if not part:
-            return found
-        if len(found) > MAX_BYTES:
+            return content
+        if len(content) > MAX_BYTES:
             raise OSError(errno.EFBIG, f"it is larger than {MAX_BYTES:,} bytes")
     raise OSError(errno.ETIMEDOUT, "it is a pipe that its writer does not close")

@@ -27,10 +27,11 @@ CONTEXT: ContextVar[dict[str, Any]] = ContextVar("context", default={})  # noqa:
 
 
 def configure(level: str) -> None:
-    """Write this process's logs to stdout as JSON: the service's from `level` on, other libraries' from warning on.
+    """Write this process's logs to stdout as JSON.
 
-    A line is dropped, and counted in the next one, if whoever reads stdout does not: no request waits for a log. The
-    root logger's handlers are replaced. Below warning, some libraries quote addresses and headers.
+    The service's are written from `level` on, other libraries' from warning on, since below that some libraries quote
+    addresses and headers. The root logger's handlers are replaced. A line is dropped, and counted in the next one, if
+    whoever reads stdout does not: no request waits for a log.
     """
     handler = LineHandler(sys.stdout)
     handler.setFormatter(JsonFormatter())
@@ -73,9 +74,9 @@ class LineHandler(logging.Handler):
             self.descriptor = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record as a line, or drop it.
+        """Write a record as a line, or drop it if the stream does not take it at once.
 
-        Before the line, it is written how many were dropped.
+        If lines were dropped before, a line with their number is written first.
         """
         try:
             line = self.format(record)
@@ -113,10 +114,13 @@ class LineHandler(logging.Handler):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter of a record as one line of JSON: time, level, logger and message, then its context and its `extra`."""
+    """Formatter of a record as one line of JSON.
+
+    The line has time, level, logger and message, then the record's context and its `extra`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as JSON; with the traceback as `exception` if it has one."""
+        """Return the record as JSON, with the traceback as `exception` if it has one."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
         event = {"timestamp": time, "level": record.levelname.lower(), "logger": record.name}
         event |= {"event": record.getMessage()} | CONTEXT.get()

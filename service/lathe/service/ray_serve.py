@@ -31,7 +31,7 @@ EXTRA_SHUTDOWN_SECONDS = 10
 
 
 class Arguments(BaseModel):
-    """Arguments of `build`; names and meanings are Ray's."""
+    """Arguments of `build`, with Ray's names and meanings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -84,7 +84,7 @@ def build(arguments: Arguments) -> Application:
 
 
 def make_app_builder(settings: Settings) -> Callable[[], ASGIApp]:
-    """Return a function that builds the app in a replica, with the `LATHE_` variables of this process but without keys.
+    """Return a function that builds the app in a replica, with this process's `LATHE_` variables but without keys.
 
     A replica's node may have other variables, so these travel with the application.
     """
@@ -127,7 +127,7 @@ def _wait_for_encoders(app: FastAPI) -> None:
 
 
 class OneRequestId:
-    """Middleware that removes the response header `x-request-id`: Ray's proxy adds the same id itself."""
+    """Middleware that removes the response header `x-request-id`, because Ray's proxy adds the same id itself."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -144,7 +144,10 @@ class OneRequestId:
 
 
 def _count_max_requests(settings: Settings) -> int:
-    """Return Ray's limit of requests per replica: above Lathe's own queues, so that Lathe answers 429 first."""
+    """Return Ray's limit of requests per replica.
+
+    It is above Lathe's own queues, so that Lathe answers 429 first.
+    """
     return settings.max_queued_texts * len(settings.hosted) + OTHER_REQUESTS
 
 

@@ -8,8 +8,12 @@ from lathe.service.home import Home
 def open_registry(home: Home, redis_url: str = "") -> Registry:
     """Open the registry of a state folder, and install the starter chains that ship with Lathe.
 
-    With `redis_url`, open the one shared in Redis instead, after copying it once to the state folder. If the folder
-    cannot be written and holds no chains, the starter chains are served from the installed package.
+    If the folder cannot be written and holds no chains, the starter chains are served from the installed package.
+
+    Args:
+        home: the state folder.
+        redis_url: URL of the Redis that replicas share; if it is set, the registry in Redis is opened instead, after
+            copying it once to the state folder.
 
     Raises:
         UnavailableError: if Redis cannot be reached.

@@ -73,8 +73,8 @@ class Services:
     def describe_encoders(self) -> list[dict[str, Any]]:
         """Describe each served encoder: name, model, state, and what is wrong, if that is known.
 
-        Once it was ready, also its properties, its number of ready workers, and the chains that answer requests for
-        fewer dimensions: `size_routes` by number of dimensions, and `nested` for the numbers that have none.
+        Once an encoder was ready, also its properties, its number of ready workers, and the chains that answer requests
+        for fewer dimensions: `size_routes` by number of dimensions, and `nested` for the numbers that have none.
         """
         size_routes = self.registry.size_routes.read()
         descriptions = []
@@ -99,7 +99,10 @@ class Services:
 
     @property
     def state_problem(self) -> str | None:
-        """Why the state folder cannot be written, since startup or at the last check; None if it can."""
+        """Why the state folder cannot be written, since startup or at the last check.
+
+        The result is None if it can.
+        """
         return self.home_problem or self.state_monitor.problem
 
     @property
@@ -127,18 +130,27 @@ class Services:
 
 
 async def get_services(request: Request) -> Services:
-    """Return the components of the request's app; a coroutine, as FastAPI would run a plain function in a thread."""
+    """Return the components of the request's app.
+
+    This is a coroutine, as FastAPI would run a plain function in a thread.
+    """
     services: Services = request.app.state.services
     return services
 
 
 async def require_use(request: Request) -> None:
-    """Raise `UnauthorizedError` unless the request may use the service; see `Keys.require_use`."""
+    """Raise `UnauthorizedError` unless the request may use the service.
+
+    The rules are those of `Keys.require_use`.
+    """
     (await get_services(request)).keys.require_use(request)
 
 
 async def require_admin(request: Request) -> None:
-    """Raise a `ServiceError` unless the request may administrate; see `Keys.require_admin`."""
+    """Raise a `ServiceError` unless the request may administrate.
+
+    The rules are those of `Keys.require_admin`.
+    """
     (await get_services(request)).keys.require_admin(request)
 
 

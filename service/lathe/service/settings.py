@@ -36,7 +36,7 @@ ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 
 
 class Settings(BaseSettings):
-    """Settings of a server; each is an environment variable `LATHE_…`."""
+    """Settings of a server, each an environment variable `LATHE_…`."""
 
     model_config = SettingsConfigDict(env_prefix="LATHE_", env_ignore_empty=True, frozen=True)
 
@@ -149,7 +149,11 @@ class Settings(BaseSettings):
     @field_validator("index_url")
     @classmethod
     def check_index_url(cls, url: str) -> str:
-        """Return the URL, or the absolute path of a Milvus Lite file; raise `ValueError` for anything else."""
+        """Return the URL of a Milvus, or the absolute path of a Milvus Lite file.
+
+        Raises:
+            ValueError: for anything else.
+        """
         try:
             parts = urlsplit(url)
             is_http = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -175,7 +179,11 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def check_redis_url(cls, url: str) -> str:
-        """Return the URL if a Redis client accepts it; raise `ValueError`, without quoting its password, if not."""
+        """Return the URL if a Redis client accepts it.
+
+        Raises:
+            ValueError: if not; the message does not quote the URL's password.
+        """
         try:
             parts = urlsplit(url)
             address = {"redis": parts.hostname, "rediss": parts.hostname, "unix": parts.path}.get(parts.scheme)
@@ -191,7 +199,9 @@ class Settings(BaseSettings):
     @field_validator("api_keys", "admin_keys", "cors_origins", "allowed_hosts", mode="before")
     @classmethod
     def split_commas(cls, value: Any) -> Any:
-        """Split a comma-separated string into a tuple; return other values unchanged.
+        """Split a comma-separated string into a tuple.
+
+        Other values are returned unchanged.
 
         Raises:
             ValueError: if the string holds only commas and spaces.
@@ -206,7 +216,11 @@ class Settings(BaseSettings):
     @field_validator("allowed_hosts")
     @classmethod
     def check_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the hosts in lower case; raise `ValueError` for one that no `Host` header can name."""
+        """Return the hosts in lower case.
+
+        Raises:
+            ValueError: for one that no `Host` header can name.
+        """
         hosts = tuple(host.lower().removesuffix(".") for host in hosts)
         for host in hosts:
             if not HOST.fullmatch(host):
@@ -216,7 +230,10 @@ class Settings(BaseSettings):
     @field_validator("api_keys_file", "admin_keys_file", mode="before")
     @classmethod
     def read_key_file(cls, value: Any) -> Any:
-        """Read the key file at a path, only once, as it may be a pipe; return other values unchanged."""
+        """Read the key file at a path, only once, as it may be a pipe.
+
+        Other values are returned unchanged.
+        """
         return KeyFile.read(expand_home(value).absolute()) if isinstance(value, str | Path) else value
 
     @field_validator("api_keys", "admin_keys")
@@ -229,7 +246,11 @@ class Settings(BaseSettings):
     @field_validator("cors_origins")
     @classmethod
     def check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the origins in lower case; raise `ValueError` for one that is not written as browsers write it."""
+        """Return the origins in lower case.
+
+        Raises:
+            ValueError: for one that is not written as browsers write it.
+        """
         origins = tuple(origin.lower() for origin in origins)
         for origin in origins:
             if origins != ("*",) and not ORIGIN.fullmatch(origin):
@@ -241,13 +262,19 @@ class Settings(BaseSettings):
     @field_validator("log_level", mode="before")
     @classmethod
     def lower_level(cls, value: Any) -> Any:
-        """Return the log level in lower case; return what is no string unchanged."""
+        """Return the log level in lower case.
+
+        A value that is no string is returned unchanged.
+        """
         return value.lower() if isinstance(value, str) else value
 
     @field_validator("encoders", mode="before")
     @classmethod
     def read_encoders(cls, value: Any) -> Any:
-        """Parse the encoders from a JSON list, or from a file that holds one; return what is no string unchanged."""
+        """Parse the encoders from a JSON list, or from a file that holds one.
+
+        A value that is no string is returned unchanged.
+        """
         if not isinstance(value, str) or not value.strip():
             return value or ()
         text = value if value.lstrip().startswith("[") else read_plain_file(expand_home(value)).decode()
@@ -255,9 +282,11 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def check_combination(self) -> "Settings":
-        """Return the settings; raise `ValueError` if the memory for bodies is less than the largest body allowed.
+        """Return the settings if they fit together.
 
-        Also if two encoders share a name, or the first one, the default, is not served from the start.
+        Raises:
+            ValueError: if the memory for bodies is less than the largest body allowed, two encoders share a name, or
+                the first one, the default, is not served from the start.
         """
         if self.body_memory < self.max_body_bytes:
             raise ValueError(
@@ -275,7 +304,7 @@ class Settings(BaseSettings):
 
     @cached_property
     def hosted(self) -> tuple[EncoderSettings, ...]:
-        """Encoders that the server may host; the first is the default.
+        """Encoders that the server may host, the default first.
 
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.
@@ -295,7 +324,9 @@ class Settings(BaseSettings):
         return tuple(encoder.build_spec(self.dtype) for encoder in self.hosted if encoder.load)
 
     def find_encoder_spec(self, name: str) -> EncoderSpec | None:
-        """Return the spec of a named encoder, including encoders added since these settings were read; None if unknown.
+        """Return the spec of a named encoder, including encoders added since these settings were read.
+
+        The result is None if there is no such encoder.
 
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.
@@ -304,14 +335,16 @@ class Settings(BaseSettings):
         return next((encoder.build_spec(self.dtype) for encoder in known if encoder.name == name), None)
 
     def find_idle_seconds(self, name: str) -> float:
-        """Return the seconds without a request after which a named encoder is unloaded; 0 if it stays loaded.
+        """Return the seconds without a request after which a named encoder is unloaded.
+
+        The result is 0 if it stays loaded.
 
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.
         """
         known = [*(self.encoders or (DEFAULT,)), *AddedEncoders(self.home).read()]
-        own = next((encoder.idle_seconds for encoder in known if encoder.name == name), None)
-        return self.idle_seconds if own is None else own
+        named_seconds = next((encoder.idle_seconds for encoder in known if encoder.name == name), None)
+        return self.idle_seconds if named_seconds is None else named_seconds
 
     @property
     def on_gpu(self) -> bool:
@@ -320,7 +353,10 @@ class Settings(BaseSettings):
 
     @property
     def worker_processes(self) -> int:
-        """Number of worker processes per encoder; two of one thread each encode more than one of two threads."""
+        """Number of worker processes per encoder.
+
+        Two of one thread each encode more than one of two threads.
+        """
         return self.workers or (1 if self.on_gpu else min(self.threads, MAX_CPU_WORKERS))
 
     @property
@@ -346,7 +382,10 @@ class Settings(BaseSettings):
 
     @property
     def parse_memory(self) -> int:
-        """Maximum bytes that bodies may take together while they are parsed; a body that takes more is parsed alone."""
+        """Maximum bytes that bodies may take together while they are parsed.
+
+        A body that takes more is parsed alone.
+        """
         return PARSED_TIMES * self.max_body_bytes
 
     @property
@@ -393,7 +432,10 @@ def _refuse_misspelt_variables() -> None:
 
 
 def read_settings(**overrides: Any) -> Settings:
-    """Read the settings from the environment; keyword arguments that are not None override variables.
+    """Read the settings from the environment.
+
+    Args:
+        **overrides: values of settings; those that are not None override variables.
 
     Raises:
         ValueError: if settings are invalid, with each of them in the message, or a variable seems to be misspelt.

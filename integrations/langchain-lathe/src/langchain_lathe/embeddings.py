@@ -46,7 +46,11 @@ class LatheEmbeddings(BaseModel, Embeddings):
 
     @model_validator(mode="after")
     def build_embedder(self) -> Self:
-        """Build the embedder that calls the server; raise `ValueError` for an invalid address or key."""
+        """Build the embedder that calls the server.
+
+        Raises:
+            ValueError: for an invalid address or key.
+        """
         self._embedder = SearchEmbedder(
             self.base_url,
             self.api_key.get_secret_value() if self.api_key else None,
@@ -64,7 +68,10 @@ class LatheEmbeddings(BaseModel, Embeddings):
 
     @property
     def space_id(self) -> str | None:
-        """Id of the vector space: `expected_space_id`, or that of the first answer; None before the first answer."""
+        """Id of the vector space: `expected_space_id`, or that of the first answer.
+
+        The result is None before the first answer.
+        """
         return self._embedder.space_id
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:

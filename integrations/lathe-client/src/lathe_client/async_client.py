@@ -1,4 +1,7 @@
-"""The client for programs with asyncio; the same calls as `Client`."""
+"""The client for programs with asyncio.
+
+The same calls as `Client`.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +24,9 @@ Answer = TypeVar("Answer")
 
 
 class AsyncClient:
-    """Client of a Lathe server for one event loop; its tasks may share one. Errors and retries are those of `Client`.
+    """Client of a Lathe server for one event loop.
+
+    Its tasks may share one. Errors and retries are those of `Client`.
 
     Args:
         url: address of the server.
@@ -62,37 +67,61 @@ class AsyncClient:
         await self._http.aclose()
 
     async def embed(self, texts: str | Sequence[str], **options: Unpack[EmbedOptions]) -> Embeddings:
-        """Embed texts; see `Client.embed`."""
+        """Embed texts.
+
+        See `Client.embed`.
+        """
         calls = embed_calls.build_embed_calls(texts, self.batch_size, options)
         return join_embeddings([await self._send(call) for call in calls])
 
     async def reduce(self, vectors: ArrayLike, chain: str, **options: Unpack[ReduceOptions]) -> Embeddings:
-        """Reduce vectors `(n, d)` by a chain; see `Client.reduce`."""
+        """Reduce vectors `(n, d)` by a chain.
+
+        See `Client.reduce`.
+        """
         calls = embed_calls.build_reduce_calls(vectors, chain, options)
         return join_embeddings([await self._send(call) for call in calls])
 
     async def info(self) -> dict[str, Any]:
-        """Return the server's version, limits, encoders and chains; see `Client.info`."""
+        """Return the server's version, limits, encoders and chains.
+
+        See `Client.info`.
+        """
         return await self._send(build_object_call("/info"))
 
     async def list_encoders(self) -> list[dict[str, Any]]:
-        """Describe each encoder; see `Client.list_encoders`."""
+        """Describe each encoder.
+
+        See `Client.list_encoders`.
+        """
         return await self._send(build_list_call("/encoders"))
 
     async def list_chains(self) -> list[dict[str, Any]]:
-        """Describe each chain; see `Client.list_chains`."""
+        """Describe each chain.
+
+        See `Client.list_chains`.
+        """
         return await self._send(build_list_call("/chains"))
 
     async def list_indexes(self) -> list[dict[str, Any]]:
-        """Describe each index; see `Client.list_indexes`."""
+        """Describe each index.
+
+        See `Client.list_indexes`.
+        """
         return await self._send(build_list_call("/indexes"))
 
     async def create_index(self, name: str, **options: Unpack[IndexOptions]) -> dict[str, Any]:
-        """Create an index, or change nothing if it exists with these settings; see `Client.create_index`."""
+        """Create an index, or change nothing if it exists with these settings.
+
+        See `Client.create_index`.
+        """
         return await self._send(index_calls.build_create_index_call(name, options))
 
     async def delete_index(self, name: str) -> None:
-        """Delete an index with its items; see `Client.delete_index`."""
+        """Delete an index with its items.
+
+        See `Client.delete_index`.
+        """
         await self._send(index_calls.build_delete_index_call(name))
 
     async def upsert(
@@ -103,7 +132,10 @@ class AsyncClient:
         vectors: ArrayLike | Embeddings | None = None,
         **options: Unpack[UpsertOptions],
     ) -> int:
-        """Insert items, replacing those with the same ids; see `Client.upsert`."""
+        """Insert items, replacing those with the same ids.
+
+        See `Client.upsert`.
+        """
         calls = index_calls.build_upsert_calls(index, ids, texts, vectors, self.batch_size, options)
         return sum([await self._send(call) for call in calls])
 
@@ -114,17 +146,27 @@ class AsyncClient:
         vectors: ArrayLike | Embeddings | None = None,
         **options: Unpack[SearchOptions],
     ) -> SearchResults:
-        """Return the nearest items to each query, best first; see `Client.search`."""
+        """Return the nearest items to each query, best first.
+
+        See `Client.search`.
+        """
         calls = index_calls.build_search_calls(index, texts, vectors, self.batch_size, options)
         return join_results([await self._send(call) for call in calls])
 
     async def delete_items(self, index: str, ids: Sequence[str]) -> int:
-        """Delete items by their ids; see `Client.delete_items`."""
+        """Delete items by their ids.
+
+        See `Client.delete_items`.
+        """
         calls = index_calls.build_delete_items_calls(index, ids)
         return sum([await self._send(call) for call in calls])
 
     async def _send(self, call: Call[Answer]) -> Answer:
-        """Send a call, retry it as `retries` allows, and return its result; raise a `LatheError` if it fails."""
+        """Send a call, retry it as `retries` allows, and return its result.
+
+        Raises:
+            LatheError: if it fails.
+        """
         tried = 0
         while True:
             outcome = await self._send_once(call)
@@ -135,7 +177,11 @@ class AsyncClient:
             tried += 1
 
     async def _send_once(self, call: Call[Any]) -> httpx.Response | httpx.RequestError:
-        """Send a call without a retry; return the response, or the connection's error instead of raising it."""
+        """Send a call without a retry.
+
+        Returns:
+            The response, or the connection's error instead of raising it.
+        """
         try:
             return await self._http.send(build_request(self._http, call))
         except httpx.RequestError as error:

@@ -16,7 +16,11 @@ MAX_ROWS = 8192
 
 
 def require_batch_size(batch_size: int) -> int:
-    """Return `batch_size`, the maximum number of texts in a request; raise `ValueError` if it is less than 1."""
+    """Return `batch_size`, the maximum number of texts in a request.
+
+    Raises:
+        ValueError: if it is less than 1.
+    """
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
     return batch_size
@@ -37,7 +41,11 @@ def require_ids(ids: Sequence[str]) -> Sequence[str]:
 
 
 def list_texts(texts: str | Sequence[str]) -> list[str]:
-    """Return one text or several as a list; raise `ValueError` if there are none."""
+    """Return one text or several as a list.
+
+    Raises:
+        ValueError: if there are none.
+    """
     listed = [texts] if isinstance(texts, str) else list(texts)
     if not listed:
         raise ValueError("texts must not be empty")
@@ -45,7 +53,11 @@ def list_texts(texts: str | Sequence[str]) -> list[str]:
 
 
 def as_rows(vectors: ArrayLike) -> NDArray[np.float32]:
-    """Convert vectors to an array `(n, d)` in float32; raise `ValueError` for another shape, or without rows."""
+    """Convert vectors to an array `(n, d)` in float32.
+
+    Raises:
+        ValueError: for another shape, or without rows.
+    """
     rows = np.ascontiguousarray(vectors, np.float32)
     if rows.ndim != 2 or not rows.size:
         raise ValueError(f"vectors must have the shape (n, d) with n and d of at least 1, not {rows.shape}")

@@ -95,7 +95,11 @@ def build_json_call(
 
 
 def select_fields(options: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """Return the options that are not None; raise `TypeError` for one that the TypedDict `known` does not have."""
+    """Return the options that are not None.
+
+    Raises:
+        TypeError: for one that the TypedDict `known` does not have.
+    """
     names = get_type_hints(known)  # those of its bases too
     for name in options:
         if name not in names:
@@ -104,7 +108,11 @@ def select_fields(options: Mapping[str, Any], known: type) -> dict[str, Any]:
 
 
 def read_object(response: httpx.Response) -> dict[str, Any]:
-    """Return the JSON object of a response; raise `TypeError` if it holds something else."""
+    """Return the JSON object of a response.
+
+    Raises:
+        TypeError: if it holds something else.
+    """
     content = response.json()
     if not isinstance(content, dict):
         raise TypeError(f"it holds a {type(content).__name__} where an object should be")
@@ -112,7 +120,11 @@ def read_object(response: httpx.Response) -> dict[str, Any]:
 
 
 def _read_list(response: httpx.Response) -> list[dict[str, Any]]:
-    """Return the JSON list of a response; raise `TypeError` if it holds something else."""
+    """Return the JSON list of a response.
+
+    Raises:
+        TypeError: if it holds something else.
+    """
     content = response.json()
     if not isinstance(content, list):
         raise TypeError(f"it holds a {type(content).__name__} where a list should be")

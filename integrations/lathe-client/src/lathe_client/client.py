@@ -21,12 +21,12 @@ Answer = TypeVar("Answer")
 
 
 class Client:
-    """Client of a Lathe server; threads may share one.
+    """Client of a Lathe server.
 
-    All calls raise a `LatheError`: `ServerError` for an answer with an error status, `NoAnswerError` without an answer,
-    `InvalidTextError` for a text that is not Unicode.
-    A server that is busy (429, 503) is asked again later, as it says in `Retry-After`. After a broken connection, calls
-    that change nothing are sent again.
+    Threads may share one. All calls raise a `LatheError`: `ServerError` for an answer with an error status,
+    `NoAnswerError` without an answer, `InvalidTextError` for a text that is not Unicode. A server that is busy (429,
+    503) is asked again later, as it says in `Retry-After`. After a broken connection, calls that change nothing are
+    sent again.
 
     Args:
         url: address of the server.
@@ -65,7 +65,7 @@ class Client:
         self._http.close()
 
     def embed(self, texts: str | Sequence[str], **options: Unpack[EmbedOptions]) -> Embeddings:
-        """Embed texts; return their vectors `(n, k)` in order, in float32 unless `output_dtype` is given.
+        """Embed texts, and return their vectors `(n, k)` in order, in float32 unless `output_dtype` is given.
 
         Args:
             texts: one text or several; more than `batch_size` are sent in several requests.
@@ -75,7 +75,7 @@ class Client:
         return join_embeddings([self._send(call) for call in calls])
 
     def reduce(self, vectors: ArrayLike, chain: str, **options: Unpack[ReduceOptions]) -> Embeddings:
-        """Reduce vectors `(n, d)` by a chain; return the result `(n, k)` in order.
+        """Reduce vectors `(n, d)` by a chain, and return the result `(n, k)` in order.
 
         Args:
             vectors: original vectors of the encoder that the chain was fitted for.
@@ -102,9 +102,10 @@ class Client:
         return self._send(build_list_call("/indexes"))
 
     def create_index(self, name: str, **options: Unpack[IndexOptions]) -> dict[str, Any]:
-        """Create an index, or change nothing if it exists with these settings; return its description.
+        """Create an index and return its description.
 
-        The key must be an admin's. `chain` is required; see `IndexOptions`.
+        Nothing changes if it exists with these settings. The key must be an admin's. `chain` is required; see
+        `IndexOptions`.
         """
         return self._send(index_calls.build_create_index_call(name, options))
 
@@ -120,7 +121,7 @@ class Client:
         vectors: ArrayLike | Embeddings | None = None,
         **options: Unpack[UpsertOptions],
     ) -> int:
-        """Insert items, replacing those with the same ids; return their number.
+        """Insert items, replacing those with the same ids, and return their number.
 
         A request writes all of its items or none; many items are sent in several requests.
 
@@ -153,11 +154,15 @@ class Client:
         return join_results([self._send(call) for call in calls])
 
     def delete_items(self, index: str, ids: Sequence[str]) -> int:
-        """Delete items by their ids; return the number of those that existed."""
+        """Delete items by their ids, and return the number of those that existed."""
         return sum(self._send(call) for call in index_calls.build_delete_items_calls(index, ids))
 
     def _send(self, call: Call[Answer]) -> Answer:
-        """Send a call, retry it as `retries` allows, and return its result; raise a `LatheError` if it fails."""
+        """Send a call, retry it as `retries` allows, and return its result.
+
+        Raises:
+            LatheError: if it fails.
+        """
         tried = 0
         while True:
             outcome = self._send_once(call)
@@ -168,7 +173,11 @@ class Client:
             tried += 1
 
     def _send_once(self, call: Call[Any]) -> httpx.Response | httpx.RequestError:
-        """Send a call without a retry; return the response, or the connection's error instead of raising it."""
+        """Send a call without a retry.
+
+        Returns:
+            The response, or the connection's error instead of raising it.
+        """
         try:
             return self._http.send(build_request(self._http, call))
         except httpx.RequestError as error:

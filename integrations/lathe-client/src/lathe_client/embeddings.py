@@ -73,6 +73,9 @@ def require_same_space(space_ids: Sequence[str]) -> None:
 
 
 def _sum_counts(counts: Sequence[int | None]) -> int | None:
-    """Return the sum of counts; None if one is not known."""
+    """Return the sum of counts.
+
+    The result is None if one is not known.
+    """
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None

@@ -84,7 +84,10 @@ def build_server_error(response: httpx.Response) -> ServerError:
 
 
 def _read_details(response: httpx.Response) -> dict[str, Any]:
-    """Return the object `error` in the JSON of Lathe's errors; an empty dict if the body is something else."""
+    """Return the object `error` in the JSON of Lathe's errors.
+
+    An empty dict if the body is something else.
+    """
     try:
         content = response.json()
     except ValueError:
@@ -94,6 +97,9 @@ def _read_details(response: httpx.Response) -> dict[str, Any]:
 
 
 def read_retry_after(response: httpx.Response) -> float | None:
-    """Return the seconds of the header `Retry-After`; None if it is missing or a date."""
+    """Return the seconds of the header `Retry-After`.
+
+    The result is None if it is missing or a date.
+    """
     value = response.headers.get("retry-after", "")
     return float(value) if value.isdecimal() else None

@@ -18,7 +18,11 @@ from lathe_client.text_encoding import encode_text
 
 
 def build_create_index_call(name: str, options: IndexOptions) -> Call[dict[str, Any]]:
-    """Build the call that creates an index; raise `TypeError` for an unknown option."""
+    """Build the call that creates an index.
+
+    Raises:
+        TypeError: for an unknown option.
+    """
     fields = select_fields(options, IndexOptions)
     return build_json_call("PUT", _index_path(name), fields, read_object, changes_state=True)
 
@@ -36,7 +40,9 @@ def build_upsert_calls(
     batch_size: int,
     options: UpsertOptions,
 ) -> list[Call[int]]:
-    """Build the calls that insert or replace items, in order; each returns the number of written items.
+    """Build the calls that insert or replace items, in order.
+
+    Each returns the number of written items.
 
     Raises:
         TypeError: for an unknown option, or a string in place of a list of ids.
@@ -83,7 +89,9 @@ def build_search_calls(
 
 
 def build_delete_items_calls(name: str, ids: Sequence[str]) -> list[Call[int]]:
-    """Build the calls that delete items by their ids; each returns the number of deleted items.
+    """Build the calls that delete items by their ids.
+
+    Each returns the number of deleted items.
 
     Raises:
         TypeError: for a string in place of a list of ids.
@@ -145,7 +153,10 @@ def _collect_items(
 
 
 def _slice_field(name: str, values: Sequence[Any] | None, part: slice) -> dict[str, Any]:
-    """Return a JSON field that holds a part of the values, as a dict; an empty dict if `values` is None."""
+    """Return a JSON field that holds a part of the values, as a dict.
+
+    An empty dict if `values` is None.
+    """
     return {} if values is None else {name: list(values[part])}
 
 

@@ -1,4 +1,7 @@
-"""Options of the calls. Names and defaults are those of the server's fields; an option left out is not sent."""
+"""Options of the calls.
+
+Names and defaults are those of the server's fields. An option left out is not sent.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Literal, Required, TypedDict

@@ -85,7 +85,10 @@ class SearchEmbedder:
         return self._list_vectors(self._client.embed(text, **self._query_options))[0]
 
     def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
-        """Return the vectors of documents in order; an empty list for none."""
+        """Return the vectors of documents in order.
+
+        An empty list for none.
+        """
         return self._list_vectors(self._client.embed(texts, **self._document_options)) if texts else []
 
     async def aembed_query(self, text: str) -> Vector:
@@ -93,7 +96,10 @@ class SearchEmbedder:
         return self._list_vectors(await self._get_async_client().embed(text, **self._query_options))[0]
 
     async def aembed_documents(self, texts: Sequence[str]) -> list[Vector]:
-        """Return the vectors of documents in order; an empty list for none."""
+        """Return the vectors of documents in order.
+
+        An empty list for none.
+        """
         return (
             self._list_vectors(await self._get_async_client().embed(texts, **self._document_options)) if texts else []
         )
@@ -114,7 +120,9 @@ class SearchEmbedder:
         return {"model": self.model, "chain": self.chain, "dimensions": self.dimensions}
 
     def _list_vectors(self, embeddings: Embeddings) -> list[Vector]:
-        """Return vectors as lists of floats; the first call sets `space_id` if it is None.
+        """Return vectors as lists of floats.
+
+        The first call sets `space_id` if it is None.
 
         Raises:
             SpaceMismatchError: if the vectors are not of the space `space_id`.
@@ -126,7 +134,10 @@ class SearchEmbedder:
         return rows
 
     def _get_async_client(self) -> AsyncClient:
-        """Return the client of the running event loop; connections cannot be used in another loop."""
+        """Return the client of the running event loop.
+
+        Connections cannot be used in another loop.
+        """
         loop = asyncio.get_running_loop()
         if self._async_client is None or self._async_client[0] is not loop:
             self._async_client = loop, AsyncClient(**self._build_client_arguments())

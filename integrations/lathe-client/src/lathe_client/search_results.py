@@ -38,6 +38,10 @@ class SearchResults:
 
 
 def join_results(parts: Sequence[SearchResults]) -> SearchResults:
-    """Join the hits of several answers in order; raise `SpaceMismatchError` if the index moved between two of them."""
+    """Join the hits of several answers in order.
+
+    Raises:
+        SpaceMismatchError: if the index moved between two of them.
+    """
     require_same_space([part.space_id for part in parts])
     return SearchResults([hits for part in parts for hits in part.hits], parts[0].space_id, parts[0].chain)

@@ -1,1 +1,1 @@
-"""Chains: fitted, versioned, promoted by gates, and chosen by name or by number of dimensions."""
+"""Chains: their versions, the gates of promotion, and the choice of a chain by name or by number of dimensions."""

@@ -55,7 +55,10 @@ class ChainFolder:
         return sorted(f.name for f in self.root.iterdir() if is_name(f.name) and self.versions(f.name))
 
     def versions(self, name: str) -> list[int]:
-        """List the versions of a chain, ascending; empty if there is no such chain."""
+        """List the versions of a chain, ascending.
+
+        The result is empty if there is no such chain.
+        """
         folder = self.root / name
         if not folder.is_dir():
             return []
@@ -79,7 +82,9 @@ class ChainFolder:
         return read_file(folder, MANIFEST, self.links_within), read_file(folder, TENSORS, self.links_within)
 
     def read_pointer(self, name: str) -> Pointer:
-        """Read the pointer of a chain; an empty one if there is no pointer file.
+        """Read the pointer of a chain.
+
+        It is an empty one if there is no pointer file.
 
         Raises:
             ArtifactError: if the file is damaged or cannot be read.
@@ -92,11 +97,14 @@ class ChainFolder:
             raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error.strerror}") from error
 
     def live(self, name: str) -> int | None:
-        """Return the live version of a chain; None if no version is live, or the pointer is damaged."""
+        """Return the live version of a chain.
+
+        The result is None if no version is live, or the pointer is damaged.
+        """
         return self.read_pointer_or_empty(name).live
 
     def read_pointer_or_empty(self, name: str) -> Pointer:
-        """Read the pointer of a chain; an empty one if there is no pointer file, or it is damaged."""
+        """Read the pointer of a chain, or return an empty one if its file is missing or damaged."""
         try:
             return self.read_pointer(name)
         except ArtifactError:
@@ -122,7 +130,7 @@ class ChainFolder:
         return name, live
 
     def get_loaded(self, ref: str) -> LoadedChain | None:
-        """Return a chain from memory if its files have not changed since it was loaded; None otherwise.
+        """Return a chain from memory if its files have not changed since it was loaded, else None.
 
         A bare name means the live version. The live version is remembered and read again if the pointer file changes.
         """
@@ -130,6 +138,7 @@ class ChainFolder:
         if version is None:
             stamp, live = self.pointers.get(name, (MISSING, None))
             now = get_file_stamp(self.root / name / "pointer.json")
+            # Another process may have moved the pointer.
             if now != stamp:
                 live = self.live(name)
                 self.pointers[name] = now, live
@@ -137,10 +146,13 @@ class ChainFolder:
         return None if version is None else self._get_unchanged(name, version)
 
     def _get_unchanged(self, name: str, version: int) -> LoadedChain | None:
-        """Return a version from memory, marking it as used; None if it is not there or its files have changed."""
+        """Return a version from memory, marking it as used.
+
+        The result is None if it is not there or its files have changed.
+        """
         with self.cache_lock:
-            found = self.loaded.get((name, version))
-        return found if found is not None and found.file_stamp == get_file_stamp(found.folder) else None
+            chain = self.loaded.get((name, version))
+        return chain if chain is not None and chain.file_stamp == get_file_stamp(chain.folder) else None
 
     def load(self, ref: str) -> LoadedChain:
         """Return a chain ready to apply, from memory if its files have not changed, else from disk.
@@ -151,17 +163,18 @@ class ChainFolder:
             UnknownNameError: if there is no such chain or version, or none is live.
             ArtifactError: if its files are damaged.
         """
-        if (known := self.get_loaded(ref)) is not None:
-            return known
+        if (cached := self.get_loaded(ref)) is not None:
+            return cached
         name, version = self.resolve(ref)
+        # One load at a time: several threads would otherwise read the same files, and each hold a copy.
         with self.loading:
-            found = self._get_unchanged(name, version)  # another thread may have loaded it meanwhile
-            if found is None:
+            chain = self._get_unchanged(name, version)  # another thread may have loaded it meanwhile
+            if chain is None:
                 folder = self.root / name / str(version)
-                found = LoadedChain(name, version, self.read(name, version), folder)
+                chain = LoadedChain(name, version, self.read(name, version), folder)
                 with self.cache_lock:
-                    self.loaded[name, version] = found
-        return found
+                    self.loaded[name, version] = chain
+        return chain
 
     def manifest(self, name: str, version: int) -> Manifest:
         """Read and check the manifest of a version.
@@ -183,31 +196,40 @@ class ChainFolder:
         Raises:
             UnknownNameError: if there is no such chain or version.
         """
-        name, wanted = split_ref(ref)
+        name, requested = split_ref(ref)
         self.require_known(name)
         numbers, pointer = self.versions(name), self.read_pointer_or_empty(name)
-        shown = self.resolve(ref)[1] if wanted else pointer.live or numbers[-1]
+        described = self.resolve(ref)[1] if requested else pointer.live or numbers[-1]
         versions = [self.describe_version(name, version) for version in numbers]
-        current = next((v for v in versions if v["version"] == shown), versions[-1])
+        current = next((v for v in versions if v["version"] == described), versions[-1])
         earlier = [version for version in pointer.earlier if version in numbers]
-        known = {"live": pointer.live, "earlier": earlier, "forced": list(pointer.overridden_gates)}
-        return current | {"name": name} | known | {"versions": versions}
+        pointer_fields = {"live": pointer.live, "earlier": earlier, "forced": list(pointer.overridden_gates)}
+        return current | {"name": name} | pointer_fields | {"versions": versions}
 
     def describe_version(self, name: str, version: int) -> dict[str, Any]:
-        """Return a version's manifest and state "ready"; if it cannot be read, state "corrupt" and the error."""
+        """Return a version's manifest with the state "ready".
+
+        If it cannot be read, the result is the state "corrupt" and the error.
+        """
         try:
             return {"version": version, "state": "ready"} | self.manifest(name, version)
         except ArtifactError as error:
             return {"version": version, "state": "corrupt", "error": str(error)}
 
     def require_version(self, name: str, version: int | None, versions: Collection[int]) -> None:
-        """Raise `UnknownNameError` unless `version` is among the chain's `versions`; None stands for any of them."""
+        """Raise `UnknownNameError` unless a version is among the chain's versions.
+
+        Args:
+            name: name of the chain.
+            version: the version; None stands for any of them.
+            versions: versions of the chain.
+        """
         if not versions:
             known = ", ".join(self.names()) or "none yet"
             raise UnknownNameError(f"there is no chain {name[:80]!r}; there are: {known}", param="chain")
         if version is not None and version not in versions:
-            has = ", ".join(map(str, sorted(versions)))
-            raise UnknownNameError(f"the chain {name} has no version {version}; it has {has}", param="chain")
+            existing = ", ".join(map(str, sorted(versions)))
+            raise UnknownNameError(f"the chain {name} has no version {version}; it has {existing}", param="chain")
 
     def require_known(self, name: str) -> None:
         """Raise `UnknownNameError` unless the chain has a version."""

@@ -1,4 +1,7 @@
-"""Reference to a chain for a worker process; a file of its own, so that referring to a chain imports nothing else."""
+"""Reference to a chain for a worker process.
+
+It has a file of its own, so that referring to a chain imports nothing else.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

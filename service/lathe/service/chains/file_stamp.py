@@ -10,9 +10,12 @@ MISSING: FileStamp = (0, 0)
 
 
 def get_file_stamp(path: Path) -> FileStamp:
-    """Return the stamp of a path, which changes when the path is replaced; `MISSING` if it does not exist."""
+    """Return the stamp of a path, which changes when the path is replaced.
+
+    It is `MISSING` if the path does not exist.
+    """
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return MISSING
-    return (found.st_ino, found.st_mtime_ns)
+    return (status.st_ino, status.st_mtime_ns)

@@ -1,4 +1,7 @@
-"""The fields that a fit adds to a chain's manifest, checked when a manifest is read: it may come from somebody else."""
+"""Checks of the fields that a fit adds to a chain's manifest.
+
+They are checked when a manifest is read, because it may come from somebody else.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,15 +86,19 @@ class _FitFields(_Fields):
 def require_fit_fields(folder: Path, manifest: Manifest) -> None:
     """Raise `ArtifactError` unless the manifest fields that a fit adds have their types.
 
-    All of them may be missing. `folder` is for the message.
+    All of them may be missing.
+
+    Args:
+        folder: folder of the artifact, for the message.
+        manifest: the manifest.
     """
     require_field_types(folder, manifest, OBJECTS)  # its message is for people, pydantic's is for programmers
-    given = {name: value for name, value in manifest.items() if name in _FitFields.model_fields}
+    fields = {name: value for name, value in manifest.items() if name in _FitFields.model_fields}
     try:
-        _FitFields.model_validate(given)
+        _FitFields.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        location = ".".join(map(str, first["loc"]))
         raise ArtifactError(
-            f"the manifest of {display_name(folder)} cannot be read: {place}: {first['msg']}"
+            f"the manifest of {display_name(folder)} cannot be read: {location}: {first['msg']}"
         ) from error

@@ -36,7 +36,7 @@ class FoldedForms:
         )
 
     def find(self, dimensions: int | None, normalize: bool, side: "Side") -> "Chain | None":
-        """Return a form if it is kept.
+        """Return a form if it is cached, else None.
 
         The arguments are those of `get`.
         """
@@ -47,7 +47,7 @@ class FoldedForms:
         return None if entry is None else entry[0]
 
     def get(self, dimensions: int | None, normalize: bool, side: "Side") -> "Chain":
-        """Return a form, which is folded unless it is kept.
+        """Return a form, folding the chain unless the form is cached.
 
         Args:
             dimensions: output dimensions; None for all.
@@ -57,18 +57,20 @@ class FoldedForms:
         Raises:
             InputError: for dimensions that the chain cannot serve.
         """
-        found = self.find(dimensions, normalize, side)
-        if found is not None:
-            return found
+        cached = self.find(dimensions, normalize, side)
+        if cached is not None:
+            return cached
+
         if dimensions is None:
             whole = self._place(self.chain.fold(None, normalize, side))
             with self.guard:
                 return self.whole.setdefault((normalize, side), whole)
-        short, own_bytes = self._cut(dimensions, normalize, side)
-        if own_bytes <= MAX_SHORT_BYTES:
+
+        form, unshared_bytes = self._cut(dimensions, normalize, side)
+        if unshared_bytes <= MAX_SHORT_BYTES:
             with self.guard:
-                self.short[dimensions, normalize, side] = short, own_bytes
-        return short
+                self.short[dimensions, normalize, side] = form, unshared_bytes
+        return form
 
     def _cut(self, dimensions: int, normalize: bool, side: "Side") -> "tuple[Chain, int]":
         """Return a form with fewer dimensions, and the bytes that it does not share."""

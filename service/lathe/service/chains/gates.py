@@ -58,30 +58,30 @@ def promote_with_gates(
     require_gates(requested)
 
     def pass_gates(manifest: Manifest) -> list[str]:
-        missed = _find_failed_gates(manifest, requested)
-        if missed and not force:
+        failed = _find_failed_gates(manifest, requested)
+        if failed and not force:
             raise ConflictError(
-                f"{name}@{version} does not pass its gates: {'; '.join(map(str, missed))}. "
+                f"{name}@{version} does not pass its gates: {'; '.join(map(str, failed))}. "
                 "The live version stays; `force` promotes this one in spite of them",
                 param="version",
                 code="gate_failed",
             )
-        return list(dict.fromkeys(miss.gate for miss in missed))
+        return list(dict.fromkeys(failed_gate.gate for failed_gate in failed))
 
     return registry.promote(name, version, pass_gates)
 
 
 def _find_failed_gates(manifest: Manifest, requested: Mapping[str, float]) -> list[FailedGate]:
-    """List the gates that the metrics in a version's certificate fail: those set by its fit, then those in `requested`.
+    """List the gates that a version's certificate fails: those set by its fit, then those in `requested`.
 
     A metric that was not measured fails its gate.
     """
     certificate = manifest.get("certificate") or {}
     fitted_with = (manifest.get("provenance") or {}).get("gates") or {}
-    found = []
+    failed = []
     for origin, gates in (("set by its fit", fitted_with), ("asked for", requested)):
-        for gate, wanted in gates.items():
+        for gate, threshold in gates.items():
             figure = read_gate_value(gate, certificate)
-            if not satisfies_gate(gate, wanted, figure):
-                found.append(FailedGate(gate, wanted, figure, is_upper_bound(gate), origin))
-    return found
+            if not satisfies_gate(gate, threshold, figure):
+                failed.append(FailedGate(gate, threshold, figure, is_upper_bound(gate), origin))
+    return failed

@@ -1,4 +1,4 @@
-"""Model repositories of the Hugging Face Hub: pushing files, and downloading those that were asked for.
+"""Pushing and downloading of files of model repositories on the Hugging Face Hub.
 
 The library reads `HF_TOKEN`, or the token that `hf auth login` stored; it is never printed. `HF_ENDPOINT` names another
 hub.
@@ -83,16 +83,16 @@ class HubRepo:
         for name in names:
             with _explained_errors(self.id):
                 path = _connect().hf_hub_download(self.id, name, revision=self.commit, local_dir=folder)
-            found = Path(path).stat().st_size
-            if found != self.sizes[name]:
-                raise BadValueError(f"{name} of {self.id} has {found} bytes, the hub said {self.sizes[name]}")
+            size = Path(path).stat().st_size
+            if size != self.sizes[name]:
+                raise BadValueError(f"{name} of {self.id} has {size} bytes, the hub said {self.sizes[name]}")
 
 
 def push_files(repo: str, files: Mapping[str, Path | bytes], message: str, private: bool | None = None) -> str:
-    """Commit files to a model repository in one commit, and return its address; files that it has already are skipped.
+    """Commit files to a model repository in one commit, and return its address.
 
-    The repository is created if there is none. Files of other names are left as they are. If nothing changed, the
-    address is that of the last commit.
+    The repository is created if there is none. Files that it has already are skipped, and files of other names are left
+    as they are. If nothing changed, the address is that of the last commit.
 
     Args:
         repo: `owner/name`.
@@ -122,9 +122,10 @@ def require_inner_path(name: str) -> None:
 
 
 def _connect() -> Any:
-    """Return the client of the hub that `HF_ENDPOINT` names, which the library itself reads once only, at its import.
+    """Return the client of the hub that `HF_ENDPOINT` names.
 
-    Progress bars are switched off unless stderr is a terminal.
+    The library itself reads that variable only once, when it is imported. Progress bars are switched off unless stderr
+    is a terminal.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -169,5 +170,5 @@ def _convert_status(repo: str, error: Any) -> ServiceError:
 
 
 def _format_reason(error: Exception) -> str:
-    found = [error] if error.__cause__ is None else [error, error.__cause__]
-    return ": ".join((str(e).strip().splitlines() or [type(e).__name__])[0][:MAX_REASON] for e in found)
+    chain_of_errors = [error] if error.__cause__ is None else [error, error.__cause__]
+    return ": ".join((str(e).strip().splitlines() or [type(e).__name__])[0][:MAX_REASON] for e in chain_of_errors)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class LoadedChain:
     """A version of a chain in memory, with its folded forms.
 
-    Each request asks for the chain's dimensions, which the steps tell in a hundred calls: they are stored too.
+    Each request needs the chain's dimensions, which take a hundred calls to the steps, so they are stored too.
 
     Args:
         folder: artifact folder of the version; its stamp is stored, to notice later that it was replaced.
@@ -44,18 +44,21 @@ class LoadedChain:
 
     @property
     def encoder_fingerprint(self) -> str | None:
-        """Fingerprint of the encoder whose vectors the chain takes; None if it was fitted without an encoder."""
+        """Fingerprint of the encoder whose vectors the chain takes.
+
+        The result is None if it was fitted without an encoder.
+        """
         encoder = self.chain.metadata.get("encoder")
         return encoder["fingerprint"] if encoder else None
 
     @cached_property
     def input_dimensions(self) -> int | None:
-        """Number of input dimensions, as in `Chain`; None for any."""
+        """Number of input dimensions, as in `Chain`, or None for any."""
         return self.chain.input_dimensions
 
     @cached_property
     def output_dimensions(self) -> int | None:
-        """Number of output dimensions, as in `Chain`; None if unknown."""
+        """Number of output dimensions, as in `Chain`, or None if unknown."""
         return self.chain.output_dimensions
 
     @cached_property
@@ -64,14 +67,20 @@ class LoadedChain:
         return self.chain.nested
 
     def serves(self, dimensions: int) -> bool:
-        """Return whether outputs can have `dimensions` dimensions, as `Chain.serves` does, without asking each step."""
+        """Return whether outputs can have this number of dimensions.
+
+        The answer is that of `Chain.serves`, from the stored dimensions instead of the steps.
+        """
         from lathe.transforms.chain import serves_dimensions
 
         return serves_dimensions(self.output_dimensions, self.nested, dimensions)
 
     @cached_property
     def fit_distribution(self) -> "FitDistribution | ArtifactError":
-        """Distribution of the rows the chain was fitted on, read on first access; the error if unreadable."""
+        """Distribution of the rows the chain was fitted on, read on first access.
+
+        If it cannot be read, it is the error.
+        """
         from lathe.transforms.artifact import FitDistribution
 
         try:
@@ -96,16 +105,25 @@ class LoadedChain:
         return self.forms.find(dimensions, self.is_normalized(normalize), side) is not None
 
     def build_ref(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> ChainRef:
-        """Return the reference from which a worker process loads and folds the same chain; arguments as in `fold`."""
+        """Return the reference from which a worker process loads and folds the same chain.
+
+        The arguments are those of `fold`.
+        """
         return ChainRef(self.folder, self.digest, dimensions, self.is_normalized(normalize), side)
 
     def is_normalized(self, wanted: bool) -> bool:
-        """Return whether outputs are unit vectors: the chain normalizes, and that is wanted or it has a quantizer."""
+        """Return whether outputs are unit vectors.
+
+        They are if the chain normalizes, and that is wanted or the chain has a quantizer.
+        """
         as_fitted = self.chain.quantizer is not None  # the ranges of codes are those of what was fitted
         return self.chain.normalize and (wanted or as_fitted)
 
     def clipped_share(self, rows: "NDArray[np.float32]") -> float | None:
-        """Return the share of values beyond the fitted range of the codes of rows `(n, d)`; None without a range."""
+        """Return the share of values of rows `(n, d)` that lie beyond the fitted range of the codes.
+
+        The result is None if the chain's codes have no range.
+        """
         quantizer = self.chain.quantizer
         return None if quantizer is None else quantizer.clipped_share(self._unquantized.transform(rows))
 

@@ -69,9 +69,9 @@ def _format_figures(metadata: Mapping[str, Any], certificate: Mapping[str, Any])
         return []
     rows = ["| texts | rows | recall@10 | rescored 4x | local Spearman |", "| --- | --- | --- | --- | --- |"]
     held_out = {**certificate, "n": certificate.get("n_heldout")}
-    for label, found in {"held out": held_out, **certificate.get("out_of_domain", {})}.items():
-        measures = (found.get(key) for key in ("recall_at_10", "recall_at_10_rescored_4x", "local_spearman"))
-        cells = [label, str(found.get("n", "")), *("" if value is None else f"{value:.3f}" for value in measures)]
+    for label, measured in {"held out": held_out, **certificate.get("out_of_domain", {})}.items():
+        measures = (measured.get(key) for key in ("recall_at_10", "recall_at_10_rescored_4x", "local_spearman"))
+        cells = [label, str(measured.get("n", "")), *("" if value is None else f"{value:.3f}" for value in measures)]
         rows.append("| " + " | ".join(cells) + " |")
     bytes_ = certificate.get("bytes_per_vector") or {}
     lines = ["## Measured", "", *rows, "", PROTOCOL]
@@ -84,12 +84,12 @@ def _format_figures(metadata: Mapping[str, Any], certificate: Mapping[str, Any])
 
 
 def _find_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Return bytes of a vector and recall@10 at each number of dimensions measured, ascending; [] unless there are two.
+    """Return bytes of a vector and recall@10 at each number of dimensions that was measured, ascending.
 
-    Only a nested chain is measured at several numbers of dimensions.
+    Empty unless there are two. Only a nested chain is measured at several numbers of dimensions.
     """
     certificate = metadata.get("certificate") or {}
-    sizes = {int(size): found.get("recall_at_10") for size, found in certificate.get("sizes", {}).items()}
+    sizes = {int(size): measured.get("recall_at_10") for size, measured in certificate.get("sizes", {}).items()}
     after = (certificate.get("bytes_per_vector") or {}).get("after")
     if not sizes or after is None:
         return []
@@ -100,18 +100,21 @@ def _find_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 
 def draw_recall(metadata: Mapping[str, Any]) -> str | None:
-    """Return a figure of recall@10 by bytes of a vector, in SVG; None unless `_find_points` returns points."""
+    """Draw a figure of recall@10 by bytes of a vector, in SVG.
+
+    The result is None if fewer than two numbers of dimensions were measured.
+    """
     points = _find_points(metadata)
     if not points:
         return None
-    most = points[-1][0]
-    x = [MARGIN + found / most * (WIDTH - 2 * MARGIN) for found, _ in points]
+    max_bytes = points[-1][0]
+    x = [MARGIN + vector_bytes / max_bytes * (WIDTH - 2 * MARGIN) for vector_bytes, _ in points]
     y = [HEIGHT - MARGIN - recall * (HEIGHT - 2 * MARGIN) for _, recall in points]
     line = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
     marks = [
         f'<circle cx="{a:.1f}" cy="{b:.1f}" r="4"/><text x="{a:.1f}" y="{b - 10:.1f}">{recall:.2f}</text>'
-        f'<text x="{a:.1f}" y="{HEIGHT - MARGIN + 18}">{found:.0f}</text>'
-        for a, b, (found, recall) in zip(x, y, points, strict=True)
+        f'<text x="{a:.1f}" y="{HEIGHT - MARGIN + 18}">{vector_bytes:.0f}</text>'
+        for a, b, (vector_bytes, recall) in zip(x, y, points, strict=True)
     ]
     bottom, right = HEIGHT - MARGIN, WIDTH - MARGIN
     title = html.escape(f"{metadata['name']}: recall@10 by bytes of a vector")

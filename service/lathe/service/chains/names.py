@@ -18,7 +18,13 @@ def is_name(text: str) -> bool:
 
 
 def require_name(name: str, what: str = "a chain", param: str = "name") -> None:
-    """Raise `BadValueError` unless the name is valid and not reserved; `what` says in the message what is named."""
+    """Raise `BadValueError` unless the name is valid and not reserved.
+
+    Args:
+        name: the name.
+        what: what is named, for the message.
+        param: parameter of the request, for the error.
+    """
     if not is_name(name) or name in RESERVED:
         raise BadValueError(
             f"{name[:80]!r} cannot name {what}: letters, digits, '.', '_' and '-', at most 64, "
@@ -28,7 +34,7 @@ def require_name(name: str, what: str = "a chain", param: str = "name") -> None:
 
 
 def parse_number(text: str) -> int | None:
-    """Parse a whole number of at most nine digits; return None for any other text."""
+    """Parse a whole number of at most nine digits, or return None for any other text."""
     return int(text) if re.fullmatch(r"0|[1-9][0-9]{0,8}", text) else None
 
 
@@ -45,13 +51,15 @@ def require_number(text: str, param: str) -> int:
 
 
 def split_ref(ref: str) -> tuple[str, int | None]:
-    """Split `name`, `name@live` or `name@version` into the name and the version; None stands for the live one.
+    """Split `name`, `name@live` or `name@version` into the name and the version.
+
+    The version is None for the live one.
 
     Raises:
         UnknownNameError: if the reference is not valid.
     """
-    name, _, wanted = ref.partition("@")
-    version = None if wanted in ("", "live") else parse_number(wanted)
-    if not is_name(name) or (version is None and wanted not in ("", "live")):
+    name, _, version_text = ref.partition("@")
+    version = None if version_text in ("", "live") else parse_number(version_text)
+    if not is_name(name) or (version is None and version_text not in ("", "live")):
         raise UnknownNameError(f"there is no chain {ref[:80]!r}", param="chain")
     return name, version

@@ -25,7 +25,9 @@ Encoding = Callable[[NDArray[np.float32], Quantizer | None], NDArray[Any]]
 
 
 def encode_output(floats: NDArray[np.float32], dtype: OutputDtype, quantizer: Quantizer | None) -> NDArray[Any]:
-    """Encode floats `(n, k)`: `(n, k)` for float, int8 and uint8, `(n, ⌈k/8⌉)` for bits, `(n, bytes)` for codes.
+    """Encode floats `(n, k)` as a request's output dtype.
+
+    The result is `(n, k)` for float, int8 and uint8, `(n, ⌈k/8⌉)` for bits, `(n, bytes)` for codes.
 
     Args:
         floats: what the chain answers, decoded if it has a quantizer.
@@ -36,7 +38,7 @@ def encode_output(floats: NDArray[np.float32], dtype: OutputDtype, quantizer: Qu
 
 
 def find_dtype_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_query: bool, normalized: bool) -> str | None:
-    """Return why floats cannot be encoded as `dtype`; None if they can.
+    """Return why floats cannot be encoded as `dtype`, or None if they can.
 
     Codes need a quantizer and no query; int8 and uint8 need norms of at most 1, or a chain that ends in int8.
 
@@ -64,7 +66,10 @@ def _as_int8(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArra
 
 
 def _as_bits(floats: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return a bit for each dimension, 1 where it is above 0; the first dimension is the highest bit of a byte."""
+    """Return a bit for each dimension, 1 where it is above 0.
+
+    The first dimension is the highest bit of a byte.
+    """
     return np.packbits(floats > 0, axis=1)
 
 

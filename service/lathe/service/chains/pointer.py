@@ -39,9 +39,9 @@ class Pointer:
             ArtifactError: if the content is damaged.
         """
         try:
-            found = parse_json(content)
-            forced = {int(version): tuple(gates) for version, gates in found.get("forced", {}).items()}
-            pointer = cls(found["live"], tuple(found["earlier"]), found["last"], forced)
+            fields = parse_json(content)
+            forced = {int(version): tuple(gates) for version, gates in fields.get("forced", {}).items()}
+            pointer = cls(fields["live"], tuple(fields["earlier"]), fields["last"], forced)
             pointer._require_types()
             return pointer
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -75,7 +75,11 @@ class Pointer:
     def promote(self, version: int, failed_gates: Sequence[str] = ()) -> "Pointer":
         """Return the pointer with the version live and the previously live one at the end of `earlier`.
 
-        `failed_gates`, which were overridden, are recorded in `forced`. Unchanged if the version is live already.
+        It is unchanged if the version is live already.
+
+        Args:
+            version: version to make live.
+            failed_gates: gates that the version fails and that were overridden, recorded in `forced`.
         """
         if self.live == version:
             return self
@@ -97,7 +101,9 @@ class Pointer:
         return replace(self, live=earlier[-1], earlier=tuple(earlier[:-1]))
 
     def remove_version(self, name: str, version: int, versions: Collection[int]) -> "Pointer":
-        """Return the pointer without a version that is being deleted; if it was live, none is live.
+        """Return the pointer without a version that is being deleted.
+
+        If the version was live, none is live.
 
         Raises:
             ConflictError: if the version is live and there are others, one of which must be promoted first.
@@ -109,4 +115,4 @@ class Pointer:
         return replace(self, live=live, earlier=earlier, forced=self._forced_without(version))
 
     def _forced_without(self, version: int) -> dict[int, tuple[str, ...]]:
-        return {other: gates for other, gates in self.forced.items() if other != version}
+        return {number: gates for number, gates in self.forced.items() if number != version}

@@ -40,7 +40,9 @@ def accept_any(_manifest: Manifest) -> Sequence[str]:
 
 
 class Registry(ChainFolder):
-    """The chains in one folder, and changes to them; arguments as in `ChainFolder`.
+    """The chains in one folder, and changes to them.
+
+    The arguments are those of `ChainFolder`.
 
     Attributes:
         size_routes: which chain answers a request for a number of dimensions; their file is beside the folder, or in it
@@ -77,6 +79,7 @@ class Registry(ChainFolder):
         require_name(name)
         with self.lock(name):
             pointer = self.read_pointer(name)
+            # `pointer.last` keeps the numbers of deleted versions from being used again.
             version = max([pointer.last, *self.versions(name)]) + 1
             chain.save(self.root / name / str(version), {"name": name, "version": version}, statistics)
             pointer = pointer.add_version(version, promote)
@@ -120,7 +123,9 @@ class Registry(ChainFolder):
         return self._change_pointer(name, change)
 
     def delete(self, name: str, version: int) -> None:
-        """Delete a version permanently; its number is not used again.
+        """Delete a version permanently.
+
+        Its number is not used again.
 
         Raises:
             UnknownNameError: if there is no such version.
@@ -142,9 +147,14 @@ class Registry(ChainFolder):
         return self.read(name, version)
 
     def _change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
-        """Replace a chain's pointer by what `change` makes of it, then delete the version `doomed`; return the pointer.
+        """Replace a chain's pointer, and return the new one.
 
         If `change` raises, as it does for a chain without versions, nothing changes.
+
+        Args:
+            name: name of the chain.
+            change: function that computes the new pointer.
+            doomed: version to delete afterwards; None for none.
         """
         if not is_name(name) or not self.versions(name):  # before the lock, which creates a folder
             return change(Pointer(), ())
@@ -166,13 +176,27 @@ class Registry(ChainFolder):
         return self._copy_chain(name, source, load_chain)
 
     def install(self, name: str, shipped: "Registry") -> bool:
-        """Copy a chain that ships with Lathe, as `import_chain` does, but check its digests without importing torch."""
+        """Copy a chain that ships with Lathe, unless the name was ever used here.
+
+        Unlike `import_chain`, this checks the digests of its files without importing torch.
+
+        Returns:
+            Whether the chain was copied.
+        """
         return self._copy_chain(name, shipped, read_serialized_artifact)
 
     def _copy_chain(self, name: str, source: "Registry", check: Callable[[Path, Path | None], object]) -> bool:
-        """Copy all versions of a chain and its pointer, unless it has a pointer here; return whether it was copied.
+        """Copy all versions of a chain and its pointer, unless it has a pointer here.
 
         Versions that exist here are left as they are.
+
+        Args:
+            name: name of the chain.
+            source: registry that has it.
+            check: reads and checks an artifact folder, and raises if it is damaged.
+
+        Returns:
+            Whether the chain was copied.
         """
         if (self.root / name / "pointer.json").exists():
             return False
@@ -192,7 +216,11 @@ class Registry(ChainFolder):
         return lock_file(self.root / name / ".lock")
 
     def remove_folder(self, name: str, version: int) -> None:
-        """Delete a version's folder and drop the chain from memory; the caller holds the chain's lock."""
+        """Delete a version's folder and drop the chain from memory.
+
+        The caller holds the chain's lock.
+        """
+        # Renamed first: a reader sees the version whole or not at all.
         doomed = self.root / name / f".{version}.{secrets.token_hex(6)}"
         (self.root / name / str(version)).rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
@@ -207,9 +235,12 @@ class Registry(ChainFolder):
 
 
 def _copy_artifact(source: Path, target: Path, root: Path | None) -> None:
-    """Copy tensors, fit distribution and manifest of an artifact folder to `target`, skipping missing ones.
+    """Copy tensors, fit distribution and manifest of an artifact folder, skipping missing ones.
 
-    `target` appears when it is complete. Links in `source` must not lead out of `root`, unless it is None.
+    Args:
+        source: folder to copy.
+        target: new folder, which appears when it is complete.
+        root: folder out of which no link in `source` may lead; None follows links anywhere.
     """
     staging = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:

@@ -51,16 +51,24 @@ class Target:
         return self.loaded.ref if self.loaded else RAW
 
     def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Transform vectors `(n, d)` by the chain to floats `(n, k)`; without a chain, return them unchanged."""
+        """Transform vectors `(n, d)` by the chain to floats `(n, k)`.
+
+        Without a chain, they are returned unchanged.
+        """
         return vectors if self.folded is None else self.folded.floats(vectors)
 
     @property
     def quantizer(self) -> Quantizer | None:
-        """The chain's quantizer, whether or not it is applied; None if the chain has none."""
+        """The chain's quantizer, whether or not it is applied.
+
+        The result is None if the chain has none.
+        """
         return self.loaded.chain.quantizer if self.loaded else None
 
     def choose_dtype(self, as_codes: bool) -> OutputDtype:
-        """Return the encoding of the outputs: the requested one, else floats or, with `as_codes`, codes.
+        """Return the encoding of the outputs.
+
+        It is the requested one, else floats or, with `as_codes`, codes.
 
         Args:
             as_codes: whether the format of the response, like .npy, holds codes by default. Queries and chains without
@@ -74,7 +82,11 @@ class Target:
         return encode_output(floats, self.choose_dtype(as_codes), self.quantizer)
 
     def require_output_dtype(self, dtype: OutputDtype | None) -> "Target":
-        """Return the target with a requested encoding; raise `BadValueError` if its outputs cannot be encoded so."""
+        """Return the target with a requested encoding.
+
+        Raises:
+            BadValueError: if its outputs cannot be encoded so.
+        """
         if dtype is None:
             return self
         is_query = self.input_type == "query"
@@ -85,7 +97,7 @@ class Target:
 
 
 class ChainResolver:
-    """Resolver of the chain name and dimensions in a request to a `Target`."""
+    """Finds the chain, dimensions and space that a request's chain name and dimensions select."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
@@ -116,7 +128,7 @@ class ChainResolver:
         normalize: bool = True,
         input_type: InputType = "document",
     ) -> Target:
-        """Resolve a chain name and dimensions for an encoder's vectors.
+        """Find the chain that a request for an encoder's vectors selects by chain name and dimensions.
 
         The chain name `none` selects raw vectors. If `chain` is None, `dimensions` decides: None or the encoder's own
         select raw vectors, any other number the chain that its size route names.
@@ -139,6 +151,7 @@ class ChainResolver:
                 f"raw vectors of {encoder.name} have {encoder.dimensions} dimensions, not {dimensions}",
                 param="dimensions",
             )
+
         if chain is not None and chain != RAW:
             loaded = self.registry.load(chain)
         elif dimensions is None or dimensions == encoder.dimensions:
@@ -146,6 +159,7 @@ class ChainResolver:
             return Target(None, None, None, encoder.dimensions, raw, input_type, normalize)
         else:
             loaded = self.registry.size_routes.find_chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
+
         fitted_on, width = loaded.encoder_fingerprint, loaded.input_dimensions
         if fitted_on is None:
             raise ConflictError(
@@ -166,10 +180,15 @@ class ChainResolver:
     def resolve_for_vectors(
         self, width: int, chain: str, dimensions: int | None, input_type: InputType = "document"
     ) -> Target:
-        """Resolve a chain name and dimensions for the caller's vectors of `width` dimensions.
+        """Find the chain that transforms the caller's vectors.
 
-        The vectors count as those of the encoder that the chain was fitted on. `dimensions` None selects all outputs;
-        `input_type` `query` takes the chain's map of queries, without a quantizer.
+        The vectors count as those of the encoder that the chain was fitted on.
+
+        Args:
+            width: dimensions of the vectors.
+            chain: name or reference of the chain.
+            dimensions: dimensions of the outputs; None for all.
+            input_type: `query` takes the chain's map of queries, without a quantizer.
 
         Raises:
             WrongShapeError: if the chain takes vectors of other dimensions.
@@ -202,5 +221,5 @@ class ChainResolver:
         size = dimensions or loaded.output_dimensions or width
         space = compute_space_id(fingerprint, loaded.ref, loaded.digest, size)
         form = dimensions, normalize, input_type
-        unit = loaded.is_normalized(normalize)
-        return Target(loaded, loaded.fold(*form), loaded.build_ref(*form), size, space, input_type, unit)
+        normalized = loaded.is_normalized(normalize)
+        return Target(loaded, loaded.fold(*form), loaded.build_ref(*form), size, space, input_type, normalized)

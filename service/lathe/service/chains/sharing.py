@@ -67,7 +67,7 @@ class Pulled:
 def push_chain(
     registry: Registry, ref: str, repo: str, private: bool | None, license_id: str | None, statistics: bool
 ) -> str:
-    """Push a version of a chain with a model card to a repository; return the address of the commit.
+    """Push a version of a chain with a model card to a repository, and return the address of the commit.
 
     Args:
         registry: registry of the chain.
@@ -96,7 +96,7 @@ def push_chain(
 
 
 def push_model(folder: Path, repo: str, private: bool | None, license_id: str | None) -> str:
-    """Push an exported model or chain with a model card to a repository; return the address of the commit.
+    """Push an exported model or chain with a model card to a repository, and return the address of the commit.
 
     Args:
         folder: folder that `lathe export` wrote.
@@ -114,6 +114,7 @@ def push_model(folder: Path, repo: str, private: bool | None, license_id: str | 
         raise BadValueError(f"{DESCRIPTION} in {folder} cannot be read: {error}") from None
     if not isinstance(described, dict) or "chain" not in described:
         raise BadValueError(f"{DESCRIPTION} in {folder} is not one of an export: it names no chain")
+
     paths = sorted(path for path in folder.rglob("*") if path.is_file() or path.is_symlink())
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in paths}
     files.pop(SUMS, None)  # a pulled folder has the digests of its old README, written again below
@@ -121,9 +122,10 @@ def push_model(folder: Path, repo: str, private: bool | None, license_id: str | 
         if isinstance(path, Path) and path.is_symlink():
             raise BadValueError(f"{name} in {folder} is a link: push the folder as lathe export wrote it")
         _require_plain(name, (folder / name).read_bytes() if name.endswith(".py") else b"")
-    stock = "modules.json" in files
-    tags = ["lathe", "embeddings", *(["sentence-transformers", "sentence-similarity"] if stock else [])]
-    header = format_header(described, "sentence-transformers" if stock else "lathe", license_id, tags)
+
+    has_modules = "modules.json" in files  # sentence-transformers loads the folder as it is
+    tags = ["lathe", "embeddings", *(["sentence-transformers", "sentence-similarity"] if has_modules else [])]
+    header = format_header(described, "sentence-transformers" if has_modules else "lathe", license_id, tags)
     usage = _remove_header((folder / CARD).read_text()).replace("path/to/this/folder", repo)
     files[CARD] = f"{header}\n{usage}".encode()
     files[SUMS] = "".join(f"{_digest(content)}  {name}\n" for name, content in sorted(files.items())).encode()
@@ -136,9 +138,10 @@ def _remove_header(card: str) -> str:
 
 
 def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: int) -> Pulled:
-    """Pull a chain from a repository as a new version; the first version of a name goes live.
+    """Pull a chain from a repository as a new version.
 
-    The version appears when it is complete and checked. The same chain under the same name is not added twice.
+    The first version of a name goes live. The version appears when it is complete and checked. The same chain under the
+    same name is not added twice.
 
     Args:
         registry: registry to add it to.
@@ -161,11 +164,13 @@ def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: i
         repo.download(names, folder, max_bytes)
         chain = load_chain(folder, None)
         statistics = _load_statistics(folder, manifest)
+
     name = name or manifest.get("name")
     if name is None:
         raise BadValueError(f"{repo.id} does not name its chain: choose a name with --as", param="--as")
     require_name(name, param="--as")
     encoder = (manifest.get("encoder") or {}).get("name")
+    # A version that differs in nothing would only take a number.
     if (known := _find_same(registry, name, manifest)) is not None:
         return Pulled(name, known, registry.live(name) == known, False, repo.commit, encoder)
     chain.metadata = chain.metadata | {"pulled_from": {"repository": repo.id, "commit": repo.commit}}
@@ -174,7 +179,7 @@ def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: i
 
 
 def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
-    """Pull an exported model from a repository to a new folder; return the names of its files.
+    """Pull an exported model from a repository to a new folder, and return the names of its files.
 
     The folder appears when it is complete and its digests are right.
 
@@ -189,6 +194,7 @@ def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
     with open_staging_folder(to) as staging:
         repo.download([SUMS], staging, MAX_SUMS)
         sums = _parse_sums((staging / SUMS).read_text(), repo.id)
+        # Names are checked before anything is downloaded, programs again when their content is there.
         for name in sums:
             require_inner_path(name)
             if not name.endswith(".py"):
@@ -204,13 +210,13 @@ def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
 
 
 def _parse_sums(text: str, repo: str) -> Mapping[str, str]:
-    found = {}
+    digests = {}
     for line in text.splitlines():
-        digest, sign, name = line.partition("  ")
-        if not sign or len(digest) != 64 or not name:
+        digest, separator, name = line.partition("  ")
+        if not separator or len(digest) != 64 or not name:
             raise BadValueError(f"{SUMS} of {repo} cannot be read: {line[:80]!r}")
-        found[name] = digest
-    return found
+        digests[name] = digest
+    return digests
 
 
 def _require_plain(name: str, program: bytes) -> None:
@@ -236,7 +242,10 @@ def _load_statistics(folder: Path, manifest: Manifest) -> FitStatistics:
 
 
 def _find_same(registry: Registry, name: str, manifest: Manifest) -> int | None:
-    """Return the newest version of a chain with the same tensors and steps as a manifest's; None if there is none."""
+    """Return the newest version of a chain with the same tensors and steps as a manifest's.
+
+    The result is None if there is none.
+    """
     for version in reversed(registry.versions(name)):
         with suppress(ArtifactError):
             known = registry.manifest(name, version)

@@ -25,16 +25,16 @@ from lathe.transforms.json_files import read_json_file
 NESTED = "nested"
 
 
-def parse_size_routes(found: Any) -> dict[str, str]:
+def parse_size_routes(content: Any) -> dict[str, str]:
     """Check an encoder's size routes from JSON and return a copy, `{size or "nested": chain}`.
 
     Raises:
         ValueError, AttributeError: if a key is not a size or a value not a string, or it is no object.
     """
-    for route, ref in found.items():
+    for route, ref in content.items():
         if not isinstance(ref, str) or not (route == NESTED or parse_number(route)):
             raise ValueError(f"{route!r} cannot be a size route of {ref!r}")
-    return dict(found)
+    return dict(content)
 
 
 class SizeRoutes:
@@ -46,28 +46,33 @@ class SizeRoutes:
         self.cached: tuple[tuple[int, int], dict[str, dict[str, str]]] = ((0, 0), {})
 
     def read(self) -> dict[str, dict[str, str]]:
-        """Read all size routes from the file; empty if there is no file.
+        """Read all size routes from the file.
+
+        The result is empty if there is no file.
 
         Raises:
             ArtifactError: if the file is damaged.
         """
         try:
-            found = read_json_file(self.path)
-            return {str(encoder): parse_size_routes(size_routes) for encoder, size_routes in found.items()}
+            content = read_json_file(self.path)
+            return {str(encoder): parse_size_routes(size_routes) for encoder, size_routes in content.items()}
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, AttributeError) as error:
             raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
 
     def get_current(self) -> dict[str, dict[str, str]]:
-        """Return all size routes, read again only if the file changed; callers must not change the result."""
-        made = get_file_stamp(self.path)
-        if made != self.cached[0]:
-            self.cached = made, self.read()
+        """Return all size routes, reading the file again only if it changed.
+
+        Callers must not change the result.
+        """
+        stamp = get_file_stamp(self.path)
+        if stamp != self.cached[0]:
+            self.cached = stamp, self.read()
         return self.cached[1]
 
     def find_problem(self) -> str | None:
-        """Return why the size routes cannot be read; None if they can."""
+        """Return why the size routes cannot be read, or None if they can."""
         try:
             self.get_current()
         except ArtifactError as error:
@@ -77,7 +82,7 @@ class SizeRoutes:
         return None
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
-        """Let requests for vectors of some dimensions get a chain, and return the chain they get from now on.
+        """Route an encoder's requests for a number of dimensions to a chain, and return the chain they get from now on.
 
         Args:
             encoder_fingerprint: encoder whose vectors the chain takes.
@@ -88,10 +93,10 @@ class SizeRoutes:
         """
         with self.lock():
             size_routes = self.read()
-            mine = size_routes.setdefault(encoder_fingerprint, {})
-            if not replace and self.find_chain(mine, route) is not None:
-                return mine[route]
-            mine[route] = ref
+            encoder_routes = size_routes.setdefault(encoder_fingerprint, {})
+            if not replace and self.find_chain(encoder_routes, route) is not None:
+                return encoder_routes[route]
+            encoder_routes[route] = ref
             replace_synced(self.path, json.dumps(size_routes, indent=1).encode(), private=True)
         return ref
 
@@ -101,9 +106,10 @@ class SizeRoutes:
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
     def serve_dimensions(self, name: str) -> list[str]:
-        """Assign a chain two routes, from now on: its live version's output size, and `nested` if that is nested.
+        """Route requests for a chain's output size to the chain, and the route `nested` if it is nested.
 
-        Requests that got another chain for these dimensions get this one, so that only a user's wish calls this.
+        The size is that of the live version. Requests that got another chain for these dimensions get this one, so this
+        is called only when a user asked for it.
 
         Returns:
             The routes that the chain then has. Empty if no version is live or it cannot be read, was fitted without an
@@ -114,34 +120,48 @@ class SizeRoutes:
         except (UnknownNameError, ArtifactError):
             return []
         fingerprint, size = loaded.encoder_fingerprint, loaded.output_dimensions
+        # A request for the encoder's own dimensions means its raw vectors, so no chain can have that route.
         if fingerprint is None or size is None or size == loaded.input_dimensions:
             return []
-        wanted = [str(size), NESTED] if loaded.nested else [str(size)]
-        return [route for route in wanted if self.assign(fingerprint, route, name, replace=True) == name]
+        routes = [str(size), NESTED] if loaded.nested else [str(size)]
+        return [route for route in routes if self.assign(fingerprint, route, name, replace=True) == name]
 
     def import_route(self, encoder_fingerprint: str, route: str, ref: str) -> str | None:
-        """Give a size route to `ref`, the chain that has it in another state folder, if it is free here.
+        """Give a size route to a chain that has it in another state folder, if the route is free here.
+
+        Args:
+            encoder_fingerprint: encoder whose vectors the chain takes.
+            route: number of dimensions, or `NESTED`.
+            ref: the chain.
 
         Returns:
             The chain that has the route afterwards; None if it stays free because `ref` is missing here, does not serve
             it, or was not fitted on this encoder.
         """
-        mine = self.read().get(encoder_fingerprint, {})
-        if self.find_chain(mine, route) is None:
+        encoder_routes = self.read().get(encoder_fingerprint, {})
+        if self.find_chain(encoder_routes, route) is None:
             loaded = self.find_chain({route: ref}, route)
             if loaded is None or loaded.encoder_fingerprint != encoder_fingerprint:
                 return None
         return self.assign(encoder_fingerprint, route, ref, replace=False)
 
     def find_ref(self, encoder_fingerprint: str, dimensions: int) -> str | None:
-        """Return the reference on the route of `dimensions`, else on the route `nested`; None if both are free."""
+        """Return the reference on the route of `dimensions`, else on the route `nested`.
+
+        The result is None if both are free.
+        """
         size_routes = self.get_current().get(encoder_fingerprint, {})
         return size_routes.get(str(dimensions)) or size_routes.get(NESTED)
 
     def find_chain_for(self, encoder_fingerprint: str, dimensions: int, width: int) -> LoadedChain:
-        """Return the chain that answers requests for `dimensions`: that of their own route, else of the route `nested`.
+        """Return the chain that answers requests for a number of dimensions.
 
-        `width` is the encoder's own number of dimensions, for the message.
+        It is that of their own route, else of the route `nested`.
+
+        Args:
+            encoder_fingerprint: encoder whose vectors the chain takes.
+            dimensions: number of dimensions.
+            width: the encoder's own number of dimensions, for the message.
 
         Raises:
             BadValueError: if no chain serves the size; the message lists the sizes that are served.
@@ -155,7 +175,10 @@ class SizeRoutes:
         raise BadValueError(f"no chain answers {dimensions} dimensions; there are {sizes}", param="dimensions")
 
     def find_chain(self, size_routes: dict[str, str], route: str) -> LoadedChain | None:
-        """Return the chain of a size route; None if it is free, or its chain is deleted or does not serve the size."""
+        """Return the chain of a size route.
+
+        The result is None if the route is free, or its chain is deleted or does not serve the size.
+        """
         if route not in size_routes:
             return None
         try:
@@ -169,5 +192,5 @@ class SizeRoutes:
         nested = self.find_chain(size_routes, NESTED)
         largest = nested.output_dimensions or 0 if nested else 0
         exact = sorted(int(route) for route in size_routes if route != NESTED and self.find_chain(size_routes, route))
-        words = [str(size) for size in exact if size > largest]
-        return [f"any from 1 to {largest}", *words] if largest else words
+        descriptions = [str(size) for size in exact if size > largest]
+        return [f"any from 1 to {largest}", *descriptions] if largest else descriptions

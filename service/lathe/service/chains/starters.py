@@ -13,10 +13,9 @@ STARTERS = Path(__file__).parent / "starter_chains"
 def install_starters(registry: Registry) -> None:
     """Copy each starter chain to the registry unless its name was ever used, and give those copied free size routes.
 
-    The routes, which chain answers a request for a number of dimensions, come from a file beside the starter chains.
-
-    In a local replica of a Redis the chains are copied to the replica only; a new Redis gets them from there. If the
-    file of size routes is damaged, no routes are assigned: the server starts, and its health reports it.
+    The size routes come from a file beside the starter chains. In a local replica of a Redis the chains are copied to
+    the replica only; a new Redis gets them from there. If the registry's file of size routes is damaged, no routes are
+    assigned: the server starts, and its health reports it.
 
     Raises:
         OSError: if the registry cannot be written.

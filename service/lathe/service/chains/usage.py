@@ -39,16 +39,16 @@ def record_use(path: Path, chain: str, use: str) -> None:
 
 
 def read_recorded_uses(path: Path) -> dict[str, list[str]]:
-    """Read the recorded uses by version of a chain.
+    """Read the recorded uses, by version of a chain.
 
-    There are none without a file.
+    The result is empty if there is no file.
 
     Raises:
         ArtifactError: if the file is damaged.
     """
     try:
-        found = read_json_file(path)
-        return {str(chain): [str(use) for use in uses] for chain, uses in found.items()}
+        content = read_json_file(path)
+        return {str(chain): [str(use) for use in uses] for chain, uses in content.items()}
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, AttributeError) as error:
@@ -64,7 +64,7 @@ def list_uses(
     indexes: Iterable[Mapping[str, Any]],
     recorded: Mapping[str, Iterable[str]],
 ) -> Iterator[str]:
-    """Yield the size routes that lead to a version, the indexes that were made with it and its recorded uses, in words.
+    """Yield the uses of a version, in words: size routes to it, indexes made with it, and recorded uses.
 
     Args:
         registry: registry that has the chain.
@@ -92,7 +92,10 @@ def require_unused(
     indexes: Iterable[Mapping[str, Any]],
     recorded: Mapping[str, Iterable[str]],
 ) -> None:
-    """Raise `ConflictError` with the code `chain_in_use` if something uses a version of a chain, see `list_uses`."""
+    """Raise `ConflictError` with the code `chain_in_use` if something uses a version of a chain.
+
+    The uses and arguments are those of `list_uses`.
+    """
     uses = list(list_uses(registry, name, version, indexes, recorded))
     if uses:
         raise ConflictError(

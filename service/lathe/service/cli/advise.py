@@ -108,6 +108,7 @@ def advise(
     texts = open_source(source).kind() == "texts"
     if encoder is not None and not texts and fit is None:
         raise BadValueError(f"{source} holds vectors: --encoder is only for the chain that --fit makes")
+
     loaded = load_encoder(settings, encoder) if texts or encoder else None
     advice_request = AdviceRequest(source, keep, sample_rows, seed, pairs, place, rows, metric, recall)
     with ProgressBar() as progress:
@@ -115,6 +116,7 @@ def advise(
         advice = run(advice_request, loaded, home.vectors, progress, planner, show)
     if not as_json:
         typer.echo("\n" + format_evidence(advice))
+
     if report is not None:
         replace_synced(report, render_html(advice).encode())
     outcome: dict[str, Any] = {"fit": None}
@@ -129,10 +131,7 @@ def advise(
 
 
 def _ask_for_place() -> PlaceName:
-    """Return the place that the user names on the terminal.
-
-    It is `lathe` where there is no terminal.
-    """
+    """Return the place that the user names on the terminal, or `lathe` where there is no terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "lathe"
     names = get_args(PlaceName)
@@ -172,7 +171,11 @@ def _build_planner(recall: float, memory: str | None, rows: int | None) -> "Inde
 
 
 def _parse_bytes(written: str) -> int:
-    """Parse a number of bytes with a unit, as `2GB`, `500 MB` or `512MiB`; raise `BadValueError` for anything else."""
+    """Parse a number of bytes with a unit, as `2GB`, `500 MB` or `512MiB`.
+
+    Raises:
+        BadValueError: for anything else.
+    """
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
     try:
@@ -187,9 +190,10 @@ def _parse_bytes(written: str) -> int:
 def _fit_recommended(
     advice: "Advice", name: str, advice_request: AdviceRequest, encoder: "TextEncoder | None", settings: "Settings"
 ) -> dict[str, Any]:
-    """Fit the recommended chain on the whole source, register it under the name, and return `{"fit": result}`.
+    """Fit the recommended chain on the whole source, register it under the name, and return the result.
 
-    If the advice recommends none, return `{"fit": None, "fit_error": message}`.
+    Returns:
+        `{"fit": result}`, or `{"fit": None, "fit_error": message}` if the advice recommends none.
     """
     from lathe.service.jobs.kinds.advise import fit_recommended
 

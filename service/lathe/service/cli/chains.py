@@ -141,7 +141,11 @@ def import_chains(folder: Annotated[Path, typer.Argument(help="Another state fol
 
 
 def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder: str, route: str, ref: str) -> str:
-    """Let requests for vectors of a size get a copied chain unless another serves them here; return a line to print."""
+    """Give a copied chain its size route, unless another chain has the route here.
+
+    Returns:
+        What was done, as a text to print.
+    """
     holder = size_routes.import_route(encoder, route, ref)
     if holder is None:
         return f"skipped, {ref} here is another chain or does not serve it"

@@ -39,20 +39,23 @@ def compare(
 
     settings, _ = load_state()
     registry = open_chains(write=False)
-    one, other = registry.load(first), registry.load(second)
-    if None not in (one.encoder_fingerprint, other.encoder_fingerprint):
-        if one.encoder_fingerprint != other.encoder_fingerprint:
-            raise BadValueError(f"{one.ref} and {other.ref} take vectors of different encoders")
+    first_chain, second_chain = registry.load(first), registry.load(second)
+    if None not in (first_chain.encoder_fingerprint, second_chain.encoder_fingerprint):
+        if first_chain.encoder_fingerprint != second_chain.encoder_fingerprint:
+            raise BadValueError(f"{first_chain.ref} and {second_chain.ref} take vectors of different encoders")
 
-    raw = _sample_vectors(settings, one, other, source, rows, seed)
-    found: dict[str, Any] = {"first": one.ref, "second": other.ref, "rows": len(raw), "k": k}
-    found |= compare_neighbours(raw, one.chain.floats(raw), other.chain.floats(raw), k)
-    found["bytes_per_vector"] = {"first": one.chain.bytes_per_vector, "second": other.chain.bytes_per_vector}
-    typer.echo(json.dumps(found, indent=1) if as_json else format_comparison(found))
+    raw = _sample_vectors(settings, first_chain, second_chain, source, rows, seed)
+    comparison: dict[str, Any] = {"first": first_chain.ref, "second": second_chain.ref, "rows": len(raw), "k": k}
+    comparison |= compare_neighbours(raw, first_chain.chain.floats(raw), second_chain.chain.floats(raw), k)
+    comparison["bytes_per_vector"] = {
+        "first": first_chain.chain.bytes_per_vector,
+        "second": second_chain.chain.bytes_per_vector,
+    }
+    typer.echo(json.dumps(comparison, indent=1) if as_json else format_comparison(comparison))
 
 
 def _sample_vectors(
-    settings: "Settings", one: "LoadedChain", other: "LoadedChain", source: str, rows: int, seed: int
+    settings: "Settings", first: "LoadedChain", second: "LoadedChain", source: str, rows: int, seed: int
 ) -> "NDArray[np.float32]":
     import numpy as np
 
@@ -62,40 +65,40 @@ def _sample_vectors(
     sample = sample_rows(open_source(source), rows, seed)
     if sample.vectors is not None:
         return np.asarray(sample.vectors, np.float32)
-    recorded = one.chain.metadata.get("encoder") or other.chain.metadata.get("encoder")
+    recorded = first.chain.metadata.get("encoder") or second.chain.metadata.get("encoder")
     if recorded is None:
-        raise BadValueError(f"{one.ref} and {other.ref} were fitted on vectors: name a source of vectors", "source")
+        raise BadValueError(f"{first.ref} and {second.ref} were fitted on vectors: name a source of vectors", "source")
 
     known = {spec.name for spec in settings.specs}
     with ProgressBar() as progress:
         encoder = load_encoder(settings, recorded["name"] if recorded["name"] in known else recorded["model"])
-        found = encoder.encode(
+        encoded = encoder.encode(
             sample.texts, on_batch=lambda done: progress(done / len(sample.texts), f"{done:,} texts encoded")
         )
-    return found.vectors
+    return encoded.vectors
 
 
-def format_comparison(found: dict[str, Any]) -> str:
+def format_comparison(comparison: dict[str, Any]) -> str:
     """Format a comparison as a table, and a sentence that says which chain finds more of the raw neighbours."""
-    recall, k = found["raw_recall_at_k"], found["k"]
+    recall, k = comparison["raw_recall_at_k"], comparison["k"]
     table = [
-        ["", found["first"], found["second"]],
-        ["bytes a vector", *(str(found["bytes_per_vector"][side]) for side in ("first", "second"))],
+        ["", comparison["first"], comparison["second"]],
+        ["bytes a vector", *(str(comparison["bytes_per_vector"][side]) for side in ("first", "second"))],
         [f"recall@{k} of the raw neighbours", *(_format_interval(recall[side]) for side in ("first", "second"))],
     ]
     difference = recall["difference"]
-    better = found["second"] if difference["low"] > 0 else found["first"] if difference["high"] < 0 else None
+    better = comparison["second"] if difference["low"] > 0 else comparison["first"] if difference["high"] < 0 else None
     verdict = "The difference is within its interval" if better is None else f"{better} finds more of them"
     return "\n".join(
         [
             align_columns(table),
             "",
-            f"{verdict}: {found['second']} less {found['first']} is {difference['value']:+.3f} "
-            f"({difference['low']:+.3f} to {difference['high']:+.3f}), on {found['rows']:,} rows.",
-            f"Both find the same neighbours in {found['agreement_at_k']['value']:.1%} of the cases.",
+            f"{verdict}: {comparison['second']} less {comparison['first']} is {difference['value']:+.3f} "
+            f"({difference['low']:+.3f} to {difference['high']:+.3f}), on {comparison['rows']:,} rows.",
+            f"Both find the same neighbours in {comparison['agreement_at_k']['value']:.1%} of the cases.",
         ]
     )
 
 
-def _format_interval(found: dict[str, float]) -> str:
-    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+def _format_interval(measured: dict[str, float]) -> str:
+    return f"{measured['value']:.3f} ({measured['low']:.3f} to {measured['high']:.3f})"

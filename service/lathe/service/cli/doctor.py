@@ -60,8 +60,10 @@ def doctor() -> None:
     workers, threads = settings.worker_processes, settings.worker_options.threads
     _print_line("workers", f"{workers} of {threads} threads for each encoder")
     _print_line("extras", ", ".join(extra for extra in EXTRAS if not find_unmet_of_extra(extra)) or "none")
+
     problem = _check_state_folder(home)
     missing_encoder = not all([_check_encoder(spec) for spec in settings.specs])
+
     registry = Registry(home.shared / "chains" if settings.redis_url else home.chains)
     damaged = 0
     for name in registry.names():
@@ -72,6 +74,7 @@ def doctor() -> None:
                 damaged += 1
                 _print_line(f"chain {name}@{number}", f"damaged: {error}")
     _print_line("chains", f"{len(registry.names())} registered, {damaged} versions damaged")
+
     broken = _check_servers(settings, home)
     for folder in list_index_folders(home.indexes):
         index = describe_folder(folder)
@@ -81,6 +84,7 @@ def doctor() -> None:
     for name in list_folders_without_record(home.indexes):
         broken = True
         _print_line(f"index {name}", "its record.db is missing")
+
     typer.echo("\nMissing, and the consequence:")
     for what, cost in find_shortfalls(settings, machine):
         _print_line(what, cost)
@@ -101,9 +105,12 @@ def _check_state_folder(home: "Home") -> str | None:
 
 
 def _check_encoder(spec: EncoderSpec) -> bool:
-    """Print where an encoder's files are, and a warning if they hold a chat template; return whether it can be loaded.
+    """Print where an encoder's files are, and a warning if they hold a chat template.
 
     The files of a model that was not downloaded yet are not looked into.
+
+    Returns:
+        Whether the encoder can be loaded.
     """
     origin, available = _locate_encoder(spec)
     loaded = spec.upstream is None
@@ -114,9 +121,12 @@ def _check_encoder(spec: EncoderSpec) -> bool:
 
 
 def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
-    """Describe where an encoder's files are, or its API; also return whether they are there or can be downloaded.
+    """Describe where an encoder's files are, or its API.
 
-    An API is not asked, since that may cost; its key must be in the environment.
+    An API is not called, since that may cost; its key must be in the environment.
+
+    Returns:
+        The description, and whether the files are there or can be downloaded.
     """
     if spec.upstream is not None:
         return _describe_upstream(spec.upstream)
@@ -212,27 +222,30 @@ def _describe_redis(url: str) -> list[tuple[str, str]]:
 
 
 def _read_setting(client: "Redis", name: str) -> str | None:
-    """Return a setting of Redis; None if this user may not read it."""
+    """Return a setting of Redis, or None if this user may not read it."""
     from redis.exceptions import ResponseError
 
     from lathe.service.redis.connection import decode_text
 
     try:
-        found: Any = client.config_get(name)
+        answer: Any = client.config_get(name)
     except ResponseError:
         return None
-    return next((decode_text(value) for value in found.values()), None)
+    return next((decode_text(value) for value in answer.values()), None)
 
 
 def _is_aof_enabled(client: "Redis") -> bool | None:
-    """Return whether Redis appends every change to a file (AOF); None if this user may not read that."""
+    """Return whether Redis appends every change to a file (AOF).
+
+    The result is None if this user may not read that.
+    """
     from redis.exceptions import ResponseError
 
     try:
-        found: Any = client.info("persistence")
+        persistence: Any = client.info("persistence")
     except ResponseError:
         return None
-    return bool(found.get("aof_enabled"))
+    return bool(persistence.get("aof_enabled"))
 
 
 def describe_persistence(aof: bool | None, save: str | None) -> str:

@@ -15,7 +15,7 @@ app = typer.Typer(help="Show, add and remove the encoders that may be served.", 
 
 @app.command("list")
 def list_encoders() -> None:
-    """List the encoders a server may host, the default first; no encoder is loaded."""
+    """List the encoders a server may host, the default first, without loading them."""
     settings, _ = load_state()
     rows = [["name", "dtype", "served", "model"]]
     for hosted, spec in zip(settings.hosted, settings.specs, strict=True):
@@ -94,7 +94,7 @@ def add_encoder(
         "idle_seconds": idle_seconds,
         "load": load,
     }
-    of_upstream = {
+    upstream_options = {
         "model": upstream_model,
         "api_key_env": api_key_env,
         "dimensions": dimensions,
@@ -106,11 +106,12 @@ def add_encoder(
         "provider": provider,
         "price": price,
     }
-    named = {name: value for name, value in of_upstream.items() if value is not None}
+    chosen_options = {name: value for name, value in upstream_options.items() if value is not None}
     if upstream is not None:
-        fields["upstream"] = {"url": upstream, "protocol": protocol} | named
-    elif named:
+        fields["upstream"] = {"url": upstream, "protocol": protocol} | chosen_options
+    elif chosen_options:
         raise BadValueError("the options of an embeddings API need its address: --upstream URL")
+
     try:
         added = EncoderSettings(**fields)
     except ValidationError as error:
@@ -118,6 +119,7 @@ def add_encoder(
     names = {hosted.name for hosted in settings.hosted}
     if name in names:
         raise ConflictError(f"the name {name} is in use by another encoder", param="name")
+
     encoder = open_encoder(added.build_spec(settings.dtype), settings.device, settings.vector_stores)
     AddedEncoders(home.root).add(added, names)
     kind = encoder.spec.dtype if added.upstream is None else f"{added.upstream.protocol} at {added.upstream.url}"
@@ -145,7 +147,10 @@ def _resolve_folder(model: str | None) -> str | None:
 
 @app.command("remove")
 def remove_encoder(name: Annotated[str, typer.Argument(help="Name with which it was added.")]) -> None:
-    """Remove an encoder that was added; a running server serves it until DELETE /encoders/NAME."""
+    """Remove an encoder that was added.
+
+    A running server serves it until DELETE /encoders/NAME.
+    """
     from lathe.service.encoder_settings import AddedEncoders
 
     settings, home = load_writable_state()

@@ -136,8 +136,8 @@ def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dty
     names = _split_commas(option)
     if not names and suite.encoders:
         return [
-            replace(build_request(one.model), family=one.family, published_mean_norm=one.published_mean_norm)
-            for one in suite.encoders
+            replace(build_request(listed.model), family=listed.family, published_mean_norm=listed.published_mean_norm)
+            for listed in suite.encoders
         ]
     requests = {name: build_request(name) for name in names}
     configured = {name for spec in settings.specs for name in (spec.name, spec.model)}
@@ -154,10 +154,12 @@ def name_folders(folders: Sequence[str]) -> dict[str, str]:
     """
     parts = {folder: _split_path(folder) for folder in folders}
     names = {}
-    for folder, own in parts.items():
-        others = [other for other in parts.values() if other != own]
-        length = next((n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others)), len(own))
-        names[folder] = "/".join(own[-length:])
+    for folder, path in parts.items():
+        competing = [candidate for candidate in parts.values() if candidate != path]
+        length = next(
+            (n for n in range(1, len(path)) if all(candidate[-n:] != path[-n:] for candidate in competing)), len(path)
+        )
+        names[folder] = "/".join(path[-length:])
     return names
 
 
@@ -174,6 +176,6 @@ def load_chain_methods(names: Sequence[str]) -> "list[Method]":
         return []
     registry = open_chains(write=False)
     return [
-        build_chain_method(one.ref, one.chain, hash_chain(one.chain), one.encoder_fingerprint)
-        for one in map(registry.load, dict.fromkeys(names))
+        build_chain_method(loaded.ref, loaded.chain, hash_chain(loaded.chain), loaded.encoder_fingerprint)
+        for loaded in map(registry.load, dict.fromkeys(names))
     ]

@@ -39,7 +39,9 @@ def export(
         typer.Option(help="Side of a search to export, for a chain that maps queries otherwise than documents."),
     ] = None,
 ) -> None:
-    """Write a chain for use by other software without Lathe; the export is checked before its folder appears.
+    """Write a chain for use by other software without Lathe.
+
+    The export is checked before its folder appears.
 
     sentence-transformers: encoder and chain as one model, which Text Embeddings Inference and vLLM read too; --for
     refuses a chain for which they would give other vectors. onnx: the chain alone, and encoder, pooling and chain as
@@ -79,7 +81,7 @@ def export(
 
 
 def _require_side(loaded: "LoadedChain", side: Side | None) -> Side | None:
-    """Return the side of a chain to export; None for a chain that maps both sides alike.
+    """Return the side of a chain to export, or None for a chain that maps both sides alike.
 
     Raises:
         BadValueError: if a side is missing or not needed, or the documents end in codes, whose export would map
@@ -104,7 +106,10 @@ def _require_side(loaded: "LoadedChain", side: Side | None) -> Side | None:
 
 
 def _load_export_encoder(chain: "Chain", settings: "Settings", name: str | None) -> "Encoder | None":
-    """Load the named encoder, else the one the chain was fitted for, in float32 on the CPU; None if it has none."""
+    """Load the encoder of an export in float32 on the CPU: the named one, else the one the chain was fitted for.
+
+    The result is None if none is named and the chain has none.
+    """
     from lathe.training.encoder.encoder import Encoder
 
     recorded = chain.metadata.get("encoder")
@@ -123,7 +128,10 @@ def _load_export_encoder(chain: "Chain", settings: "Settings", name: str | None)
 
 
 def _build_recorded_spec(recorded: dict[str, Any]) -> EncoderSpec:
-    """Build the spec of the encoder that a chain's manifest records; it never runs the model's own code."""
+    """Build the spec of the encoder that a chain's manifest records.
+
+    The spec never runs the model's own code.
+    """
     if recorded.get("upstream"):
         raise BadValueError(
             f"the chain was fitted for {recorded['name']}, which is behind an embeddings API and not in the settings"

@@ -63,22 +63,22 @@ def pull(
     from lathe.service.chains.sharing import DESCRIPTION, pull_chain, pull_model
     from lathe.transforms.artifact import MANIFEST
 
-    found = HubRepo.open(repo, revision)
-    if DESCRIPTION in found.sizes and MANIFEST not in found.sizes:
+    hub_repo = HubRepo.open(repo, revision)
+    if DESCRIPTION in hub_repo.sizes and MANIFEST not in hub_repo.sizes:
         if to is None or as_ is not None:
             raise BadValueError(f"{repo} holds an exported model: name the folder for it with --to, and no --as")
-        files = pull_model(found, to, max_bytes)
+        files = pull_model(hub_repo, to, max_bytes)
         typer.echo(f"{to}: {', '.join(files)}")
-        typer.echo(f"pulled from {repo}, commit {found.commit}", err=True)
+        typer.echo(f"pulled from {repo}, commit {hub_repo.commit}", err=True)
         return
     if to is not None:
         raise BadValueError(f"{repo} holds no exported model: leave --to out")
-    if MANIFEST not in found.sizes:
+    if MANIFEST not in hub_repo.sizes:
         raise BadValueError(f"{repo} holds no chain of Lathe: {MANIFEST} is missing")
     registry = open_chains(write=True)
-    pulled = pull_chain(registry, found, as_, max_bytes)
+    pulled = pull_chain(registry, hub_repo, as_, max_bytes)
     ref = f"{pulled.name}@{pulled.version}"
     state = "live" if pulled.live else f"not live, which `lathe chains promote {ref}` changes"
     typer.echo(f"{ref}: {state}" if pulled.new else f"{ref} is the same chain already: {state}")
-    of = f", for the encoder {pulled.encoder}" if pulled.encoder else ""
-    typer.echo(f"pulled from {repo}, commit {pulled.commit}{of}", err=True)
+    encoder_note = f", for the encoder {pulled.encoder}" if pulled.encoder else ""
+    typer.echo(f"pulled from {repo}, commit {pulled.commit}{encoder_note}", err=True)

@@ -49,7 +49,10 @@ def list_indexes(as_json: Json = False) -> None:
 def backup(
     name: Name, to: Annotated[Path, flag("--to", "Folder that does not exist yet.")], as_json: Json = False
 ) -> None:
-    """Copy an index as it is now into a folder; a server may go on serving it."""
+    """Copy an index as it is now into a folder.
+
+    A server may go on serving it.
+    """
     from lathe.service.index.embedded.backup import back_up_index
 
     home = _require_backups()
@@ -63,7 +66,10 @@ def restore(
     name: Annotated[str | None, flag("--name", "Name of the index. [default: the one it had]")] = None,
     as_json: Json = False,
 ) -> None:
-    """Create an index from a backup; its graph is rebuilt when it is first opened."""
+    """Create an index from a backup.
+
+    Its graph is rebuilt when it is first opened.
+    """
     from lathe.service.index.embedded.backup import restore_index
 
     _require_backups()
@@ -74,7 +80,10 @@ def restore(
 
 @app.command()
 def delete(name: Name) -> None:
-    """Delete an index permanently; an index in the state folder that a server is serving is refused."""
+    """Delete an index permanently.
+
+    An index in the state folder that a server is serving is refused.
+    """
     from lathe.service.index.backend import open_indexes
 
     open_indexes(*load_writable_state()).delete(name)
@@ -82,7 +91,11 @@ def delete(name: Name) -> None:
 
 
 def _require_backups() -> "Home":
-    """Return the state folder; raise `NotSupportedError` if the backend of the indexes is backed up by another tool."""
+    """Return the state folder of a backend whose indexes `lathe index` backs up.
+
+    Raises:
+        NotSupportedError: if the backend of the indexes is backed up by another tool.
+    """
     from lathe.service.index.backend import get_capabilities
 
     settings, home = load_state()

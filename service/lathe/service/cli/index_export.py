@@ -32,11 +32,11 @@ def export(
     ] = False,
     postgres_url: PostgresUrl = None,
 ) -> None:
-    """Write an index's items to a file or to a table of PostgreSQL; a server may go on serving the index.
+    """Write an index's items to a file or to a table of PostgreSQL.
 
-    lathe fit and lathe index import read the file. In a table, rows with the same id are replaced if they differ, and
-    other rows are left alone unless --delete-others is given. The same command completes an export that was
-    interrupted.
+    A server may go on serving the index. lathe fit and lathe index import read the file. In a table, rows with the same
+    id are replaced if they differ, and other rows are left alone unless --delete-others is given. The same command
+    completes an export that was interrupted.
     """
     if (out is None) == (to is None):
         raise BadValueError("give either --out FILE or --to pgvector", param="out")

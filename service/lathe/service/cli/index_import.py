@@ -48,7 +48,10 @@ class LazyEncoders:
         self.loaded: dict[str, TextEncoder] = {}
 
     def load(self, name: str | None) -> "TextEncoder":
-        """Return the encoder of that name or alias, the default one for None; load it if it is not loaded yet."""
+        """Return the encoder of that name or alias, loading it if it is not loaded yet.
+
+        None means the default encoder.
+        """
         spec = find_encoder(self.settings, name)
         if spec.name not in self.loaded:
             self.loaded[spec.name] = load_encoder(self.settings, name)
@@ -127,6 +130,7 @@ def import_rows(
             text_field=text_field,
         )
     )
+
     reader = with_document_prompt(encoders.load(spec.encoder), prompt_name) if width is None else None
     row_ids = Ids(ids, id_field, opened.count())
     working = settings.model_copy(update={"job_threads": settings.threads})  # no requests share the cores
@@ -134,10 +138,12 @@ def import_rows(
     is_new = name not in indexes.names()
     if not is_new and not dry_run:
         indexes.require_owned(name)  # fails before the source is read
+
     with ProgressBar() as progress:
         cost = measure_cost(opened, reader, spec, Reducer(spec, artifact), progress)
     typer.echo(_format_cost(cost, f"{opened.name}, {spec.width} → {spec.dimensions} through {spec.chain}"), err=as_json)
     _require_gates(cost, parse_numbers(gate, "--gate"))
+
     result: dict[str, Any] = {"index": name, "spec": spec.to_json(), "cost": asdict(cost)}
     if not dry_run:
         key = hashlib.sha256(
@@ -157,8 +163,8 @@ def import_rows(
         finally:
             indexes.close()
         counts = {"zero rows left out": result["left_out"], "items replaced": result["replaced"]}
-        more = "".join(f"; {count:,} {what}" for what, count in counts.items() if count)
-        typer.echo(f"{name}: {result['count']:,} items in the space {spec.space_id}{more}", err=as_json)
+        notes = "".join(f"; {count:,} {what}" for what, count in counts.items() if count)
+        typer.echo(f"{name}: {result['count']:,} items in the space {spec.space_id}{notes}", err=as_json)
     if as_json:
         typer.echo(json.dumps(result, indent=1))
 

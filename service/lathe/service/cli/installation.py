@@ -133,7 +133,10 @@ def describe_instructions(flags: Set[str], machine: str) -> str:
 
 
 def lacks_avx512(flags: Set[str], machine: str) -> bool:
-    """Return whether the CPU is an x86 known to lack AVX-512; arguments as in `describe_instructions`."""
+    """Return whether the CPU is an x86 known to lack AVX-512.
+
+    The arguments are those of `describe_instructions`.
+    """
     return machine in X86 and bool(flags) and not flags >= AVX512
 
 
@@ -167,7 +170,12 @@ def find_unmet(distribution: str, extra: str = "", version: Callable[[str], str]
 
 
 def find_unmet_of_extra(extra: str, version: Callable[[str], str] = version) -> list[str]:
-    """Return the requirements that an extra adds and that are not met; `extra` is written as `lathe-service[redis]`."""
+    """Return the requirements that an extra adds and that are not met.
+
+    Args:
+        extra: the extra, as `lathe-service[redis]`.
+        version: see `find_unmet`.
+    """
     return _check_requirement(Requirement(extra), version)
 
 

@@ -52,7 +52,10 @@ def root(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Declare the options before any subcommand; does nothing itself."""
+    """Declare the options before any subcommand.
+
+    The function itself does nothing.
+    """
 
 
 app.command()(serve.serve)
@@ -87,9 +90,9 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; print an expected error as one line and exit with status 1, or 130 after Ctrl-C.
+    """Run the command line, and print an expected error as one line.
 
-    Sets the variables of `ENVIRONMENT` that are not set.
+    The exit status is then 1, or 130 after Ctrl-C. The variables of `ENVIRONMENT` that are not set are set first.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)  # before NumPy is imported, which reads its variable once

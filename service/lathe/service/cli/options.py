@@ -1,4 +1,4 @@
-"""What commands share: options, settings and state folder, encoders, engines, progress bar."""
+"""What commands share: options, settings and state folder, encoders, engines, and the progress bar."""
 
 import shlex
 import sys
@@ -47,13 +47,13 @@ def describe_served(routes: list[str]) -> str:
     )
 
 
-def flag(name: str, help_text: str, **more: Any) -> Any:
+def flag(name: str, help_text: str, **parameters: Any) -> Any:
     """Declare an option of a command.
 
     Options are no environment variables, but for those that name one by `envvar`: a server's address, which is a
     setting, and addresses of other servers, which may hold a password or are the same for every command.
     """
-    return typer.Option(name, help=help_text, **more)
+    return typer.Option(name, help=help_text, **parameters)
 
 
 EngineOption = Annotated[
@@ -77,7 +77,10 @@ WorkersOption = Annotated[
 
 
 def load_state() -> "tuple[Settings, Home]":
-    """Read the settings, and return them and the state folder; nothing is created or checked."""
+    """Read the settings, and return them and the state folder.
+
+    Nothing is created or checked.
+    """
     from lathe.service.home import Home
     from lathe.service.settings import read_settings
 
@@ -97,7 +100,7 @@ def load_writable_state() -> "tuple[Settings, Home]":
 
 
 def open_chains(write: bool) -> "Registry":
-    """Open the registry of the state folder, or the one that replicas share; install the starter chains.
+    """Open the registry of the state folder, or the one that replicas share, and install the starter chains.
 
     Args:
         write: whether the command changes chains; without, a folder that cannot be written is only read.
@@ -115,7 +118,10 @@ def open_chains(write: bool) -> "Registry":
 
 
 def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
-    """Return the spec of an encoder of the settings, or one for a model's folder or hub id; None: the default."""
+    """Return the spec of an encoder of the settings, or build one for a model's folder or hub id.
+
+    None means the default encoder.
+    """
     if name is None:
         return settings.specs[0]
     known = {spec.model: spec for spec in reversed(settings.specs)} | {spec.name: spec for spec in settings.specs}
@@ -123,10 +129,14 @@ def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
 
 
 def load_encoder(settings: "Settings", name: str | None, stored: bool = True) -> "TextEncoder":
-    """Load an encoder of the settings, or one by a model's folder or hub id; None: the default.
+    """Load an encoder of the settings, or one by a model's folder or hub id.
 
-    Sets torch's number of threads as the settings say. Only if `stored`, vectors are stored, and read instead of being
-    computed again.
+    Sets torch's number of threads as the settings say.
+
+    Args:
+        settings: the settings.
+        name: name of the encoder; None means the default one.
+        stored: whether vectors are stored, and read instead of being computed again.
     """
     import torch
 
@@ -139,7 +149,9 @@ def load_encoder(settings: "Settings", name: str | None, stored: bool = True) ->
 
 @contextmanager
 def open_engine(name: str, address: str | None, workers: int | None, settings: "Settings") -> "Iterator[FitEngine]":
-    """Open an engine for the duration of the block, and yield it; prints a note if `address` is not used.
+    """Open an engine for the duration of the block, and yield it.
+
+    A note is printed if `address` is not used.
 
     Args:
         name: "local" or "ray".
@@ -170,22 +182,30 @@ def format_command_line() -> str:
 
 
 def parse_pairs(values: list[str] | None, option: str) -> dict[str, str]:
-    """Parse the KEY=VALUE values of an option to a dictionary; `option` is its name, for errors.
+    """Parse the KEY=VALUE values of an option to a dictionary.
+
+    Args:
+        values: the values; None stands for none.
+        option: name of the option, for errors.
 
     Raises:
         BadValueError: if a value is not of that form.
     """
     parsed = {}
     for item in values or []:
-        key, sign, value = item.partition("=")
-        if not sign or not key or not value:
+        key, separator, value = item.partition("=")
+        if not separator or not key or not value:
             raise BadValueError(f"{option} takes KEY=VALUE, got {item!r}")
         parsed[key] = value
     return parsed
 
 
 def parse_numbers(values: list[str] | None, option: str) -> dict[str, float]:
-    """Parse the KEY=NUMBER values of an option to a dictionary; `option` is its name, for errors.
+    """Parse the KEY=NUMBER values of an option to a dictionary.
+
+    Args:
+        values: the values; None stands for none.
+        option: name of the option, for errors.
 
     Raises:
         BadValueError: if a value is not of that form.
@@ -200,7 +220,7 @@ def parse_numbers(values: list[str] | None, option: str) -> dict[str, float]:
 
 
 class ProgressBar:
-    """Progress on stderr: a bar on a terminal, elsewhere a line every `LINE_SECONDS`, so that no log is silent."""
+    """Progress on stderr: a bar on a terminal, elsewhere a line every `LINE_SECONDS`."""
 
     def __init__(self) -> None:
         from tqdm import tqdm

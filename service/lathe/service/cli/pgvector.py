@@ -114,15 +114,15 @@ def reduce(
         full = find_full_vectors(connection, require_table(connection, name), column)
         target = ChainResolver(open_chains(write=False)).resolve_for_vectors(full.dimensions, chain, dimensions)
         require_searchable(target.chain, target.quantizer, column_type, "cosine")
-        wanted = VectorColumn(
+        reduced_column = VectorColumn(
             into, column_type, target.dimensions, describe_space(target.space_id, target.chain, column_type)
         )
         record_column(connection, name, into, target.chain)
-        rows = reduce_column(connection, full, wanted, target.apply, progress)
-        statement = format_index_statement(name, wanted, "cosine", connection)
-    left = {"without a vector": rows.without, "with a zero vector": rows.zero}
-    more = "".join(f"; {count:,} rows {what} left out" for what, count in left.items() if count)
-    typer.echo(f"{name}.{into}: {rows.written:,} rows{more}; {_format_reduction(target, full.dimensions)}")
+        rows = reduce_column(connection, full, reduced_column, target.apply, progress)
+        statement = format_index_statement(name, reduced_column, "cosine", connection)
+    skipped = {"without a vector": rows.without, "with a zero vector": rows.zero}
+    notes = "".join(f"; {count:,} rows {what} left out" for what, count in skipped.items() if count)
+    typer.echo(f"{name}.{into}: {rows.written:,} rows{notes}; {_format_reduction(target, full.dimensions)}")
     typer.echo(statement)
 
 

@@ -1,4 +1,4 @@
-"""`lathe serve`."""
+"""`lathe serve`: the HTTP server."""
 
 import os
 import socket
@@ -29,9 +29,10 @@ def serve(
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Return a socket bound to each address of a host; none listens yet, so that clients are refused until then.
+    """Return a socket bound to each address of a host.
 
-    The host `::` stands for all addresses, those of IPv4 included. Port 0 is one free port, the same for each address.
+    None of them listens yet, so that clients are refused until then. The host `::` stands for all addresses, those of
+    IPv4 included. Port 0 is one free port, the same for each address.
 
     Raises:
         ValueError: if the host has no address.

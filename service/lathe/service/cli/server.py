@@ -50,7 +50,10 @@ class Server(uvicorn.Server):
         self.services = services
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the shutdown on a signal: end event streams, and fail unfinished requests after `shutdown_seconds`."""
+        """Begin the shutdown on a signal.
+
+        Event streams are ended, and unfinished requests fail after `shutdown_seconds`.
+        """
         if not self.services.closing.is_set():
             self.services.closing.set()
             deadline = Timer(self.services.settings.shutdown_seconds, self.services.embedder.fail_unfinished)
@@ -59,16 +62,20 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Check the limits of all connections once a second; uvicorn calls this ten times a second."""
+        """Check the limits of all connections once a second.
+
+        uvicorn calls this ten times a second.
+        """
         if counter % 10 == 0:
             check_connections(self.server_state.connections, asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
 
 def run_server(settings: Settings, processes: ProcessStarter, sockets: list[socket.socket]) -> None:
-    """Serve until a signal stops the server; exit with status 1 if it cannot start, with 0 after a signal.
+    """Serve until a signal stops the server.
 
     First sets the process's memory allocator, torch threads, logging and signal handlers. Prints a greeting when ready.
+    Exits with status 1 if the server cannot start, with 0 after a signal.
 
     Args:
         settings: settings of the server.
@@ -84,6 +91,7 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
     logs.configure(settings.log_level)
     app = create_app(settings, processes)
     gc.freeze()  # the modules' 230,000 objects, which each full collection would otherwise look at, for 0.1 s
+
     limits = Limits(settings.max_connections, settings.body_seconds, get_descriptor_limit())
     config = uvicorn.Config(
         app,
@@ -96,11 +104,13 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
         timeout_graceful_shutdown=settings.shutdown_seconds + EXTRA_SHUTDOWN_SECONDS,
         server_header=False,
     )
+
     server = Server(config, app.state.services)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn shuts down in order, then raises them again
         signal.signal(number, lambda *_: sys.exit(0))
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # the terminal is closed; nohup has it ignored
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:  # uvloop, if it is installed
         runner.run(serve_and_greet(server, sockets, settings, app.state.services))
     if not server.started:
@@ -110,7 +120,7 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
 async def serve_and_greet(
     server: uvicorn.Server, sockets: list[socket.socket], settings: Settings, services: Services
 ) -> None:
-    """Serve until the server stops; print the greeting once all encoders have loaded or failed."""
+    """Serve until the server stops, and print the greeting once all encoders have loaded or failed."""
     greeting = asyncio.create_task(_greet(server, settings, services))
     try:
         await server.serve(sockets)
@@ -176,6 +186,9 @@ def _print_to_stderr(text: str) -> None:
 
 
 def _find_bound_port(server: uvicorn.Server) -> int | None:
-    """Return the port that the server listens on, which the system selects for port 0; None if it has no socket."""
+    """Return the port that the server listens on, which the system selects for port 0.
+
+    The result is None if the server has no socket.
+    """
     sockets = [socket for bound in server.servers for socket in bound.sockets]
     return int(sockets[0].getsockname()[1]) if sockets else None

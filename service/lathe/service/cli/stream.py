@@ -1,4 +1,7 @@
-"""`lathe embed` and `lathe reduce`: their options; `streaming` does the work."""
+"""`lathe embed` and `lathe reduce`: their options.
+
+The module `streaming` does the work.
+"""
 
 from pathlib import Path
 from typing import Annotated

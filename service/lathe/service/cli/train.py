@@ -29,7 +29,10 @@ OutOption = Annotated[
 def _add_training_command(method: str) -> None:
     @app.command(method, help=METHODS[method].help)
     def train(config: ConfigOption, out: OutOption = None) -> None:
-        """Train by the method; its help text is the method's."""
+        """Train an encoder by the method.
+
+        The help text of the command is the method's.
+        """
         _train(method, config, out)
 
 
@@ -39,7 +42,10 @@ for name in reversed(METHODS):
 
 @app.command()
 def mine(config: ConfigOption, out: OutOption = None) -> None:
-    """Mine the job's hard negatives and print statistics; a training into the same folder uses them."""
+    """Mine the job's hard negatives and print statistics.
+
+    A training into the same folder uses the negatives.
+    """
     _require_training_extra()
     from lathe.training.finetuning.job import Job, read_settings
     from lathe.training.finetuning.mining_run import run_mining

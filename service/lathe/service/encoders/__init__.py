@@ -1,1 +1,1 @@
-"""Encoders: hosted in processes of their own; their vectors are cached and go through chains."""
+"""Encoders, hosted in processes of their own, and the cache and chains that their vectors go through."""

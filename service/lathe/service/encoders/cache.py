@@ -35,7 +35,10 @@ class SecondLevelCache(Protocol):
     """A second-level cache, asked for vectors that this process has not cached."""
 
     def get(self, keys: Sequence[bytes], normalized: bool, dimensions: int) -> list[CachedVector | None]:
-        """Return each key's entry in order, None where it is missing or has other dimensions; may block briefly."""
+        """Return each key's entry in order, None where it is missing or has other dimensions.
+
+        The call may block briefly.
+        """
 
     def put(
         self,
@@ -48,7 +51,12 @@ class SecondLevelCache(Protocol):
 
 
 class VectorCache:
-    """An LRU cache of text vectors, bounded in bytes; 0 bytes turn it off."""
+    """An LRU cache of text vectors, bounded in bytes.
+
+    Args:
+        max_bytes: bytes that entries may take; 0 turns the cache off.
+        second_level: cache that is asked for vectors which this one lacks.
+    """
 
     def __init__(self, max_bytes: int, second_level: SecondLevelCache | None = None) -> None:
         self.max_bytes = max_bytes
@@ -59,7 +67,10 @@ class VectorCache:
         self.guard = threading.Lock()
 
     def can_serve(self, options: EncodeOptions) -> bool:
-        """Return whether the cache may answer the request: it is on, and long texts are no error."""
+        """Return whether the cache may answer a request with these options.
+
+        It may if the cache is on and long texts are no error.
+        """
         return self.max_bytes > 0 and options.long_text != "error"
 
     def compute_keys(self, encoder: EncoderInfo, options: EncodeOptions, texts: Iterable[str]) -> list[bytes]:
@@ -71,34 +82,37 @@ class VectorCache:
         prompt = encoder.find_prompt(options.prompt_name)
         side = "mean" if options.long_text == "mean" else options.truncation_side
         context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, side, options.normalize))
+        # The context is hashed once; each text continues from a copy of that state.
         start = hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16)
-        found = []
+        keys = []
         for text in texts:
             digest = start.copy()
             digest.update(text.encode("utf-8", "surrogatepass"))
-            found.append(digest.digest())
-        return found
+            keys.append(digest.digest())
+        return keys
 
     def get(self, encoder: EncoderInfo, keys: list[bytes], normalized: bool) -> list[CachedVector | None]:
-        """Return the entry of each key, in order, None where missing; update the hit and miss counters.
+        """Return the entry of each key, in order, None where it is missing.
 
-        Keys that are not in memory are looked up in the second-level cache, which may block, and kept in memory: do not
-        call this on the event loop if there is one.
+        The hit and miss counters are updated. Keys that are not in memory are looked up in the second-level cache,
+        which may block, and kept in memory: do not call this on the event loop if there is one.
         """
         with self.guard:
-            found = [self.entries.get(key) for key in keys]
-        missing = [index for index, entry in enumerate(found) if entry is None]
+            entries = [self.entries.get(key) for key in keys]
+
+        missing = [index for index, entry in enumerate(entries) if entry is None]
         if self.second_level is not None and missing:
             fetched = self.second_level.get([keys[index] for index in missing], normalized, encoder.dimensions)
             for index, entry in zip(missing, fetched, strict=True):
-                found[index] = entry
+                entries[index] = entry
             self._store(
                 {keys[index]: entry for index, entry in zip(missing, fetched, strict=True) if entry is not None}
             )
-        hits = sum(entry is not None for entry in found)
+
+        hits = sum(entry is not None for entry in entries)
         HITS.labels(encoder.name).inc(hits)
-        MISSES.labels(encoder.name).inc(len(found) - hits)
-        return found
+        MISSES.labels(encoder.name).inc(len(entries) - hits)
+        return entries
 
     def put(
         self,
@@ -107,10 +121,13 @@ class VectorCache:
         tokens: NDArray[np.int64],
         cut: NDArray[np.int64],
     ) -> None:
-        """Store copies of the vectors `(n, d)`, also in the second-level cache; evicts the least recently used."""
+        """Store copies of the vectors `(n, d)`, also in the second-level cache.
+
+        The least recently used entries are evicted.
+        """
         rows = zip(keys, vectors, tokens, cut, strict=True)
         self._store(
-            {key: CachedVector(row.copy(), int(read), int(lost)) for key, row, read, lost in rows}
+            {key: CachedVector(row.copy(), int(read), int(unread)) for key, row, read, unread in rows}
         )  # a view would keep its whole batch
         if self.second_level is not None:
             self.second_level.put(keys, vectors, tokens, cut)

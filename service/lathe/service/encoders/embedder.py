@@ -1,4 +1,4 @@
-"""Computation of a response's vectors from a request's texts or vectors, through cache, encoder and chain."""
+"""The embedder computes a response's vectors from a request's texts or vectors, through cache, encoder and chain."""
 
 from dataclasses import dataclass, field, replace
 
@@ -48,8 +48,14 @@ class Answer:
     cut_tokens: int | None = None
 
     def build_headers(self, as_codes: bool = False) -> dict[str, str]:
-        """Return the headers of a response with vectors; times are in milliseconds; `as_codes` as in `Target`."""
-        found = {
+        """Return the headers of a response with vectors.
+
+        Times are in milliseconds.
+
+        Args:
+            as_codes: whether documents are codes if no dtype was requested and the chain has a quantizer.
+        """
+        headers = {
             "x-space-id": self.target.space_id,
             "x-chain": self.target.chain,
             "x-dimensions": str(self.target.dimensions),
@@ -59,8 +65,8 @@ class Answer:
             "x-inference-time": f"{self.timings.get('inference', 0.0):.3f}",
         }
         if self.cut_tokens is not None:
-            found |= {"x-tokens": str(self.tokens), "x-tokens-cut": str(self.cut_tokens)}
-        return found
+            headers |= {"x-tokens": str(self.tokens), "x-tokens-cut": str(self.cut_tokens)}
+        return headers
 
 
 @dataclass(frozen=True)
@@ -91,29 +97,34 @@ class Pending:
     def wait_for_answer(self) -> Answer:
         """Wait for the encoder if texts were missing, and return the vectors of all texts in order.
 
-        Caches the new vectors, counts the texts by chain, and passes the raw vectors to their observer.
+        The new vectors are cached, the texts counted by chain, and the raw vectors passed to their observer.
 
         Raises:
             ArtifactError: if the chain maps a text to NaN or inf.
         """
-        done = None if self.work is None else self.work.future.result()
+        encoded_texts = None if self.work is None else self.work.future.result()
         CHAIN_TEXTS.labels(self.encoder, self.target.chain).inc(len(self.found))
         cached = self._stack_cached()
-        if done is None:
+        if encoded_texts is None:
             tokens, cut = self._count_tokens(None)
             vectors = self._require_finite(self.target.apply(cached))
             self._notify_observer(cached)
             return Answer(vectors, self.target, tokens, cut_tokens=cut)
-        timings = {"queue": done.queue_ms, "inference": done.inference_ms}
-        raw = done.vectors if done.raw is None else done.raw
+
+        timings = {"queue": encoded_texts.queue_ms, "inference": encoded_texts.inference_ms}
+        raw = encoded_texts.vectors if encoded_texts.raw is None else encoded_texts.raw
         if self.keys:
-            self.cache.put([self.keys[index] for index in self.missing], raw, done.tokens, done.cut)
-        vectors = encoded = self.target.apply(done.vectors) if self.chain_waits else done.vectors
+            self.cache.put([self.keys[index] for index in self.missing], raw, encoded_texts.tokens, encoded_texts.cut)
+
+        # Cached vectors are stored before the chain, so that all chains share them; it is applied to them here.
+        vectors = new_vectors = self.target.apply(encoded_texts.vectors) if self.chain_waits else encoded_texts.vectors
         if len(self.missing) < len(self.found):
+            # (n, k) in the order of the request: new rows from the encoder, all others from the cache.
             vectors = np.empty((len(self.found), self.target.dimensions), np.float32)
-            vectors[self.missing] = encoded
+            vectors[self.missing] = new_vectors
             vectors[[index for index, entry in enumerate(self.found) if entry is not None]] = self.target.apply(cached)
-        tokens, cut = self._count_tokens(done)
+
+        tokens, cut = self._count_tokens(encoded_texts)
         vectors = self._require_finite(vectors)
         self._notify_observer(cached, raw)
         return Answer(vectors, self.target, tokens, timings, cut_tokens=cut)
@@ -131,9 +142,12 @@ class Pending:
         return vectors
 
     def _stack_cached(self) -> NDArray[np.float32]:
-        """Return the cached vectors before the chain, `(n, d)`, in text order; `(0, 0)` if there are none."""
-        found = [entry.vector for entry in self.found if entry is not None]
-        return np.concatenate(found).reshape(len(found), -1) if found else np.empty((0, 0), np.float32)
+        """Stack the cached vectors before the chain, `(n, d)`, in text order.
+
+        Returns `(0, 0)` if there are none.
+        """
+        cached = [entry.vector for entry in self.found if entry is not None]
+        return np.concatenate(cached).reshape(len(cached), -1) if cached else np.empty((0, 0), np.float32)
 
     def _notify_observer(self, *raw: NDArray[np.float32]) -> None:
         """Pass the encoder's vectors to their observer, if the request has a chain and anything observes."""
@@ -141,17 +155,20 @@ class Pending:
         if loaded is None or self.live_vectors is None:
             return
         parts = [rows for rows in raw if len(rows)]
-        together = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        self.live_vectors.notify(ObservedVectors(self.encoder, loaded, together))
+        stacked = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        self.live_vectors.notify(ObservedVectors(self.encoder, loaded, stacked))
 
-    def _count_tokens(self, done: EncodedTexts | None) -> tuple[int, int]:
-        """Return how many tokens of all texts were read, and how many cut; `done` holds those just encoded.
+    def _count_tokens(self, encoded_texts: EncodedTexts | None) -> tuple[int, int]:
+        """Return how many tokens of all texts were read, and how many were cut.
 
         The tokens of a text that was cut before it was tokenized are estimated by those of the part.
+
+        Args:
+            encoded_texts: the texts that were just encoded; None if all were cached.
         """
         counts = [(0, 0) if entry is None else (entry.tokens, entry.cut) for entry in self.found]
-        if done is not None:
-            pairs = zip(done.tokens.tolist(), done.cut.tolist(), strict=True)
+        if encoded_texts is not None:
+            pairs = zip(encoded_texts.tokens.tolist(), encoded_texts.cut.tolist(), strict=True)
             for index, count in zip(self.missing, pairs, strict=True):
                 counts[index] = count
         read = sum(tokens for tokens, _ in counts)
@@ -175,12 +192,12 @@ def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) ->
                     f"characters and {MAX_LONG_TOKENS:,} tokens: divide it"
                 )
         return texts
-    cut = [cut_by_words(text, encoder.max_length, options.truncation_side) for text in texts]
+    parts = [cut_by_words(text, encoder.max_length, options.truncation_side) for text in texts]
     if options.long_text == "error":
-        for position, (text, part) in enumerate(zip(texts, cut, strict=True)):
+        for position, (text, part) in enumerate(zip(texts, parts, strict=True)):
             if part is not None:
                 raise build_too_long_error(position, text, encoder.name, encoder.max_length)
-    return [text if part is None else part for text, part in zip(texts, cut, strict=True)]
+    return [text if part is None else part for text, part in zip(texts, parts, strict=True)]
 
 
 class Embedder:
@@ -208,26 +225,31 @@ class Embedder:
         engine = self.find_engine(name, param="encoder")
         if engine is self.default:
             raise ConflictError(f"{engine.spec.name} is the default encoder, which is always served", param="encoder")
-        self.engines = {key: other for key, other in self.engines.items() if other is not engine}
+        self.engines = {key: kept for key, kept in self.engines.items() if kept is not engine}
         return engine
 
     def find_spec(self, name: str) -> EncoderSpec | None:
-        """Return the spec of a served encoder; None if the encoder is not served."""
+        """Return the spec of a served encoder, or None if the encoder is not served."""
         engine = self.engines.get(name)
         return engine.spec if engine else None
 
     def fail_unfinished(self) -> None:
-        """Answer all unfinished requests of all encoders with an error; called at shutdown."""
+        """Answer all unfinished requests of all encoders with an error.
+
+        Called at shutdown.
+        """
         for engine in self.engines.values():
             engine.fail_unfinished()
 
     @property
     def default(self) -> Engine:
-        """Engine for requests that name no encoder: the first one."""
+        """Engine for requests that name no encoder, which is the first one."""
         return next(iter(self.engines.values()))
 
     def find_engine(self, name: str | None, param: str = "model") -> Engine:
-        """Return the engine of an encoder, by its name or its model's name; the default if None.
+        """Return the engine of an encoder, by its name or its model's name.
+
+        None means the default encoder.
 
         Raises:
             UnknownNameError: if there is no such encoder; the message lists the encoders.
@@ -244,7 +266,10 @@ class Embedder:
         )
 
     def parse_model(self, model: str | None) -> ModelChoice:
-        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`; see `lathe.service.encoders.model_names`."""
+        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`.
+
+        The grammar is in `lathe.service.encoders.model_names`.
+        """
         specs = [engine.spec for engine in self.engines.values()]
         return parse_model(model, self.find_engine, {name for spec in specs for name in (spec.name, spec.model)})
 
@@ -259,10 +284,10 @@ class Embedder:
         output_dtype: OutputDtype | None = None,
         at_once: bool = False,
     ) -> "Pending":
-        """Resolve the chain, look texts up in the cache and queue missing ones for the encoder, without waiting for it.
+        """Resolve the chain, look the texts up in the cache, and queue the missing ones for the encoder.
 
-        Texts are first cut to what the encoder can read. Only a chain that must be read from disk or folded, and a
-        second-level cache, may block.
+        This does not wait for the encoder. Texts are first cut to what the encoder can read. Only a chain that must be
+        read from disk or folded, and a second-level cache, may block.
 
         Args:
             texts: the texts.
@@ -283,35 +308,41 @@ class Embedder:
         """
         encoder = engine.require_ready()
         encoder.find_prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
-        wanted = (encoder, chain, dimensions, options.normalize, input_type)
-        if at_once and not (self.cache.second_level is None and self.resolver.resolves_at_once(*wanted)):
+
+        request = (encoder, chain, dimensions, options.normalize, input_type)
+        if at_once and not (self.cache.second_level is None and self.resolver.resolves_at_once(*request)):
             raise NotAtOnceError
-        target = self.resolver.resolve_for_encoder(*wanted)
+        target = self.resolver.resolve_for_encoder(*request)
         target = target.require_output_dtype(output_dtype)
         if target.folded is not None and not options.normalize:
             # Chains take unit vectors; whether they give them is folded in.
             options = replace(options, normalize=True)
         if options.long_text is None:
             options = replace(options, long_text=encoder.spec.long_text)
-        cut = cut_texts(texts, encoder, options)
-        sizes = [len(text) / max(len(part), 1) for text, part in zip(texts, cut, strict=True)]
-        texts = cut
+
+        # Cut before they are hashed: keys, cache and worker see only the part that can be read.
+        parts = cut_texts(texts, encoder, options)
+        sizes = [len(text) / max(len(part), 1) for text, part in zip(texts, parts, strict=True)]
+        texts = parts
+
         keys: list[bytes] = []
-        found: list[CachedVector | None] = [None] * len(texts)
+        entries: list[CachedVector | None] = [None] * len(texts)
         if self.cache.can_serve(options):
             keys = self.cache.compute_keys(encoder, options, texts)
-            found = self.cache.get(encoder, keys, options.normalize)
-        missing = [index for index, entry in enumerate(found) if entry is None]
+            entries = self.cache.get(encoder, keys, options.normalize)
+        missing = [index for index, entry in enumerate(entries) if entry is None]
+
         live_vectors = None if self.live_vectors.observer is None else self.live_vectors
         work, chain_waits = None, engine.spec.upstream is not None
         if missing:
             uncached = texts if len(missing) == len(texts) else [texts[index] for index in missing]
+            # Cache and observer take vectors before the chain; otherwise the worker need not send them.
             keep_raw = bool(keys) or live_vectors is not None
             max_length = MAX_LONG_TOKENS if options.long_text == "mean" else encoder.max_length
             applied = None if chain_waits else target.chain_ref
             work = engine.queue.admit(uncached, options, max_length, applied, keep_raw, missing)
         return Pending(
-            engine.spec.name, target, live_vectors, self.cache, keys, found, sizes, missing, work, chain_waits
+            engine.spec.name, target, live_vectors, self.cache, keys, entries, sizes, missing, work, chain_waits
         )
 
     def reduce(
@@ -341,7 +372,10 @@ class Embedder:
         return Answer(reduced, target)
 
     def list_models(self) -> list[str]:
-        """List values of a request's `model`: encoders, with chains, and with sizes; see `list_model_names`."""
+        """List the values of a request's `model`: encoders, encoders with chains, and both with sizes.
+
+        The order is that of `list_model_names`.
+        """
         return list_model_names(self.engines, self.registry, self.resolver)
 
     def require_model(self, model: str) -> None:

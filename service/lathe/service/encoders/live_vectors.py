@@ -1,4 +1,4 @@
-"""Live vectors that go through chains, and what observes them besides the requests."""
+"""Live vectors that go through chains, and the observer that is called with them."""
 
 import logging
 import threading
@@ -41,7 +41,7 @@ Work = Callable[[], None]
 
 
 class LiveVectors:
-    """What observes the vectors that go through chains, and a thread for the work that it puts off.
+    """The observer of the vectors that go through chains, and a thread for the work that it puts off.
 
     The observer is called in the request's thread and may need microseconds: waking another thread for each request,
     and holding its vectors meanwhile, would cost more. It passes slower work to `submit`, so that no request waits.
@@ -73,7 +73,10 @@ class LiveVectors:
             self.thread = None
 
     def notify(self, seen: ObservedVectors) -> None:
-        """Call the observer with a request's vectors, if there is one; its error is logged, not raised."""
+        """Call the observer with a request's vectors, if there is one.
+
+        Its error is logged, not raised.
+        """
         observer = self.observer
         if observer is not None:
             try:
@@ -82,10 +85,15 @@ class LiveVectors:
                 self.unexpected.record(error)
 
     def submit(self, work: Work) -> bool:
-        """Queue work for the thread; return False, and drop it, if the queue is full."""
+        """Queue work for the thread.
+
+        Returns:
+            Whether the work was queued; if the queue is full, it is dropped.
+        """
         if len(self.waiting) >= self.max_waiting:
             return False
         self.waiting.append(work)
+        # `set` takes a lock, which most calls need not.
         if not self.wakeup.is_set():
             self.wakeup.set()
         return True

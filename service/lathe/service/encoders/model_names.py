@@ -1,7 +1,7 @@
-"""Values of a request's `model`: `ENCODER` or `ENCODER+CHAIN[@v]`, each with or without `:DIMENSIONS`.
+"""Values of a request's `model`: `ENCODER` or `ENCODER+CHAIN`, each with or without `:DIMENSIONS`.
 
-The name of an encoder, or of its model, wins over what its parts would say: `nomic:64` is an encoder of that name if
-there is one, else the encoder `nomic` in 64 dimensions.
+A chain may name its version, `CHAIN@v`. The name of an encoder, or of its model, wins over what its parts would say:
+`nomic:64` is an encoder of that name if there is one, else the encoder `nomic` in 64 dimensions.
 """
 
 import re
@@ -40,10 +40,10 @@ class ModelChoice:
     dimensions: int | None = None
 
     def choose_dimensions(self, requested: int | None) -> int | None:
-        """Return the dimensions that the name or the request's `dimensions` asks for; None if neither does.
+        """Return the dimensions that the name or the request's `dimensions` selects, or None if neither does.
 
         Raises:
-            BadValueError: if they ask for different ones.
+            BadValueError: if they select different ones.
         """
         if None not in (self.dimensions, requested) and self.dimensions != requested:
             raise BadValueError(
@@ -55,7 +55,14 @@ class ModelChoice:
 
 
 def parse_model(model: str | None, find_engine: Callable[[str | None], Engine], names: set[str]) -> ModelChoice:
-    """Parse a request's `model`; without the name of an encoder, such as in `+CHAIN`, the default encoder is meant.
+    """Parse a request's `model` to the encoder, chain and dimensions that it selects.
+
+    Without the name of an encoder, such as in `+CHAIN`, the default encoder is meant.
+
+    Args:
+        model: the value; None or an empty text selects the default encoder.
+        find_engine: returns the engine of an encoder by its name.
+        names: names of encoders and models, which are not divided.
 
     Raises:
         UnknownNameError: if there is no such encoder.
@@ -63,11 +70,13 @@ def parse_model(model: str | None, find_engine: Callable[[str | None], Engine], 
     """
     if not model or model in names:
         return ModelChoice(model, find_engine(model or None))
+
     match = SIZE.fullmatch(model)
     name, digits = match.groups() if match else (model, None)
     dimensions = None if digits is None else parse_number(digits)
     if digits is not None and not dimensions:
         raise BadValueError(f"{digits[:40]} is no number of dimensions, in the model {model!r}", param="model")
+
     encoder, _, chain = name.partition("+")
     return ModelChoice(model, find_engine(encoder or None), chain or None, dimensions)
 
@@ -84,6 +93,7 @@ def list_model_names(engines: dict[str, Engine], registry: Registry, resolver: C
     ready = [engine.info for engine in engines.values() if engine.info is not None]
     for encoder in ready:
         sizes += [f"{encoder.name}:{size}" for size in _list_route_sizes(encoder, resolver)]
+
     for chain in registry.names():
         live = registry.live(chain)
         if live is None:
@@ -92,6 +102,7 @@ def list_model_names(engines: dict[str, Engine], registry: Registry, resolver: C
             manifest = registry.manifest(chain, live)
         except ArtifactError:  # it cannot be served, so it is not offered
             continue
+
         fitted_on = manifest.get("encoder")
         names = [
             f"{encoder.name}+{chain}"
@@ -105,14 +116,17 @@ def list_model_names(engines: dict[str, Engine], registry: Registry, resolver: C
 
 
 def _list_route_sizes(encoder: EncoderInfo, resolver: ChainResolver) -> list[int]:
-    """Return the sizes that an encoder's size routes serve, largest first: of its nested chain, the halves only."""
+    """Return the sizes that an encoder's size routes serve, largest first.
+
+    Of its nested chain, only the halves are listed.
+    """
     try:
         routes = resolver.registry.size_routes.get_current().get(encoder.fingerprint, {})
-        found = {route: resolver.registry.size_routes.find_chain(routes, route) for route in routes}
+        chains = {route: resolver.registry.size_routes.find_chain(routes, route) for route in routes}
     except ArtifactError:  # no chain answers `dimensions`
         return []
-    sizes = {int(route) for route, loaded in found.items() if loaded and route != NESTED}
-    nested = found.get(NESTED)
+    sizes = {int(route) for route, loaded in chains.items() if loaded and route != NESTED}
+    nested = chains.get(NESTED)
     return sorted(sizes | set(_halve(nested.chain.output_dimensions if nested else None)), reverse=True)
 
 

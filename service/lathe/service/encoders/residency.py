@@ -1,4 +1,4 @@
-"""Which encoders stay loaded: idle ones are unloaded, and the least recently used where memory is short."""
+"""Unloading of encoders: idle ones, and the least recently used where memory is short."""
 
 import logging
 import threading
@@ -18,9 +18,12 @@ log = logging.getLogger(__name__)
 
 
 class Residency:
-    """Thread that unloads encoders; it runs only if something limits how long they stay loaded.
+    """Thread that unloads encoders.
+
+    It runs only if something limits how long they stay loaded.
 
     Args:
+        list_engines: returns the engines of all served encoders.
         max_bytes: maximum bytes of the weights of all loaded encoders; 0 for no limit.
     """
 
@@ -33,7 +36,10 @@ class Residency:
         self.thread = threading.Thread(target=self._run, name="residency", daemon=True)
 
     def start(self) -> None:
-        """Start the thread if it is needed and does not run; called again when an encoder is added."""
+        """Start the thread if it is needed and does not run.
+
+        Called again when an encoder is added.
+        """
         limited = self.max_bytes or any(engine.options.unload_seconds for engine in self.list_engines())
         if limited and not self.thread.is_alive():
             self.thread.start()
@@ -47,7 +53,7 @@ class Residency:
     def find_problem(self) -> str | None:
         """Return why encoders are not unloaded, or that the loaded ones exceed the limit.
 
-        Returns None if neither is so.
+        The result is None if neither is so.
         """
         if self.unexpected.message is not None:
             return self.unexpected.message
@@ -63,7 +69,7 @@ class Residency:
                 self.unload_beyond_limit()
 
     def _choose_pause(self) -> float:
-        """Return the seconds until the next check: a tenth of the shortest time that an encoder may be idle."""
+        """Return the seconds until the next check: at most a tenth of the shortest time that an encoder may be idle."""
         limits = [engine.options.unload_seconds for engine in self.list_engines() if engine.options.unload_seconds]
         return min([CHECK_SECONDS, *(max(limit / 10, 0.01) for limit in limits)])
 
@@ -75,12 +81,15 @@ class Residency:
                 engine.unload()
 
     def unload_beyond_limit(self, wanted: Engine | None = None) -> list[Engine]:
-        """Unload the least recently used encoders until the others fit the limit; return those unloaded.
+        """Unload the least recently used encoders until the others fit the limit.
 
         Encoders that are at work are left. The one used last, or `wanted`, stays, even if it alone exceeds the limit.
 
         Args:
             wanted: encoder that is about to be loaded again; its bytes count too.
+
+        Returns:
+            The engines of the unloaded encoders.
         """
         if not self.max_bytes:
             return []
@@ -89,20 +98,23 @@ class Residency:
             loaded = [engine for engine in loaded if engine.wanted.is_set()]  # others are being unloaded
             loaded = [engine for engine in loaded if engine.spec.upstream is None]  # an API takes no memory here
             total = sum(engine.model_bytes for engine in loaded) + (wanted.model_bytes if wanted else 0)
-            found = []
+            unloaded = []
+
             by_use = sorted(loaded, key=lambda engine: engine.last_used)
+            # The one used last stays loaded, unless another is about to be loaded in its place.
             for engine in by_use if wanted else by_use[:-1]:
                 if total <= self.max_bytes:
                     break
                 if engine.unload():
                     total -= engine.model_bytes
-                    found.append(engine)
-            return found
+                    unloaded.append(engine)
+            return unloaded
 
     def make_room(self, engine: Engine) -> None:
-        """Unload others so that an encoder which is loaded again fits the limit, and wait until they are gone."""
+        """Unload other encoders so that one that is loaded again fits the limit, and wait until they are gone."""
         unloaded = self.unload_beyond_limit(engine)
-        leaving = [(other, frozenset(other.ready_dispatchers)) for other in unloaded]  # they may be back with others
+        # An unloaded encoder may be loaded again with new workers: only those that it has now must be gone.
+        leaving = [(evicted, frozenset(evicted.ready_dispatchers)) for evicted in unloaded]
         deadline = time.monotonic() + ROOM_SECONDS
-        while any(workers & other.ready_dispatchers for other, workers in leaving) and time.monotonic() < deadline:
+        while any(workers & evicted.ready_dispatchers for evicted, workers in leaving) and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -11,18 +11,27 @@ from lathe.service.encoders.embedder import Answer
 
 
 async def answer_json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Serialize the content, which may hold NumPy arrays, to a JSON response in a thread, off the event loop."""
+    """Serialize the content to a JSON response in a thread, off the event loop.
+
+    The content may hold NumPy arrays.
+    """
     return Response(await run_in_threadpool(dump_json, content), status, headers, media_type=JSON)
 
 
 async def answer_job(job_id: str) -> Response:
-    """Return the 202 response for a queued job: its id and the URL of its status, also in the `location` header."""
+    """Return the 202 response for a queued job.
+
+    Its body holds the job's id and the URL of its status; the URL is also in the `location` header.
+    """
     url = f"/jobs/{job_id}"
     return await answer_json({"job_id": job_id, "status_url": url}, 202, {"location": url})
 
 
 def build_json_response(content: Any, headers: dict[str, str]) -> Response:
-    """Serialize the content, which may hold NumPy arrays, to a JSON response with status 200, in the calling thread."""
+    """Serialize the content to a JSON response with status 200, in the calling thread.
+
+    The content may hold NumPy arrays.
+    """
     return Response(dump_json(content), 200, headers, media_type=JSON)
 
 
@@ -36,7 +45,10 @@ def build_npy_response(answer: Answer) -> Response:
 
 
 def encode_answer(answer: Answer, encoding_format: str) -> Any:
-    """Return the rows of a JSON response for `dump_json`, in the requested encoding, else as floats."""
+    """Encode the vectors of an answer as the rows of a JSON response, for `dump_json`.
+
+    The rows are in the output dtype that was requested, else floats.
+    """
     return encode_rows(answer.target.encode(answer.vectors, as_codes=False), encoding_format)
 
 

@@ -25,19 +25,24 @@ class HeldBody:
         self.counted = 0
 
     def resize(self, size: int) -> None:
-        """Set the bytes that the body holds to `size`; 0 releases its memory. Up to `FREE_BYTES` are not counted.
+        """Set the bytes that the body holds.
+
+        Args:
+            size: bytes of the body; 0 releases its memory. Up to `FREE_BYTES` are not counted.
 
         Raises:
             OverloadedError: if all bodies together would exceed the limit.
         """
+        # A body that grows past the free bytes counts as a whole from then on.
         counted = size if size > FREE_BYTES else 0
-        more = counted - self.counted
-        if more > 0 and self.memory.held + more > self.memory.limit:
+        added = counted - self.counted
+        if added > 0 and self.memory.held + added > self.memory.limit:
             raise OverloadedError(
                 f"the bodies of all requests may hold {self.memory.limit} bytes (LATHE_BODY_MEMORY_BYTES), and this "
                 "one does not fit beside the others; try again"
             )
-        self.memory.held += more
+
+        self.memory.held += added
         self.counted = counted
 
 
@@ -55,13 +60,15 @@ class BodyMemoryMiddleware:
         self.parse_memory = ParseMemory(parse_limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app on an HTTP request with `held_body` and `parse_reservation` in its scope; pass other scopes on.
+        """Run the app on an HTTP request with `held_body` and `parse_reservation` in its scope.
 
         The reservation is released when the response begins, the body's memory when the app ends, also by an error.
+        Other scopes, such as the lifespan, are passed on unchanged.
         """
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+
         held = scope["held_body"] = HeldBody(self.body_memory)
         reservation = scope["parse_reservation"] = ParseReservation(self.parse_memory)
 

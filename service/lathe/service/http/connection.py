@@ -73,12 +73,15 @@ class Limits:
 
     @property
     def spare(self) -> int:
-        """Number of descriptors that connections may not use: files are opened while requests are answered."""
+        """Number of descriptors that connections may not use, because files are opened while requests are answered."""
         return 0 if self.descriptors is None else self.descriptors // 8
 
     @property
     def backlog(self) -> int:
-        """Number of connections that may wait to be accepted; all of them are accepted before one can be refused."""
+        """Number of connections that may wait to be accepted.
+
+        All of them are accepted before one can be refused, so they must fit into the spare descriptors.
+        """
         return 2048 if self.descriptors is None else max(16, min(2048, self.spare))
 
     def are_reached(self, connections: int, descriptor: int) -> bool:
@@ -92,7 +95,10 @@ class Limits:
         return connections > self.connections or self.are_scarce(descriptor, self.spare)
 
     def are_scarce(self, descriptor: int, spare: int) -> bool:
-        """Return whether fewer than `spare` descriptors are free above this one; False if the limit is unknown."""
+        """Return whether fewer than `spare` descriptors are free above this one.
+
+        The result is False if the limit is unknown.
+        """
         return self.descriptors is not None and descriptor >= self.descriptors - spare
 
     def close_an_idle_connection(self) -> bool:
@@ -102,6 +108,7 @@ class Limits:
         """
         if not self.idle:
             return False
+        # A dict keeps the order of insertion, so the first is the one that is idle for longest.
         connection = next(iter(self.idle))
         del self.idle[connection]
         REFUSED.labels("idle").inc()
@@ -158,7 +165,7 @@ class Connection(HttpToolsProtocol):
                 transport.close()  # refused connections that linger would use up the descriptors
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes in pieces of at most `HEAD_BYTES`; refuse a head that exceeds the limit.
+        """Parse received bytes in pieces of at most `HEAD_BYTES`, and refuse a head that exceeds the limit.
 
         The first bytes after a request start the time limit of the next head. After a refusal, bytes are dropped.
         """
@@ -230,7 +237,7 @@ class Connection(HttpToolsProtocol):
         self._unset_keepalive_if_required()  # after a reset, uvicorn's timer would hold the connection until it fires
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that cannot be parsed (400) or exceeded a limit, with the error of that limit."""
+        """Refuse a request that cannot be parsed (400) or that exceeded a limit (the status of that limit)."""
         self.refuse(self.refusal or BadValueError(msg, code="malformed_request"))
 
     def refuse(self, error: ServiceError) -> None:
@@ -255,20 +262,25 @@ class Connection(HttpToolsProtocol):
         self.transport.write_eof()
 
     def check(self, now: float) -> None:
-        """End the connection past a deadline, or if its client reads too slowly; called once a second."""
+        """End the connection if it is past its deadline or its client reads too slowly.
+
+        Called once a second.
+        """
         if self.deadline is not None and now > self.deadline:
             self._time_out()
         elif now - self.unsent_since > SENT_SECONDS:
             self._check_response(now)
 
     def _time_out(self) -> None:
-        """End a connection past its deadline: with 408, silently if nothing was requested, at once if it was refused.
+        """End a connection that is past its deadline.
 
-        Do nothing while the server itself keeps the request waiting.
+        It is answered 408 if a request has begun, closed silently if none has, and aborted if it was refused before. Do
+        nothing while the server itself keeps the request waiting.
         """
         answering = self.cycle is not None and not self.cycle.response_complete
         if self.refused:
             self.transport.abort()
+        # The whole body is here, or the server itself reads no more of it now: the client is not late.
         elif answering and (not self.cycle.more_body or self.flow.read_paused):
             return
         elif answering:
@@ -287,11 +299,12 @@ class Connection(HttpToolsProtocol):
 
         Only finished responses count. Their unsent bytes and the time `now` are stored for the next check.
         """
-        earlier, self.unsent_since = self.unsent, now
+        unsent_before, self.unsent_since = self.unsent, now
         self.unsent = 0
+        # An unfinished response may be slow because the server is.
         if self.cycle is not None and self.cycle.response_complete:
             self.unsent = self.transport.get_write_buffer_size()
-        if earlier and self.unsent and earlier - self.unsent < SENT_BYTES:
+        if unsent_before and self.unsent and unsent_before - self.unsent < SENT_BYTES:
             REFUSED.labels("unread_answer").inc()
             self.transport.abort()
 
@@ -300,6 +313,7 @@ def _split(data: bytes) -> Iterable[Any]:
     """Return the data in pieces of at most `HEAD_BYTES`, without copying it."""
     if len(data) <= HEAD_BYTES:
         return (data,)
+    # Slices of bytes would be copies, slices of a view are not.
     view = memoryview(data)
     return (view[start : start + HEAD_BYTES] for start in range(0, len(data), HEAD_BYTES))
 
@@ -314,9 +328,11 @@ def _serialize_response(error: ServiceError) -> bytes:
 
 
 def check_connections(connections: Iterable[object], now: float) -> None:
-    """End each `Connection` that is past its deadline or whose client reads too slowly; skip other objects.
+    """End each connection that is past its deadline or whose client reads too slowly.
 
-    `now` is the time of the event loop.
+    Args:
+        connections: connections of the server; objects that are no `Connection` are skipped.
+        now: time of the event loop.
     """
     for connection in tuple(connections):
         if isinstance(connection, Connection):
@@ -324,7 +340,10 @@ def check_connections(connections: Iterable[object], now: float) -> None:
 
 
 def get_descriptor_limit() -> int | None:
-    """Return how many files and sockets this process may have open; None if unlimited or unknown."""
+    """Return how many files and sockets this process may have open.
+
+    The result is None if the number is unlimited or unknown.
+    """
     with suppress(ImportError, OSError):  # not on Windows
         import resource
 

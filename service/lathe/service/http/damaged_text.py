@@ -1,4 +1,4 @@
-"""Finding the text of a JSON body that is no Unicode text, for the message of the error."""
+"""Search for the text of a JSON body that is not valid Unicode, to name it in the error's message."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,9 @@ MAX_BYTES = 2_000_000
 
 
 def find_damaged_text(body: bytes) -> BadValueError | None:
-    """Find the first text that holds half of a surrogate pair, or bytes that are not UTF-8.
+    """Find the first text of a JSON body that is not valid Unicode.
+
+    Such a text holds half of a surrogate pair, or bytes that are not UTF-8.
 
     Args:
         body: JSON body that cannot be parsed.
@@ -34,9 +36,9 @@ def find_damaged_text(body: bytes) -> BadValueError | None:
 
 
 def _describe_damage(text: str, escaped: bool) -> str:
-    """Return what is wrong with a text.
+    """Return what is wrong with a text, or an empty string if nothing is.
 
-    It is an empty string for nothing. Python's `surrogateescape` has U+DC80 to U+DCFF for bytes that are not UTF-8.
+    Python's `surrogateescape` has U+DC80 to U+DCFF for bytes that are not UTF-8.
 
     Args:
         text: text of the body.
@@ -53,7 +55,7 @@ def _describe_damage(text: str, escaped: bool) -> str:
 
 
 def _iterate_texts(content: Any, path: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the path, the beginning of a sentence on it, and the value of each text in parsed JSON, keys included."""
+    """Yield the texts of parsed JSON, keys included, as `(path, beginning of a sentence about the text, text)`."""
     name = path or "the body"
     if isinstance(content, str):
         yield path, f"{name} is", content

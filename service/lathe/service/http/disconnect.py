@@ -9,7 +9,11 @@ from lathe.service.errors import ServiceError
 
 
 async def wait_for_encoding(request: Request, work: Work | None) -> None:
-    """Wait until the texts are encoded; cancel that if the client disconnects first. Return at once if `work` is None.
+    """Wait until the texts are encoded, or cancel their encoding if the client disconnects first.
+
+    Args:
+        request: request whose client is watched.
+        work: the encoding; None returns at once.
 
     Raises:
         ServiceError: 499 if the client disconnected.

@@ -17,7 +17,10 @@ from lathe.service.services import Services
 
 
 def get_space_id(body: TextsOrVectors, request: Request) -> str | None:
-    """Return the space id that the request names, in its body or in the header `x-space-id`; None if it names none."""
+    """Return the space id that the request names in its body, else in its header `x-space-id`.
+
+    The result is None if it names none.
+    """
     return body.space_id or request.headers.get("x-space-id")
 
 
@@ -52,9 +55,10 @@ def require_space_id(space_id: str | None, spec: IndexSpec) -> None:
 async def encode_body_texts(
     request: Request, body: TextsOrVectors, spec: IndexSpec, services: Services, side: InputType
 ) -> Vectors:
-    """Encode the texts of a body by the index's encoder, not reduced, `(n, d)`; cancel if the client disconnects.
+    """Encode the texts of a body by the index's encoder to vectors that are not reduced, `(n, d)`.
 
-    Without a `prompt_name`, texts get the encoder's prompt for their side of a search, if it has one.
+    Without a `prompt_name`, texts get the encoder's prompt for their side of a search, if it has one. The encoding is
+    cancelled if the client disconnects.
 
     Raises:
         ServiceError: if the texts are not valid, or the encoder is not served, not ready or overloaded.
@@ -70,7 +74,13 @@ async def encode_body_texts(
 
 
 def parse_body_vectors(body: TextsOrVectors, spec: IndexSpec, services: Services, reduced: bool = False) -> Vectors:
-    """Convert the vectors of a body to an array: original ones `(n, d)`, or with `reduced` reduced ones `(n, k)`.
+    """Convert the vectors of a body to an array.
+
+    Args:
+        body: body with vectors.
+        spec: settings of the index.
+        services: services with the limit of vectors per request.
+        reduced: whether the vectors are reduced ones, `(n, k)`, instead of original ones, `(n, d)`.
 
     Raises:
         ServiceError: if there are none or too many, their dimensions differ from the index's, a number or norm is not

@@ -1,4 +1,4 @@
-"""Writing the head and the body of a response together."""
+"""A transport that sends the head and the body of a response together."""
 
 import asyncio
 from typing import Any
@@ -21,9 +21,9 @@ class JoinedWrites:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Keep the bytes if none are kept, else send both in one call.
+        """Buffer the bytes if the buffer is empty, else send the buffer and the bytes in one call.
 
-        Kept bytes go alone when the iteration ends.
+        Buffered bytes that no others follow are sent when the event loop's iteration ends.
         """
         self._unsent.append(data)
         if len(self._unsent) > 1:
@@ -32,12 +32,12 @@ class JoinedWrites:
             self._loop.call_soon(self._send)
 
     def write_eof(self) -> None:
-        """Send what is kept, and close the writing side."""
+        """Send the buffered bytes, and close the writing side."""
         self._send()
         self._transport.write_eof()
 
     def close(self) -> None:
-        """Send what is kept, and close the connection."""
+        """Send the buffered bytes, and close the connection."""
         self._send()
         self._transport.close()
 
@@ -46,7 +46,7 @@ class JoinedWrites:
         return sum(map(len, self._unsent)) + int(self._transport.get_write_buffer_size())
 
     def _send(self) -> None:
-        """Send the kept bytes, or drop them if the connection is closing."""
+        """Send the buffered bytes, or drop them if the connection is closing."""
         unsent, self._unsent = self._unsent, []
         if unsent and not self._transport.is_closing():
             self._transport.writelines(unsent)

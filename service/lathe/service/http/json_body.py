@@ -43,7 +43,7 @@ AnyBody = TypeVar("AnyBody", bound=JsonObject)
 
 
 async def read_json(request: Request, settings: Settings, any_content_type: bool = False) -> bytes:
-    """Read the whole body of a JSON request, and wait until there is memory to parse it; return it unparsed.
+    """Read the whole body of a JSON request, wait until there is memory to parse it, and return it unparsed.
 
     The memory is reserved until the response begins, or until `release_parse_memory`. Parsing and using the body take
     time: pass it to a function in another thread, which begins with `validate_json`. A route that then waits must keep
@@ -82,13 +82,16 @@ async def reserve_parse_memory(request: Request, body: bytes) -> None:
 
 
 def release_parse_memory(request: Request) -> None:
-    """Release the memory reserved for parsing the request's body; what is left of the body must have other limits."""
+    """Release the memory that was reserved for parsing the request's body.
+
+    What the request still holds of the body must have other limits.
+    """
     reservation: ParseReservation = request.scope["parse_reservation"]
     reservation.release()
 
 
 def estimate_parsed_bytes(body: bytes) -> int:
-    """Return an upper bound of the bytes that a JSON body takes when parsed; each comma is counted as a value."""
+    """Return an upper bound of the bytes that a JSON body takes when parsed, counting each comma as a value."""
     return BYTES_PER_CHARACTER * len(body) + BYTES_PER_VALUE * body.count(b",")
 
 
@@ -150,7 +153,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def _explain_json_error(error: orjson.JSONDecodeError, body: bytes) -> str:
-    """Return the parser's words and where it stopped, or the first byte that is not UTF-8, for which it has none."""
+    """Return the parser's message and position, or the first byte that is not UTF-8, for which the parser has none."""
     try:
         body.decode()
     except UnicodeDecodeError as problem:
@@ -171,6 +174,7 @@ def count_containers(body: bytes) -> int:
     """Count the lists and objects of an unparsed JSON body by the opening brackets outside its strings."""
     unescaped = body.replace(rb"\\", b"  ").replace(rb"\"", b"  ")  # what is left of the quotes begins or ends a text
     characters = np.frombuffer(unescaped, np.uint8)
+    # A character is outside strings if an even number of quotes precede it; a sum that overflows keeps its parity.
     outside = np.cumsum(characters == ord('"'), dtype=np.uint8) % 2 == 0
     return int(np.count_nonzero(outside & ((characters == ord("[")) | (characters == ord("{")))))
 
@@ -178,7 +182,8 @@ def count_containers(body: bytes) -> int:
 def _convert_validation_error(error: ValidationError) -> ServiceError:
     """Convert a pydantic error to a `ServiceError` on one field: 400 for a wrong value, 422 for a wrong type.
 
-    Of several problems, the first with a wrong value is reported, else the first. A missing field counts as a type.
+    Of several problems, the first with a wrong value is reported, else the first. A missing field counts as a wrong
+    type.
     """
     details = error.errors(include_url=False, include_input=False)
     # Of a union's alternatives the value error says most; else the first.
@@ -186,6 +191,7 @@ def _convert_validation_error(error: ValidationError) -> ServiceError:
     location = detail["loc"]
     if detail["type"] == UNKNOWN_FIELD:
         location = (*location, detail["ctx"]["field"])
+
     field = ".".join(str(part) for part in location if not _is_union_branch(part)) or None
     message = f"{field or 'the body'}: {detail['msg'].removeprefix('Value error, ')}"
     error_type = WrongShapeError if _is_type_problem(detail["type"]) else BadValueError

@@ -27,22 +27,25 @@ class SheddingMiddleware:
         self.embedder = embedder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 429 to a POST to a path of `TAKES_TEXTS` while all queues are full; pass other requests on.
+        """Answer 429 to a request to encode texts while all admission queues are full.
 
-        The body of a refused request is first read and discarded, up to `DRAINED_BYTES`. The response says when to try
-        again.
+        These are POST requests to a path of `TAKES_TEXTS`; others are passed on. The body of a refused request is first
+        read and discarded, up to `DRAINED_BYTES`. The response says when to try again.
         """
         if scope["type"] != "http" or scope["method"] != "POST" or get_path_below_root(scope) not in TAKES_TEXTS:
             await self.app(scope, receive, send)
             return
+
         queues = [engine.queue for engine in self.embedder.engines.values()]
+        # The body, which names the encoder, is not read yet: one encoder with a free queue lets all requests pass.
         if not all(queue.full for queue in queues):
             await self.app(scope, receive, send)
             return
+
         scope["route"] = SimpleNamespace(path=get_path_below_root(scope))  # what metrics and logs call it
-        left = DRAINED_BYTES
-        while left > 0 and (message := await receive()).get("more_body"):  # else the client sees its connection cut
-            left -= len(message["body"])
+        undrained = DRAINED_BYTES
+        while undrained > 0 and (message := await receive()).get("more_body"):  # else the client's connection is cut
+            undrained -= len(message["body"])
         seconds = min(queue.estimate_retry_seconds() for queue in queues)
         await send_error(
             OverloadedError(f"the queues of all encoders are full; try again in {seconds} s", retry_after=seconds), send

@@ -37,10 +37,10 @@ class RequestMiddleware:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app on an HTTP request, then update the metrics and log the request; pass other scopes on.
+        """Run the app on an HTTP request, then update the metrics and log the request.
 
         An unhandled exception is logged and, if no response has begun, answered with the error it converts to. Log
-        lines of the request hold its id.
+        lines of the request hold its id. Other scopes are passed on unchanged.
         """
         if scope["type"] != "http":
             await self.app(scope, receive, send)
@@ -58,7 +58,9 @@ class RequestMiddleware:
 
 
 class Exchange:
-    """A request and the state of its response, for metrics and the log, which get no texts, paths, queries or keys.
+    """A request and the state of its response, as metrics and the log need them.
+
+    Neither gets texts, paths, queries or keys.
 
     Attributes:
         request_id: id the client sent, if valid, else a random one.
@@ -78,7 +80,10 @@ class Exchange:
         self.begun = time.perf_counter()
 
     def watch(self, receive: Receive) -> Receive:
-        """Return a `receive` that notes when the body is asked for, which makes the server send `100 Continue`."""
+        """Return a `receive` that clears `holds_body_back` when the body is first read.
+
+        Reading the body makes the server send `100 Continue`.
+        """
         if not self.holds_body_back:
             return receive
 
@@ -89,7 +94,7 @@ class Exchange:
         return receive_body
 
     async def send(self, message: Message) -> None:
-        """Send a response message on, adding the header `x-request-id` and making redirects relative to this server.
+        """Send a response message on, with the header `x-request-id` and redirects relative to this server.
 
         If the client still holds its body back, the connection is closed: it need not send the body any more, and what
         it sends next could not be told from it.
@@ -118,7 +123,10 @@ class Exchange:
             log.log(level, "request", extra=fields | self._collect_sizes())
 
     def _collect_sizes(self) -> dict[str, Any]:
-        """Return log fields: the request's length in bytes, and chain and dimensions of the response, if in headers."""
+        """Return the log fields on the sizes of a request: its bytes, and chain and dimensions of its response.
+
+        Fields whose header is missing are left out.
+        """
         length = self.request_headers.get(b"content-length", b"")
         fields: dict[str, Any] = {"bytes_in": int(length)} if BYTES.fullmatch(length) else {}
         for header, name in LOGGED_HEADERS.items():
@@ -129,33 +137,45 @@ class Exchange:
 
 
 def _generate_id() -> str:
-    """Return 128 random bits as 32 hexadecimal digits: no secret, so no system call asks the kernel for them."""
+    """Return 128 random bits as 32 hexadecimal digits.
+
+    The id is no secret, so no system call asks the kernel for the bits.
+    """
     return f"{random.getrandbits(128):032x}"  # noqa: S311
 
 
 def get_route(scope: Scope) -> str | None:
-    """Return the path template of the matched route, None if none matched; never the raw path, which callers choose."""
+    """Return the path template of the matched route, or None if none matched.
+
+    It is never the raw path, which callers choose.
+    """
     return getattr(scope.get("route"), "path", None)
 
 
 def _remove_host(location: bytes) -> bytes:
-    """Return the path and query of a redirect's location, without scheme and host, which the caller could choose."""
+    """Return the path and query of a redirect's location.
+
+    Scheme and host are left out, as the caller could choose them.
+    """
     _, _, path, query, _ = urlsplit(location)
     return b"/" + path.lstrip(b"/") + (b"?" + query if query else b"")
 
 
 def is_probe(path: str) -> bool:
-    """Return whether a path is of health checks or metrics, which monitors request every few seconds."""
+    """Return whether a path is that of health checks or metrics, which monitors request every few seconds."""
     return path == "/metrics" or is_health(path)
 
 
 def is_health(path: str) -> bool:
-    """Return whether a path is of health checks, which are allowed under any `Host`."""
+    """Return whether a path is that of a health check, which is allowed under any `Host`."""
     return path == "/health" or path.startswith("/health/")
 
 
 def _log_failure(error: Exception) -> None:
-    """Log an unhandled exception's type and stack, without its message, which may quote what a caller sent."""
+    """Log the type and stack of an unhandled exception.
+
+    Its message is left out, as it may quote what a caller sent.
+    """
     frames = "".join(traceback.format_tb(error.__traceback__))
     log.error("request failed", extra={"error": type(error).__name__, "frames": frames})
 

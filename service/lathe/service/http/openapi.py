@@ -89,7 +89,12 @@ def _inline_references(json_schema: Any, definitions: dict[str, Any]) -> Any:
     return {key: _inline_references(value, definitions) for key, value in json_schema.items()}
 
 
-def describe_vectors_response(schema: dict[str, Any], **more: Any) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI `responses` of a route that answers with vectors: 200 with its headers, and the errors."""
-    content = {JSON: {"schema": schema}} | more
+def describe_vectors_response(schema: dict[str, Any], **media_types: Any) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI `responses` of a route that answers with vectors: 200 with its headers, and the errors.
+
+    Args:
+        schema: schema of the JSON response.
+        **media_types: content of further media types, by their names.
+    """
+    content = {JSON: {"schema": schema}} | media_types
     return {**ERRORS, 200: {"description": "Vectors", "headers": VECTOR_HEADERS, "content": content}}

@@ -47,6 +47,7 @@ class OriginMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if not is_health(get_path_below_root(scope)) and not all(map(self.hosts.allow, hosts)):
             names = ", ".join(host.decode("latin-1")[:100] for host in hosts)
@@ -59,7 +60,7 @@ class OriginMiddleware:
             await self.app(scope, receive, send)
 
     def _is_cross_origin(self, scope: Scope, hosts: list[bytes]) -> bool:
-        """Return whether a page of an origin that is neither this server's nor allowed sent a request.
+        """Return whether a request comes from a page whose origin is neither this server's nor allowed.
 
         `Sec-Fetch-Site` tells, if it is there; else `Origin` is compared with `hosts`, the request's `Host` values.
         Follows Go's `CrossOriginProtection`: browsers send `Sec-Fetch-Site` to https and to loopback addresses, and
@@ -94,9 +95,9 @@ class Hosts:
         self.allow = lru_cache(maxsize=256)(self._allow)
 
     def _allow(self, header: bytes) -> bool:
-        """Return whether the server answers to a `Host` header's value, whose port is ignored, by the class's rules.
+        """Return whether the server answers to a value of the `Host` header, by the class's rules.
 
-        A malformed value is not allowed, unless all values are.
+        The port is ignored. A malformed value is not allowed, unless all values are.
         """
         if self.any:
             return True
@@ -116,8 +117,8 @@ class Hosts:
 def allow_origins(app: Starlette, origins: tuple[str, ...]) -> None:
     """Add CORS middleware that lets web pages of these origins call the app and read the response headers.
 
-    Never with credentials: a page sets the key in a header itself; if browsers added cookies or passwords on their own,
-    any page could act as its user.
+    Credentials are never allowed: a page sets the key in a header itself; if browsers added cookies or passwords on
+    their own, any page could act as its user.
     """
     app.add_middleware(
         CORSMiddleware,

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 
 def build_page_headers(sources: Mapping[str, str], *directives: str) -> dict[str, str]:
-    """Return security headers by which a page loads only resources from these sources, and no other page frames it.
+    """Return security headers by which a page loads only resources from these sources.
+
+    No other page may frame it.
 
     Args:
         sources: allowed sources of each kind of resource, in the syntax of a content security policy.

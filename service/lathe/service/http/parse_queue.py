@@ -43,11 +43,17 @@ class ParseQueue:
         self._admit()
 
     def _fits(self, size: int) -> bool:
-        """Return whether a body of `size` bytes fits now; one over the limit fits only if no other is admitted."""
+        """Return whether a body of `size` bytes fits now.
+
+        A body larger than the limit fits only if no other is admitted.
+        """
         return not self.reserved or self.reserved + size <= self.limit
 
     def _admit(self) -> None:
-        """Admit waiting bodies in order of arrival, until one does not fit; drop those whose request was cancelled."""
+        """Admit waiting bodies in order of arrival, until one does not fit.
+
+        Bodies whose request was cancelled are dropped.
+        """
         while self.waiting:
             size, admitted = self.waiting[0]
             if not admitted.cancelled():
@@ -85,7 +91,10 @@ class ParseReservation:
         self.queue = queue
 
     def release(self) -> None:
-        """Release the reserved memory and admit waiting bodies; do nothing the second time."""
+        """Release the reserved memory and admit waiting bodies.
+
+        A second call does nothing.
+        """
         queue, self.queue = self.queue, None
         if queue is not None:
             queue.leave(self.size)

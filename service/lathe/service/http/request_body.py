@@ -34,6 +34,7 @@ async def read_body(request: Request, settings: Settings) -> bytes:
         ServiceError: 415 for another content encoding; 499 if the client disconnected before the body was complete.
     """
     limit = settings.max_body_bytes
+
     coding = _read_coding(request)
     if _is_declared_over(limit, request) and request.headers.get("expect", "").lower() == "100-continue":
         raise TooLargeError(f"the body is larger than {limit} bytes")
@@ -54,15 +55,14 @@ async def read_body(request: Request, settings: Settings) -> bytes:
                 held.resize(0)
     except ClientDisconnect:
         raise ServiceError("the client disconnected", status=499) from None
+
     if size > limit:
         raise TooLargeError(f"the body is larger than {limit} bytes{' when decompressed' if coding else ''}")
     return b"".join(chunks)
 
 
 def _read_coding(request: Request) -> str:
-    """Return the coding of the body if it is one of `CODINGS`.
-
-    It is an empty string if the body has none.
+    """Return the content coding of the body if it is one of `CODINGS`, or an empty string if it has none.
 
     Raises:
         ServiceError: 415 for another coding, or several.
@@ -81,9 +81,7 @@ def _is_declared_over(limit: int, request: Request) -> bool:
 
 
 async def _inflate(request: Request) -> AsyncIterator[bytes]:
-    """Yield the decompressed body in pieces of at most `INFLATED_BYTES`.
-
-    A thread decompresses them.
+    """Yield the decompressed body in pieces of at most `INFLATED_BYTES`, each decompressed in a thread.
 
     Raises:
         BadValueError: if the body is no gzip or zlib stream, or not exactly one.

@@ -1,4 +1,4 @@
-"""A server below a path of another: https://example.org/lathe/embed for /embed.
+"""A server whose routes lie below a path prefix: https://example.org/lathe/embed for /embed.
 
 proxy that passes the path on ── /lathe/embed ──┐
                                                 ├──► the path with `root_path`, which Starlette takes off for routing
@@ -35,13 +35,13 @@ def get_path_below_root(scope: Scope) -> str:
 
 
 def require_distinct(root_path: str, routes: Iterable[str]) -> None:
-    """Raise `ValueError` if a route begins as the prefix does: with such a prefix, a request could mean two routes.
+    """Raise `ValueError` if a route begins as the prefix does, because a request could then mean two routes.
 
     Args:
         root_path: the prefix, such as `/lathe`.
         routes: paths of the server's routes.
     """
-    first = root_path.split("/")[1]
-    taken = {route.split("/")[1] for route in routes}
-    if first in taken:
-        raise ValueError(f"LATHE_ROOT_PATH is {root_path}, and the server has routes that begin with /{first}")
+    first_segment = root_path.split("/")[1]
+    route_segments = {route.split("/")[1] for route in routes}
+    if first_segment in route_segments:
+        raise ValueError(f"LATHE_ROOT_PATH is {root_path}, and the server has routes that begin with /{first_segment}")

@@ -17,7 +17,10 @@ from lathe.training.json_object import JsonObject
 
 
 class Body(JsonObject):
-    """A JSON object; null means the default, and unknown fields are refused."""
+    """A JSON object that refuses unknown fields.
+
+    Null means a field's default.
+    """
 
     @classmethod
     def find_field(cls, unknown: str) -> str | None:
@@ -42,7 +45,8 @@ class CompatibleBody(Body):
     def refuse_unknown(cls, unknown: Collection[str]) -> None:
         """Raise `PydanticCustomError` for an unknown field that seems to mean a known one.
 
-        Also for more unknown fields than any client sends: comparing each of a body's with the known ones takes time.
+        The error is also raised if there are more unknown fields than any client sends: comparing each of them with the
+        known ones takes time.
         """
         misspelt = unknown if len(unknown) > MAX_UNKNOWN else [name for name in unknown if cls.find_field(name)]
         if misspelt:
@@ -59,7 +63,10 @@ Width = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)]
 
 
 class TextsBody(CompatibleBody):
-    """Texts to encode; `input_type` is that of `prompt_name` if left out, and `long_text` that of the encoder."""
+    """Texts to encode.
+
+    `input_type` is that of `prompt_name` if left out, and `long_text` that of the encoder.
+    """
 
     prompt_name: str | None = None
     input_type: InputType | None = None
@@ -67,12 +74,14 @@ class TextsBody(CompatibleBody):
 
     @property
     def side(self) -> InputType:
-        """The `input_type`; if it was left out, `query` for a prompt of that name, else `document`."""
+        """The `input_type`, or if it was left out, `query` for a prompt of that name and else `document`."""
         return self.input_type or ("query" if self.prompt_name == "query" else "document")
 
 
 class EmbedBody(TextsBody):
-    """text-embeddings-inference's request, with a chain; `input_type` is that of `prompt_name` if left out.
+    """A request in text-embeddings-inference's shape, with a chain.
+
+    `input_type` is that of `prompt_name` if left out.
 
     `model` is as in OpenAI's request; `chain` takes precedence over the one it names. `long_text` says more than
     `truncate`, which is its `error` if false; if true, the encoder's `long_text`, but never `error`.
@@ -96,7 +105,11 @@ class EmbedBody(TextsBody):
         return self
 
     def choose_long_text(self, default: LongText) -> LongText:
-        """Return what becomes of texts that are too long, where `default` is the encoder's."""
+        """Return what to do with texts that are too long.
+
+        Args:
+            default: the encoder's `long_text`, for requests that name none.
+        """
         if self.long_text is not None or self.truncate is None:
             return self.long_text or default
         if not self.truncate:
@@ -105,9 +118,10 @@ class EmbedBody(TextsBody):
 
 
 class OpenAIBody(TextsBody):
-    """OpenAI's request; `model` is `ENCODER` or `ENCODER+CHAIN[@v]`, each with or without `:DIMENSIONS`.
+    """A request in OpenAI's shape.
 
-    `input_type` is that of `prompt_name` if left out.
+    `model` is `ENCODER` or `ENCODER+CHAIN[@v]`, each with or without `:DIMENSIONS`. `input_type` is that of
+    `prompt_name` if left out.
     """
 
     input: str | list[str] | list[int] | list[list[int]]
@@ -119,7 +133,7 @@ class OpenAIBody(TextsBody):
 
 
 class ReduceBody(Body):
-    """Vectors to transform by a chain; their numbers are checked later, as an array."""
+    """Vectors to transform by a chain."""
 
     vectors: Annotated[list[Any], Field(json_schema_extra={"items": {"type": "array", "items": {"type": "number"}}})]
     chain: str
@@ -129,7 +143,7 @@ class ReduceBody(Body):
 
 
 class AdviseBody(Body):
-    """A source to advise on.
+    """A source of texts or vectors to advise on.
 
     If `fit` is given, the recommended chain is fitted under that name. The decision is for the `place` that is to store
     the vectors, for `rows` rows there, compared by `metric`. A search must find the share `recall` of the ten nearest.
@@ -176,10 +190,11 @@ Rows = Annotated[
 
 
 class IndexBody(Body):
-    """An index to create; `width` is for vectors of an encoder that is not served here.
+    """An index to create.
 
-    `originals` is the dtype in which the original vectors are stored. `none` stores their codes alone, for a chain that
-    ends in codes; rescoring, another chain or encoder, and vectors of items are then answered 409.
+    `width` is for vectors of an encoder that is not served here. `originals` is the dtype in which the original vectors
+    are stored. `none` stores their codes alone, for a chain that ends in codes; rescoring, another chain or encoder,
+    and vectors of items are then answered 409.
     """
 
     chain: str
@@ -194,7 +209,10 @@ class IndexBody(Body):
 
 
 class ReindexBody(Body):
-    """New settings of an index; those left out stay."""
+    """New settings of an index.
+
+    Those left out stay.
+    """
 
     chain: str | None = None
     encoder: str | None = None
@@ -231,7 +249,10 @@ class UpsertBody(TextsOrVectors):
 
 
 class SearchBody(TextsOrVectors):
-    """Queries; `encoder` names their encoder while the index moves to another one."""
+    """Queries to search for.
+
+    `encoder` names their encoder while the index moves to another one.
+    """
 
     k: Annotated[int, Field(ge=1, le=10_000)] = 10
     ef: Candidates | None = None

@@ -1,10 +1,11 @@
-"""Traces of requests, exported to an OpenTelemetry collector; the standard OTEL_* variables configure the export.
+"""Traces of requests, exported to an OpenTelemetry collector.
 
     caller's traceparent ─► span "POST /embed" ─► batch ─► OTLP over HTTP ─► collector
                             http.route, status
 
-The instrumentation writes the whole URL into a span. It is therefore given a request without path and query: only the
-route's template is recorded, once it is known, so that nothing of a caller's URL gets into a trace.
+The standard OTEL_* variables configure the export. The instrumentation writes the whole URL into a span. It is
+therefore given a request without path and query: only the route's template is recorded, once it is known, so that
+nothing of a caller's URL gets into a trace.
 """
 
 from importlib.metadata import version
@@ -38,7 +39,10 @@ def add_tracing(app: Starlette) -> None:
 
 
 class TraceMiddleware:
-    """Middleware that records a span for each request; unsent spans are exported when the app ends."""
+    """Middleware that records a span for each request.
+
+    Unsent spans are exported when the app ends.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
@@ -50,7 +54,10 @@ class TraceMiddleware:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Trace an HTTP request with path and query hidden; pass others on, and export spans at shutdown."""
+        """Trace an HTTP request, with its path and query hidden from the instrumentation.
+
+        Health checks, metrics and other scopes are passed on. At shutdown, unsent spans are exported.
+        """
         if scope["type"] == "http" and not is_probe(get_path_below_root(scope)):
             hidden: Scope = {**scope, "path": "", "query_string": b"", "original": scope}
             await self.traced(hidden, receive, send)
@@ -60,7 +67,10 @@ class TraceMiddleware:
             await run_in_threadpool(self.provider.shutdown)
 
     async def answer(self, hidden: Scope, receive: Receive, send: Send) -> None:
-        """Run the app on the original request, with the trace id in the log context, and name the span by the route."""
+        """Run the app on the original request, and name the span by the matched route.
+
+        Log lines of the request hold the trace id.
+        """
         from opentelemetry.trace import format_trace_id, get_current_span
 
         scope: Scope = hidden["original"]
@@ -78,13 +88,16 @@ class TraceMiddleware:
 
 
 def _open_provider() -> Any:
-    """Return a tracer provider that exports spans in batches; `OTEL_SERVICE_NAME` overrides the name "lathe"."""
+    """Return a tracer provider that exports spans in batches.
+
+    The service's name is "lathe" unless `OTEL_SERVICE_NAME` is set.
+    """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    own = Resource.create({"service.name": "lathe", "service.version": version("lathe-service")})
-    provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()))
+    resource = Resource.create({"service.name": "lathe", "service.version": version("lathe-service")})
+    provider = TracerProvider(resource=resource.merge(OTELResourceDetector().detect()))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider

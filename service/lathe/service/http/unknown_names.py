@@ -1,4 +1,4 @@
-"""Unknown names of fields and query parameters: which known ones they seem to mean, and what becomes of them."""
+"""Unknown names of fields and query parameters: which known names they seem to mean, and whether they are refused."""
 
 import re
 from collections.abc import Callable, Collection, Coroutine
@@ -36,23 +36,29 @@ OTHER_NAMES = {
 
 
 def find_field(name: str, fields: Collection[str]) -> str | None:
-    """Return the field that an unknown name seems to mean: another service's name of it, or the most similar one."""
-    other = OTHER_NAMES.get(name.lower())
-    return other if other in fields else find_similar(name, fields)
+    """Return the field that an unknown name seems to mean, or None.
+
+    It is another service's name for the field, or the most similar field.
+    """
+    synonym = OTHER_NAMES.get(name.lower())
+    return synonym if synonym in fields else find_similar(name, fields)
 
 
 class StrictRoute(APIRoute):
     """Route that refuses query parameters that its OpenAPI description does not name."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the coroutine function that checks the query's names and then answers as FastAPI does."""
+        """Return the coroutine function that checks the query's names and then answers as FastAPI does.
+
+        It raises `BadValueError` for an unknown query parameter.
+        """
         answer = super().get_route_handler()
         described = (self.openapi_extra or {}).get("parameters", [])
         allowed = {parameter.alias for parameter in self.dependant.query_params}
         allowed |= {parameter["name"] for parameter in described if parameter["in"] == "query"}
 
         async def handle(request: Request) -> Response:
-            """Answer a request; raise `BadValueError` for an unknown query parameter."""
+
             for name in request.query_params:
                 if name not in allowed:
                     similar = find_field(name, allowed)
@@ -65,7 +71,9 @@ class StrictRoute(APIRoute):
 
 
 def list_ignored_parameters(request: Request, allowed: Collection[str], fields: Collection[str]) -> list[str]:
-    """List the unknown query parameters of a request in the shape of another service, whose clients may send more.
+    """List the unknown query parameters of a request in the shape of another service.
+
+    Its clients may send parameters that are not known here.
 
     Args:
         request: the request.
@@ -88,7 +96,10 @@ def list_ignored_parameters(request: Request, allowed: Collection[str], fields: 
 
 
 def name_ignored(response: Response, ignored: Collection[str]) -> Response:
-    """Name ignored fields in the response's header `x-ignored-fields`, which the log has too; return the response."""
+    """Name ignored fields in the response's header `x-ignored-fields`, and return the response.
+
+    The log has the header too. At most `MAX_NAMES` are named.
+    """
     if ignored:
         names = [UNSAFE.sub("?", name[:40]) for name in list(ignored)[:MAX_NAMES]]
         response.headers["x-ignored-fields"] = ", ".join(names) + (", ..." if len(ignored) > MAX_NAMES else "")

@@ -31,7 +31,10 @@ class Parser(httptools.HttpRequestParser):
 
     @property
     def has_offer(self) -> bool:
-        """Whether the request in progress offers another protocol. CONNECT demands one, and is no offer."""
+        """Whether the request in progress offers another protocol.
+
+        CONNECT demands one, and is no offer.
+        """
         return self.should_upgrade() and self.get_method() != b"CONNECT"
 
     def feed_data(self, data: Any) -> None:
@@ -44,10 +47,10 @@ class Parser(httptools.HttpRequestParser):
             super().feed_data(data)
         except httptools.HttpParserUpgrade as pause:
             head = self._build_head_without_offer() if self.has_offer else b""
-            rest = bytes(data[pause.args[0] :])
+            unparsed = bytes(data[pause.args[0] :])
             # This parser takes the request for ended, and after `Connection: close` would drop what follows.
             self._protocol.parser = Parser(self._protocol)
-            self._protocol.parser.feed_data(head + rest)
+            self._protocol.parser.feed_data(head + unparsed)
 
     def _build_head_without_offer(self) -> bytes:
         method, version = self.get_method(), self.get_http_version().encode()

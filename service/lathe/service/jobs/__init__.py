@@ -1,1 +1,1 @@
-"""Local jobs: a process for each, its state on disk."""
+"""Jobs of a single server, each in a process of its own, with its state on disk."""

@@ -1,4 +1,7 @@
-"""Names of the files that come with jobs' requests; they are deleted when the job ends."""
+"""Names of the input files that come with jobs' requests.
+
+Input files are deleted when the job ends.
+"""
 
 from collections.abc import Collection
 from pathlib import Path

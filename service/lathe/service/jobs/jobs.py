@@ -41,11 +41,17 @@ class Jobs(Protocol):
         """Start running queued jobs, or having them run by workers."""
 
     def stop(self) -> None:
-        """Stop managing jobs; running ones go on."""
+        """Stop managing jobs.
+
+        Running jobs go on.
+        """
 
     @property
     def workers(self) -> int | None:
-        """Number of live workers; None if the server runs the jobs itself, or the number is unknown at the moment."""
+        """Number of live workers.
+
+        The result is None if the server runs the jobs itself, or the number is unknown at the moment.
+        """
 
     def warnings(self) -> list[str]:
         """Return sentences on what keeps jobs from running, as last seen, without asking Redis."""
@@ -73,10 +79,24 @@ class Jobs(Protocol):
         """Return all jobs, newest first."""
 
     def read_request(self, job_id: str) -> JobRequest | None:
-        """Return a job's request, None if it is damaged; raises as `get`."""
+        """Return a job's request, or None if it is damaged.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
 
     def cancel(self, job_id: str) -> Job:
-        """Stop a job and return it; an ended one stays unchanged. Raises as `get`."""
+        """Stop a job and return it.
+
+        An ended job stays unchanged.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
 
     def open_result(self, job_id: str, name: str) -> ResultFile | None:
-        """Return a result file of a job, None if it has none of that name; raises as `get`."""
+        """Open a result file of a job, or return None if the job has none of that name.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """

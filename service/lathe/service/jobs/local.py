@@ -1,4 +1,4 @@
-"""Jobs of a single server: starts queued jobs one at a time, and detects processes that ended."""
+"""Jobs of a single server, of which one runs at a time."""
 
 import logging
 import threading
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class LocalJobs:
-    """Job manager that runs the jobs of a store in child processes; see `lathe.service.jobs.jobs.Jobs`.
+    """Job manager that runs the jobs of a store in child processes.
 
-    The processes outlive the server: after a restart, running jobs are monitored by their locks, and queued ones are
-    started.
+    It has the methods of `lathe.service.jobs.jobs.Jobs`. The processes outlive the server: after a restart, running
+    jobs are monitored by their locks, and queued ones are started.
     """
 
     def __init__(self, store: JobStore, environment: dict[str, str], processes: ProcessStarter) -> None:
@@ -46,7 +46,10 @@ class LocalJobs:
         self.thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, waiting up to 5 s; running jobs go on."""
+        """Stop the thread, waiting up to 5 s.
+
+        Running jobs go on.
+        """
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=5)
@@ -64,14 +67,18 @@ class LocalJobs:
         return [self.unexpected.message] if self.unexpected.message else []
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
-        """Write a job to disk and queue it; return it."""
+        """Write a job to disk, queue it and return it."""
         job = self.store.create(kind, request, files)
         with self.guard:
             self.active.append(job.id)
         return job
 
     def get(self, job_id: str) -> Job:
-        """Return a job in its current state; raise `UnknownNameError` if there is none."""
+        """Return a job in its current state.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
         return self.store.get(job_id)
 
     def list(self) -> list[Job]:
@@ -79,7 +86,10 @@ class LocalJobs:
         return self.store.list()
 
     def read_request(self, job_id: str) -> JobRequest | None:
-        """Return a job's request; if it is damaged, log the error and return None."""
+        """Return a job's request, or None if it is damaged.
+
+        The error of a damaged request is logged.
+        """
         job, content = self.store.read(job_id), self.store.read_request(job_id)
         try:
             return parse_request(job.kind, content)
@@ -88,7 +98,7 @@ class LocalJobs:
             return None
 
     def open_result(self, job_id: str, name: str) -> ResultFile | None:
-        """Open a result file of a job; return None if there is none of that name."""
+        """Open a result file of a job, or return None if there is none of that name."""
         self.store.find_folder(job_id)
         try:
             return ResultFile.from_file(open_beneath(self.store.root, f"{job_id}/{name}"))
@@ -100,6 +110,7 @@ class LocalJobs:
         job = self.store.cancel(job_id)
         child = self.children.get(job_id)
         if child is not None:
+            # A process may be started whose id is not in its file yet, so `store.cancel` could not signal it.
             child.terminate()
         deadline = time.monotonic() + 3
         while not job.ended and time.monotonic() < deadline:
@@ -125,12 +136,16 @@ class LocalJobs:
                 with self.guard:
                     self.active.remove(job_id)
                 continue
+            # A running job without a child here is one of an earlier server; its lock tells when it ends.
             if job_id not in self.children and self.store.read(job_id).state == "queued":
                 self._start_or_fail(job_id)
             return  # one at a time, in the order they came
 
     def _has_ended(self, job_id: str) -> bool:
-        """Return whether a job has ended or was removed; one whose process left no result is marked as ended first."""
+        """Return whether a job has ended or was removed.
+
+        A job whose process left no result is first marked as ended.
+        """
         try:
             job = self.store.get(job_id)
         except UnknownNameError:

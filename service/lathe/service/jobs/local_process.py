@@ -1,4 +1,4 @@
-"""The process of one local job: `python -m lathe.service.jobs.local_process FOLDER`."""
+"""The process of one local job, run as `python -m lathe.service.jobs.local_process FOLDER`."""
 
 import os
 import sys
@@ -18,6 +18,7 @@ def run_job(folder: Path, settings: Settings) -> None:
     try:
         with store.lock(folder.name).acquire(blocking=False):
             job = store.read(folder.name)
+            # The job may have ended, or been cancelled, while this process started.
             if job.state == "queued":
                 _run_queued_job(store, job, settings)
     except Timeout:
@@ -25,9 +26,10 @@ def run_job(folder: Path, settings: Settings) -> None:
 
 
 def _run_queued_job(store: JobStore, job: Job, settings: Settings) -> None:
-    """Run a queued job, whose lock is held, to its end: write its state as it changes, and remove its inputs.
+    """Run a queued job to its end, and write its state as it changes.
 
-    If its cancellation was requested, mark it as cancelled instead of running it.
+    The job's inputs are removed when it ends. If its cancellation was requested, it is marked as cancelled instead of
+    being run. The caller holds the job's lock.
     """
     folder = store.find_folder(job.id)
     if (folder / "cancel").exists():

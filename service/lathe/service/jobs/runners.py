@@ -41,7 +41,10 @@ class ProgressReporter:
         self.written = 0.0
 
     def __call__(self, fraction: float, message: str) -> None:
-        """Set the job's message and its progress, which never decreases, and write the job if it is time."""
+        """Set the job's message and its progress, which never decreases.
+
+        The job is written if `PROGRESS_SECONDS` have passed since the last write.
+        """
         self.job = replace(self.job, progress=round(max(self.job.progress, min(fraction, 1.0)), 4), message=message)
         if time.monotonic() - self.written >= PROGRESS_SECONDS:
             self.write(self.job)
@@ -78,7 +81,7 @@ def run_request(
     on_progress: Progress,
     check: Callable[[JobRequest, Settings], None] | None = None,
 ) -> Outcome:
-    """Validate and run a job's request; return its result, or any error as a failed outcome.
+    """Validate and run a job's request, and return its result or error as an outcome.
 
     An unexpected error's traceback is printed to stderr, and its message left out of the outcome: it may quote texts.
 
@@ -94,6 +97,7 @@ def run_request(
         request = parse_request(kind, content)
     except ValueError as error:
         return Outcome(error=str(error))
+
     try:
         if check is not None:
             check(request, settings)

@@ -38,9 +38,10 @@ class JobSource:
 
 
 def receive(source: RowSource, data_root: Path | None) -> JobSource:
-    """Check a request's source and return it as a job reads it: sent texts or vectors as files, or a path.
+    """Check a request's source, and return it in the form that a job reads.
 
-    The path must be a built-in source or lie in `data_root`, and is opened to see whether it holds texts or vectors.
+    Texts or vectors sent with the request become files. A path must be a built-in source or lie in `data_root`, and is
+    opened to see whether it holds texts or vectors.
 
     Raises:
         ServiceError, SourceError: if the source cannot be used.
@@ -58,9 +59,13 @@ def receive(source: RowSource, data_root: Path | None) -> JobSource:
 
 
 def require_distinct(sent: JobSource, what: str) -> None:
-    """Raise `BadValueError` if fewer than `MIN_DISTINCT_ROWS` distinct rows were sent for the operation `what`.
+    """Raise `BadValueError` if fewer than `MIN_DISTINCT_ROWS` distinct rows were sent.
 
     A source whose rows were not counted passes.
+
+    Args:
+        sent: the source.
+        what: operation that needs the rows, for the message.
     """
     if sent.distinct is not None and sent.distinct < MIN_DISTINCT_ROWS:
         raise BadValueError(
@@ -78,9 +83,10 @@ def _serialize_texts(texts: list[str]) -> bytes:
 
 
 def resolve_allowed_path(written: str, data_root: Path | None) -> str:
-    """Return a path in the data root in the form that `open_source` and jobs read; names of built-in sources stay.
+    """Return a path in the data root in the form that `open_source` and jobs read.
 
-    No link may lead out of the data root, neither now nor when the job opens the path.
+    Names of built-in sources are returned unchanged. No link may lead out of the data root, neither now nor when the
+    job opens the path.
 
     Raises:
         BadValueError: for a data set of the hub, `hf:…`; nothing that a request names is fetched.

@@ -118,7 +118,9 @@ class JobStore:
         return folder
 
     def create(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
-        """Write a new queued job with its inputs to disk, atomically, and return it; remove jobs over the limit.
+        """Write a new queued job with its inputs to disk, atomically, and return it.
+
+        Jobs over the limit are removed.
 
         Raises:
             OSError: if the job cannot be written.
@@ -132,6 +134,7 @@ class JobStore:
                 write_synced(staging / name, payload)
             write_synced(staging / "request.json", json.dumps(request).encode())
             write_synced(staging / "job.json", json.dumps(asdict(job)).encode())
+            # The job appears as a whole: a reader sees all of its inputs or no job.
             staging.rename(self.root / job.id)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -155,7 +158,9 @@ class JobStore:
         return sorted((f.name for f in self.root.iterdir() if is_job_id(f.name) and f.is_dir()), reverse=True)
 
     def read(self, job_id: str) -> Job:
-        """Return a job as its process last wrote it; a failed job if the file is damaged.
+        """Return a job as its process last wrote it.
+
+        If the file is damaged, it is a failed job.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -169,7 +174,9 @@ class JobStore:
             return Job(job_id, "unknown", "failed", message="failed", error=f"the job's record is damaged: {error}")
 
     def get(self, job_id: str) -> Job:
-        """Return a job in its current state; one whose process ended without a result is first marked as ended.
+        """Return a job in its current state.
+
+        A job whose process ended without a result is first marked as ended.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -179,18 +186,22 @@ class JobStore:
 
     def list(self) -> list[Job]:
         """Return all jobs in their current state, newest first."""
-        found = []
+        jobs = []
         for job_id in self.list_ids():
             with suppress(UnknownNameError):  # removed meanwhile
-                found.append(self.get(job_id))
-        return found
+                jobs.append(self.get(job_id))
+        return jobs
 
     def write(self, job: Job) -> Job:
-        """Replace a job's state file atomically and return the job; the caller holds the job's lock."""
+        """Replace a job's state file atomically, and return the job.
+
+        The caller holds the job's lock.
+        """
         staging = self.root / job.id / ".job.json"
         with create_file(staging) as file:
             file.write(json.dumps(asdict(job)).encode())
             file.flush()
+            # Only the end must survive a power cut: progress is written often, and a sync is slow.
             if job.ended:
                 os.fsync(file.fileno())
         staging.replace(self.root / job.id / "job.json")
@@ -201,9 +212,10 @@ class JobStore:
         return lock_file(self.root / job_id / ".lock")
 
     def settle(self, job: Job) -> Job:
-        """Mark a job that no process runs as cancelled, if that was requested, or failed; delete its inputs, return it.
+        """End a job that no process runs, and return it.
 
-        A job that has ended, or whose lock a process holds, is returned unchanged.
+        It ends as cancelled, if that was requested, or failed, and its inputs are deleted. A job that has ended, or
+        whose lock a process holds, is returned unchanged.
         """
         try:
             with self.lock(job.id).acquire(blocking=False):
@@ -213,16 +225,17 @@ class JobStore:
             return job
 
     def end_orphan(self, job: Job) -> Job:
-        """Mark a job without a process as cancelled, if that was requested, or failed; delete its inputs, return it.
+        """End a job that has no process, and return it.
 
-        The caller holds its lock. A disk that is full is no error.
+        It ends as cancelled, if that was requested, or failed, and its inputs are deleted. The caller holds its lock. A
+        disk that is full is no error.
         """
-        wanted = (self.root / job.id / "cancel").exists()
+        cancelled = (self.root / job.id / "cancel").exists()
         ended = replace(
             job,
-            state="cancelled" if wanted else "failed",
-            message="cancelled" if wanted else "its process ended without a result",
-            error=None if wanted else f"the job's process was killed or crashed while {job.message}",
+            state="cancelled" if cancelled else "failed",
+            message="cancelled" if cancelled else "its process ended without a result",
+            error=None if cancelled else f"the job's process was killed or crashed while {job.message}",
             finished_at=datetime.now(UTC).isoformat(),
             pid=None,
         )
@@ -247,6 +260,7 @@ class JobStore:
         job = self.get(job_id)
         if job.ended:
             return job
+        # Before the signal: whoever settles the job then knows that it was cancelled and did not fail.
         create_file(self.root / job_id / "cancel").close()
         if job.pid is not None:
             with suppress(ProcessLookupError):

@@ -1,1 +1,1 @@
-"""Statistics of live traffic, computed besides the requests from their vectors, never from texts."""
+"""Statistics of live traffic, computed from the requests' vectors, never from texts."""

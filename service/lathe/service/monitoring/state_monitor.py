@@ -35,7 +35,10 @@ class StateMonitor:
         self.thread = threading.Thread(target=self.run, name="state-monitor", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; its first check is `CHECK_SECONDS` later."""
+        """Start the thread.
+
+        Its first check is `CHECK_SECONDS` later.
+        """
         self.thread.start()
 
     def stop(self) -> None:

@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 
 
 class ForkServer:
-    """A process that has imported the libraries, and starts programs as its forks: a start takes milliseconds.
+    """A process that has imported the libraries, and starts programs as its forks.
 
-    The process is started by the first program or by `warm_up`, and again if it was killed. When this process ends, for
-    any reason, so does the fork server, which then kills all programs that are not lasting.
+    A start takes milliseconds. The process is started by the first program or by `warm_up`, and again if it was killed.
+    When this process ends, for any reason, so does the fork server, which then kills all programs that are not lasting.
     """
 
     def __init__(self, preloaded: Sequence[str] = PRELOADED) -> None:
@@ -47,14 +47,17 @@ class ForkServer:
         self._guard = threading.Lock()
 
     def warm_up(self) -> None:
-        """Start the fork server, which then imports the libraries; return at once."""
+        """Start the fork server, which then imports the libraries.
+
+        Returns at once.
+        """
         with self._guard:
             self._ensure_running()
 
     def start(self, program: Program) -> "ForkedProcess":
-        """Request a fork that runs the program and return its handle at once, possibly before the fork exists.
+        """Request a fork that runs the program, and return its handle.
 
-        See `ProcessStarter`.
+        Returns at once, possibly before the fork exists. See `ProcessStarter`.
         """
         request = {
             "module": program.module,
@@ -66,7 +69,7 @@ class ForkServer:
         with theirs, os.fdopen(os.memfd_create("request"), "wb") as file:  # a socket's buffer may be too small
             file.write(json.dumps(request).encode())
             file.flush()
-            passed = [given for given in (program.output, program.descriptor) if given is not None]
+            passed = [descriptor for descriptor in (program.output, program.descriptor) if descriptor is not None]
             try:
                 with self._guard:
                     self._send_request(LASTING if program.lasting else BOUND, [theirs.fileno(), file.fileno(), *passed])
@@ -76,7 +79,10 @@ class ForkServer:
         return ForkedProcess(ours)
 
     def close(self) -> None:
-        """End the fork server and the programs that are not lasting; a later `start` starts it again."""
+        """End the fork server and the programs that are not lasting.
+
+        A later `start` starts it again.
+        """
         with self._guard:
             if self._control is not None:
                 self._control.close()
@@ -86,7 +92,10 @@ class ForkServer:
                 self._server = None
 
     def _send_request(self, message: bytes, descriptors: list[int]) -> None:
-        """Send a request to the fork server; if it was killed, start a new one and send it there."""
+        """Send a request to the fork server.
+
+        If it was killed, a new one is started and gets the request.
+        """
         try:
             socket.send_fds(self._ensure_running(), [message], descriptors)
         except OSError:
@@ -100,6 +109,7 @@ class ForkServer:
         if self._control is None:
             if self._server is not None:
                 self._server.wait()
+            # Packets keep requests apart, each with its own descriptors.
             ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
             with theirs:
                 self._server = subprocess.Popen(
@@ -114,10 +124,10 @@ class ForkServer:
 
 
 class ForkedProcess:
-    """A program that a fork server runs or will run, with the methods of `subprocess.Popen` in `Process`.
+    """A handle of a program that a fork server runs or will run.
 
-    The program is observed by a socket, to which the fork server writes its exit status, and, once the fork server is
-    gone, by a descriptor of the process.
+    It has the methods of `subprocess.Popen` in `Process`. The program is observed by a socket, to which the fork server
+    writes its exit status, and, once the fork server is gone, by a descriptor of the process.
     """
 
     def __init__(self, status: socket.socket) -> None:
@@ -137,13 +147,16 @@ class ForkedProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, waiting until the process is forked; 0 if the fork failed."""
+        """Process id, once the process is forked.
+
+        Reading it waits for the fork. It is 0 if the fork failed.
+        """
         while self.poll() is None and self._pid is None:
             self._wait_for_message(None)
         return self._pid or 0
 
     def poll(self) -> int | None:
-        """Return the exit status; None while the process runs or is about to."""
+        """Return the exit status, or None while the process runs or is about to."""
         with self._guard:
             while self._returncode is None and select.select([self._observed], [], [], 0)[0]:
                 if self._orphaned:
@@ -154,29 +167,36 @@ class ForkedProcess:
 
     @property
     def _observed(self) -> socket.socket | int:
-        """What becomes readable when there is something to learn of the process."""
+        """Socket or descriptor that becomes readable when the state of the process has changed."""
         return self._process if self._orphaned and self._process is not None else self._status
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end and return the exit status; raise `subprocess.TimeoutExpired` after `timeout` seconds."""
+        """Wait for the end and return the exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: after `timeout` seconds.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while (status := self.poll()) is None:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
                 raise subprocess.TimeoutExpired(f"process {self._pid}", timeout or 0.0)
-            self._wait_for_message(left)
+            self._wait_for_message(remaining)
         return status
 
     def terminate(self) -> None:
-        """Ask the process to end (SIGTERM); if it is not forked yet, cancel the fork."""
+        """Ask the process to end (SIGTERM), or cancel its fork if it is not forked yet."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the process (SIGKILL); if it is not forked yet, cancel the fork."""
+        """Kill the process (SIGKILL), or cancel its fork if it is not forked yet."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process; cancel the fork if there is none yet; do nothing if the process has ended."""
+        """Send a signal to the process, or cancel the fork if there is none yet.
+
+        Nothing is done if the process has ended.
+        """
         if self.poll() is None and self._pid is None:
             with suppress(OSError):
                 self._status.shutdown(socket.SHUT_WR)  # the fork server then does not start the program
@@ -191,26 +211,27 @@ class ForkedProcess:
         with suppress(ValueError, OSError):  # another thread has just closed the socket
             select.select([self._observed], [], [], seconds)
 
-    def _store_message(self, number: bytes) -> None:
+    def _store_message(self, message: bytes) -> None:
         """Store what the fork server wrote: first the process id, then the exit status, which closes the socket.
 
         The exit status is `LOST` if the fork failed, which is logged, or if the fork server is gone and the process
         has ended.
         """
-        found = NUMBER.unpack(number)[0] if len(number) == NUMBER.size else None
-        if self._pid is None and found is not None and found > 0:
-            self._pid = found
+        number = NUMBER.unpack(message)[0] if len(message) == NUMBER.size else None
+        if self._pid is None and number is not None and number > 0:
+            self._pid = number
             with suppress(OSError):  # it has ended, or the kernel is older than Linux 5.3
-                self._process = os.pidfd_open(found)
+                self._process = os.pidfd_open(number)
             return
-        if found is None and self._process is not None:
+        # The socket ended without a status, so the fork server is gone; its child may still run.
+        if number is None and self._process is not None:
             self._orphaned = True
             self._status.close()
             return
-        if self._pid is None and found is not None:
-            log.error("the system cannot start a process: %s", os.strerror(-found))
-            found = None
-        self._returncode = LOST if found is None else found
+        if self._pid is None and number is not None:
+            log.error("the system cannot start a process: %s", os.strerror(-number))
+            number = None
+        self._returncode = LOST if number is None else number
         self._status.close()
 
 

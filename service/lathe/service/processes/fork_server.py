@@ -70,7 +70,10 @@ class ForkLoop:
         fcntl.fcntl(control, fcntl.F_SETFL, fcntl.fcntl(control, fcntl.F_GETFL) | os.O_ASYNC)
 
     def serve(self, preloaded: Sequence[str]) -> Callable[[], None]:
-        """Import the modules and serve requests; return only in a fork, with the function that runs its program."""
+        """Import the modules and serve requests.
+
+        Returns only in a fork, with the function that runs its program.
+        """
         self._exit_if_server_is_gone()  # it may be gone already
         gc.disable()  # imports make so many objects that collecting takes a quarter of their time
         setproctitle(f"{sys.executable} -P -m lathe.service.processes.fork_server")  # `ps` need not list the modules
@@ -86,7 +89,11 @@ class ForkLoop:
                 return program
 
     def _wait_for_request(self, seconds: float | None) -> bool:
-        """Wait for a request up to `seconds`, reporting ended forks meanwhile; return whether a request came."""
+        """Wait for a request up to `seconds`, reporting ended forks meanwhile.
+
+        Returns:
+            Whether a request came.
+        """
         while True:
             ready = select.select([self.control, self.woken], [], [], seconds)[0]
             if self.woken in ready:
@@ -98,20 +105,25 @@ class ForkLoop:
                 return False
 
     def _fork_for_request(self) -> Callable[[], None] | None:
-        """Fork for one request and report the process id; return the program in the fork, None in the server.
+        """Fork for one request and report the process id.
 
         If the requester has cancelled, or the system refuses, the negative error number is reported and nothing forked.
         If the server is gone, this process exits.
+
+        Returns:
+            In the fork, the function that runs its program; None in the server.
         """
         message, descriptors, *_ = socket.recv_fds(self.control, len(LASTING), MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not message:
             self._exit_if_server_is_gone()
+
         status = socket.socket(fileno=descriptors[0])
         gc.freeze()  # a collection in the fork would write to pages that forks share
         child = -errno.ECANCELED if _is_closed(status) else _try_to_fork()
         if child == 0:
             status.close()
             return self._set_up_fork(*descriptors[1:])
+
         for descriptor in descriptors[1:]:
             os.close(descriptor)
         with suppress(OSError):  # the requester has closed the socket
@@ -125,33 +137,38 @@ class ForkLoop:
         return None
 
     def _set_up_fork(self, request_file: int, *inherited: int) -> Callable[[], None]:
-        """Set up descriptors, environment, arguments and title of this fork; return the function that runs its program.
+        """Set up descriptors, environment, arguments and title of this fork.
 
         The fork gets a session of its own and the default handlers of signals.
 
         Args:
             request_file: descriptor of the JSON that describes the program.
             inherited: descriptors of the program: that of its output, if it has one, then those it gets as arguments.
+
+        Returns:
+            The function that runs the program.
         """
         gc.enable()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGIO):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()  # Ctrl-C on the server is for the server, which ends the others in order
-        for other in (self.control, self.wakeup, self.woken, *self.statuses.values()):
-            other.close()
+        for server_socket in (self.control, self.wakeup, self.woken, *self.statuses.values()):
+            server_socket.close()
+
         with os.fdopen(request_file, "rb") as file:
             file.seek(0)
             request: dict[str, Any] = json.load(file)
-        left = list(inherited)
+        descriptors = list(inherited)
         if request["has_output"]:
-            output = left.pop(0)
+            output = descriptors.pop(0)
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
+
         os.environ.clear()
         os.environ.update(request["environment"])
-        arguments = [*request["arguments"], *map(str, left)]
+        arguments = [*request["arguments"], *map(str, descriptors)]
         sys.argv = [request["module"], *arguments]
         setproctitle(f"{sys.executable} -P -m {' '.join(sys.argv)}")  # what a new Python's would be
         return partial(_run_module, request["module"], arguments)
@@ -167,7 +184,10 @@ class ForkLoop:
                 status.sendall(NUMBER.pack(os.waitstatus_to_exitcode(ending)))
 
     def _exit_if_server_is_gone(self) -> None:
-        """If the server's socket is closed, kill the forks that are not lasting and exit; also run on SIGIO."""
+        """Kill the forks that are not lasting and exit, if the server's socket is closed.
+
+        Also run on SIGIO.
+        """
         if _is_closed(self.control):
             for child in self.bound:
                 os.kill(child, signal.SIGKILL)  # they are children of this process, so the number is still theirs
@@ -185,7 +205,11 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 def _try_to_fork() -> int:
-    """Fork; return the process id, 0 in the fork, or the negative error number if the system refuses."""
+    """Fork this process.
+
+    Returns:
+        The process id of the fork, 0 in the fork, or the negative error number if the system refuses.
+    """
     try:
         return os.fork()
     except OSError as error:
@@ -197,7 +221,10 @@ def _run_module(module: str, arguments: list[str]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve fork requests on the socket in `arguments[0]`; in each fork, run the requested program."""
+    """Serve fork requests on the socket in `arguments[0]`.
+
+    In each fork, the requested program is run.
+    """
     run_program = ForkLoop(socket.socket(fileno=int(arguments[0]))).serve(arguments[1:])
     run_program()
 

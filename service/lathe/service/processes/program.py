@@ -16,7 +16,7 @@ the user's there may have the name of any module."""
 
 @dataclass(frozen=True)
 class Program:
-    """What a new process runs: `main(arguments)` of a module.
+    """A program that a new process runs: `main(arguments)` of a module.
 
     Attributes:
         module: module with `main(arguments: list[str])`, which it also calls with `sys.argv[1:]` under `python -m`.
@@ -36,14 +36,17 @@ class Program:
 
 
 class Process(Protocol):
-    """A started process; `subprocess.Popen` is one."""
+    """A started process.
+
+    `subprocess.Popen` has these methods.
+    """
 
     @property
     def pid(self) -> int:
         """Process id."""
 
     def poll(self) -> int | None:
-        """Return the exit status, negative for a signal; None while the process runs."""
+        """Return the exit status, negative for a signal, or None while the process runs."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end of the process and return its exit status.
@@ -63,7 +66,10 @@ class ProcessStarter(Protocol):
     """A way to start programs, usable from several threads."""
 
     def warm_up(self) -> None:
-        """Begin slow preparations for the first start; return at once."""
+        """Begin slow preparations for the first start.
+
+        Returns at once.
+        """
 
     def start(self, program: Program) -> Process:
         """Start a program and return its process.
@@ -73,7 +79,10 @@ class ProcessStarter(Protocol):
         """
 
     def close(self) -> None:
-        """Release resources; processes that are not lasting may be ended, lasting ones go on."""
+        """Release resources.
+
+        Processes that are not lasting may be ended, lasting ones go on.
+        """
 
 
 class Spawner:
@@ -86,7 +95,10 @@ class Spawner:
         """Do nothing: there is nothing to prepare for a new Python."""
 
     def start(self, program: Program) -> Process:
-        """Start the program as `python -P -m module` in a session of its own; see `ProcessStarter`."""
+        """Start the program as `python -P -m module` in a session of its own.
+
+        See `ProcessStarter`.
+        """
         passed = [] if program.descriptor is None else [program.descriptor]
         return subprocess.Popen(
             [*PYTHON_MODULE, program.module, *program.arguments, *map(str, passed)],

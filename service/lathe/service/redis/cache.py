@@ -1,8 +1,9 @@
-"""Redis cache of text vectors that any replica encoded, as float16: half the bytes, at a cosine of COSINE or more.
+"""Redis cache of text vectors that any replica encoded, as float16.
 
-Two generations, each a hash of half the allowed bytes. When the young one is full, or half the time to live has passed,
-it replaces the old one. The size is thus bounded whatever else Redis is used for, a lookup is one round trip, and all
-entries have a time to live: a Redis set to `volatile-lru` evicts them, and never a chain.
+float16 takes half the bytes, at a cosine of COSINE or more. There are two generations, each a hash of half the allowed
+bytes. When the young one is full, or half the time to live has passed, it replaces the old one. The size is thus
+bounded whatever else Redis is used for, a lookup is one round trip, and all entries have a time to live: a Redis set to
+`volatile-lru` evicts them, and never a chain.
 """
 
 import logging
@@ -68,7 +69,9 @@ Batch = tuple[list[bytes], NDArray[np.float32], NDArray[np.int64], NDArray[np.in
 
 
 class SharedCache:
-    """Cache of vectors in Redis; while Redis is unreachable, lookups miss and writes are dropped.
+    """Cache of vectors in Redis.
+
+    While Redis is unreachable, lookups miss and writes are dropped.
 
     Args:
         max_bytes: bytes that the entries may take.
@@ -89,7 +92,10 @@ class SharedCache:
 
     @property
     def available(self) -> bool:
-        """Whether requests are sent to Redis now: it is up, and no pause after a timeout is on."""
+        """Whether requests are sent to Redis now.
+
+        They are if Redis is up and no pause after a timeout is on.
+        """
         return self.connection.up and time.monotonic() >= self.paused_until
 
     def start(self) -> None:
@@ -106,32 +112,36 @@ class SharedCache:
     def get(self, keys: Sequence[bytes], normalized: bool, dimensions: int) -> list[CachedVector | None]:
         """Return the entry of each key, in order, None where it is missing or damaged, or Redis fails.
 
-        Hits, misses and damaged entries are counted. A timeout pauses requests; a lost connection marks Redis
-        as down.
+        Hits, misses and damaged entries are counted. A timeout pauses requests; a lost connection marks Redis as down.
 
         Args:
             keys: cache keys of texts.
             normalized: whether the vectors are unit vectors.
             dimensions: dimensions that the vectors must have; others count as damaged.
         """
-        found: list[CachedVector | None] = [None] * len(keys)
+        entries: list[CachedVector | None] = [None] * len(keys)
         if keys and self.available:
             try:
                 with self.client.pipeline(transaction=False) as pipe:
                     pipe.hmget(YOUNG, list(keys))
                     pipe.hmget(OLD, list(keys))
                     young, old = pipe.execute()
-                contents = [before if new is None else new for new, before in zip(young, old, strict=True)]
-                found = [None if part is None else _decode_entry(part, normalized, dimensions) for part in contents]
-                for key, part, entry in zip(keys, contents, found, strict=True):
-                    if part is not None and entry is None:
+
+                # An entry is in the old generation, the young one, or both; the young one's is newer.
+                contents = [aged if recent is None else recent for recent, aged in zip(young, old, strict=True)]
+                entries = [
+                    None if content is None else _decode_entry(content, normalized, dimensions) for content in contents
+                ]
+                for key, content, entry in zip(keys, contents, entries, strict=True):
+                    if content is not None and entry is None:
                         note_damage("vector", key.hex(), "its checksum, dimensions or numbers are wrong")
             except redis_errors.RedisError as error:
                 self._note_failure("read", error)
-        hits = sum(entry is not None for entry in found)
+
+        hits = sum(entry is not None for entry in entries)
         HITS.inc(hits)
-        MISSES.inc(len(found) - hits)
-        return found
+        MISSES.inc(len(entries) - hits)
+        return entries
 
     def put(
         self,
@@ -140,7 +150,9 @@ class SharedCache:
         tokens: NDArray[np.int64],
         cut: NDArray[np.int64],
     ) -> None:
-        """Queue vectors `(n, d)` for writing without blocking; drop them if the queue is full or Redis unavailable.
+        """Queue vectors `(n, d)` for writing, without blocking.
+
+        They are dropped if the queue is full or Redis unavailable.
 
         Args:
             keys: cache keys of the texts.
@@ -156,7 +168,10 @@ class SharedCache:
             FAILURES.labels("write").inc()
 
     def run(self) -> None:
-        """Write queued batches to Redis until the thread is stopped; errors are counted."""
+        """Write queued batches to Redis until the thread is stopped.
+
+        Errors are counted.
+        """
         while not self.stopping.is_set():
             try:
                 batch = self.waiting.get(timeout=0.5)
@@ -176,18 +191,20 @@ class SharedCache:
         tokens: NDArray[np.int64],
         cut: NDArray[np.int64],
     ) -> None:
-        """Write vectors to Redis as float16, each with a checksum and its token counts, skipping those that overflow.
+        """Write vectors to Redis as float16, each with a checksum and its token counts.
 
-        The number of tokens that were cut is left out where it is 0.
+        Vectors that overflow float16 are skipped. The number of tokens that were cut is left out where it is 0.
         """
+        # Numbers beyond 65504 become inf in float16; such rows are left out below.
         with np.errstate(over="ignore"):
             halves = vectors.astype(np.float16)
-        fit = np.asarray(np.isfinite(halves).all(axis=1))
+        representable = np.asarray(np.isfinite(halves).all(axis=1))  # (n,)
+
         pairs: list[bytes] = []
-        for key, half, count, missing, fits in zip(keys, halves, tokens, cut, fit, strict=True):
+        for key, half, count, unread, fits in zip(keys, halves, tokens, cut, representable, strict=True):
             if fits:
                 content = int(count).to_bytes(4, "little") + half.tobytes()
-                content += int(missing).to_bytes(4, "little") if missing else b""
+                content += int(unread).to_bytes(4, "little") if unread else b""
                 pairs += [key, zlib.crc32(content).to_bytes(4, "little") + content]
         if pairs:
             limits: list[Any] = [self.max_bytes // 2, self.seconds, ENTRY_BYTES]
@@ -195,6 +212,7 @@ class SharedCache:
 
     def _note_failure(self, operation: str, error: redis_errors.RedisError) -> None:
         FAILURES.labels(operation).inc()
+        # A slow Redis is left alone for a while; a lost one is marked as down for all that use it.
         if isinstance(error, redis_errors.TimeoutError):
             self.paused_until = time.monotonic() + PAUSE_SECONDS
         elif isinstance(error, redis_errors.ConnectionError):
@@ -202,13 +220,19 @@ class SharedCache:
 
 
 def _decode_entry(content: bytes, normalized: bool, dimensions: int) -> CachedVector | None:
-    """Decode an entry to a float32 vector and its token counts, restoring unit norm if `normalized`.
+    """Decode an entry to a float32 vector and its token counts.
 
-    Return None if its checksum, its dimensions or its numbers are wrong.
+    Returns None if the entry's checksum, dimensions or numbers are wrong.
+
+    Args:
+        content: the entry: checksum, tokens read, float16 numbers and, unless it is 0, tokens cut.
+        normalized: whether to restore the unit norm.
+        dimensions: dimensions that the vector must have.
     """
     end = 8 + 2 * dimensions
     if len(content) not in (end, end + 4) or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
         return None
+
     vector = np.frombuffer(content[:end], np.float16, offset=8).astype(np.float32)
     if not np.isfinite(vector).all():
         return None

@@ -26,7 +26,10 @@ POINTER, VERSION = b"pointer", b"version:"
 
 
 class VersionFiles(NamedTuple):
-    """The files of a version, by their names in Redis; `reference`, the fit distribution, is None if there is none."""
+    """The files of a version, by their names in Redis.
+
+    `reference` is the fit distribution; None if there is none.
+    """
 
     manifest: bytes
     tensors: bytes
@@ -34,7 +37,12 @@ class VersionFiles(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path, root: Path | None = None) -> "VersionFiles":
-        """Read the files of an artifact folder; no link may lead out of `root`; None follows links anywhere."""
+        """Read the files of an artifact folder.
+
+        Args:
+            folder: folder of the artifact.
+            root: folder out of which no link may lead; None follows links anywhere.
+        """
         try:
             reference = read_file(folder, DISTRIBUTION, root)
         except FileNotFoundError:
@@ -67,7 +75,9 @@ class ChainRecord:
 
     @classmethod
     def parse(cls, name: str, content: dict[bytes, bytes]) -> "ChainRecord":
-        """Parse the Redis hash of a chain; an empty one means that the name was never used.
+        """Parse the Redis hash of a chain.
+
+        An empty hash means that the name was never used.
 
         Raises:
             ArtifactError: if the hash is damaged.
@@ -90,10 +100,10 @@ def read_record(pipe: Pipeline, name: str) -> ChainRecord:
 
 
 def write_version(pipe: Pipeline, name: str, version: int, files: VersionFiles, job: str | None) -> None:
-    """Queue a version's files and its stamp, with their digests and the job, for writing."""
+    """Queue a version's files for writing, and its stamp with their digests and the job."""
     stamp = json.dumps(asdict(VersionStamp(compute_digest(files.manifest), compute_digest(files.tensors), job)))
-    there: Any = {field: content for field, content in files._asdict().items() if content is not None}
-    pipe.hset(build_artifact_key(name, version), mapping=there)
+    fields: Any = {field: content for field, content in files._asdict().items() if content is not None}
+    pipe.hset(build_artifact_key(name, version), mapping=fields)
     pipe.hset(CHAIN + name, f"version:{version}", stamp)
 
 
@@ -128,8 +138,8 @@ def parse_identity(content: bytes) -> str:
         UnavailableError: if the record cannot be read, or is of a newer version of Lathe.
     """
     try:
-        found = parse_json(content)
-        schema, identity = int(found["schema"]), str(found["id"])
+        identity_record = parse_json(content)
+        schema, identity = int(identity_record["schema"]), str(identity_record["id"])
     except (ValueError, KeyError, TypeError):
         raise UnavailableError(f"Redis holds something else under {IDENTITY}", code="redis_foreign") from None
     if schema > SCHEMA:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class RedisConnection:
-    """A connection to the Redis at a URL, and its state.
+    """A connection to the Redis at a URL, and whether Redis is usable.
 
     Attributes:
         problem: why Redis cannot be used; None if it can. Any thread that fails sets it; only the replicator clears it.
@@ -50,7 +50,10 @@ class RedisConnection:
         UP.set(0)
 
     def close(self) -> None:
-        """Close the connections; a later request opens new ones."""
+        """Close the connections.
+
+        A later request opens new ones.
+        """
         self.client.close()
 
     @property
@@ -67,7 +70,10 @@ class RedisConnection:
         UP.set(1)
 
     def mark_answering(self) -> None:
-        """Note that Redis answers, so that requests are sent again, though the local replica may be out of date."""
+        """Note that Redis answers, so that requests are sent again.
+
+        The local replica may still be out of date.
+        """
         self.silent = False
 
     def mark_down(self, problem: str, code: str = "redis_unreachable") -> None:
@@ -84,11 +90,14 @@ class RedisConnection:
         UP.set(0)
 
     def check_settings(self) -> None:
-        """Read Redis's memory settings, if permitted, and set `danger` if they allow it to evict chains."""
+        """Set `danger` if Redis's memory settings allow it to evict chains.
+
+        Nothing is set if Redis does not permit reading its settings.
+        """
         self.danger = None
         with suppress(redis_errors.ResponseError):  # Redis may forbid CONFIG
-            found: Any = self.client.config_get("maxmemory*")
-            settings = {decode_text(key): decode_text(value) for key, value in found.items()}
+            answer: Any = self.client.config_get("maxmemory*")
+            settings = {decode_text(key): decode_text(value) for key, value in answer.items()}
             if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy", "").startswith("allkeys"):
                 self.danger = "Redis may evict chains when it is full: set its maxmemory-policy to volatile-lru"
 
@@ -107,13 +116,15 @@ class RedisConnection:
         try:
             yield self.client
         except redis_errors.RedisError as error:
-            found = as_unavailable(error)
+            unavailable = as_unavailable(error)
             if isinstance(error, GONE):
-                self.mark_down(found.message)
-            raise found from error
+                self.mark_down(unavailable.message)
+            raise unavailable from error
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
-        """Run `change` as an atomic transaction that is retried if a watched key changes meanwhile; return its result.
+        """Run `change` as an atomic transaction, and return its result.
+
+        The transaction is retried if a watched key changes meanwhile.
 
         Args:
             change: reads, calls `multi`, and queues the writes; may be called several times.
@@ -129,7 +140,13 @@ class RedisConnection:
 
 
 def connect(url: str, seconds: float, retries: int = 1) -> Redis:
-    """Return a Redis client with a timeout of `seconds` and `retries` retries on lost connections, sending nothing."""
+    """Return a Redis client, without sending anything yet.
+
+    Args:
+        url: URL of Redis.
+        seconds: timeout of a request.
+        retries: number of retries on lost connections.
+    """
     return Redis.from_url(
         url,
         socket_timeout=seconds,
@@ -158,7 +175,7 @@ def as_unavailable(error: redis_errors.RedisError) -> UnavailableError:
 
 
 def decode_text(value: bytes | str) -> str:
-    """Decode a value from Redis; return a string unchanged."""
+    """Decode a value from Redis if it is bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 

@@ -1,4 +1,7 @@
-"""Records in Redis that cannot be read: counted each time, logged once."""
+"""Counting and logging of records in Redis that cannot be read.
+
+Each is counted whenever it is met, and logged once.
+"""
 
 import logging
 import threading
@@ -27,7 +30,11 @@ def is_wrong_type(error: redis_errors.RedisError) -> bool:
 
 @contextmanager
 def convert_wrong_type_errors(what: str) -> Iterator[None]:
-    """Run the block; convert Redis's error on a value of another type to an `ArtifactError` on `what`."""
+    """Run the block, and convert Redis's error on a value of another type to an `ArtifactError`.
+
+    Args:
+        what: what is read, for the message.
+    """
     try:
         yield
     except redis_errors.ResponseError as error:

@@ -1,8 +1,8 @@
-"""The shared registry: chains whose record is in Redis, served from a copy on disk; changes are made in Redis first.
+"""The shared registry: chains whose record is in Redis, served from a copy on disk.
 
-A replica copies missing versions, checks them, and only then moves its own pointer, so that it never serves a partial
-version; altered versions are refused, and the live version stays live. While Redis is unreachable, the replica serves
-from the copy.
+Changes are made in Redis first. A replica copies missing versions, checks them, and only then moves its own pointer, so
+that it never serves a partial version; altered versions are refused, and the live version stays live. While Redis is
+unreachable, the replica serves from the copy.
 """
 
 import logging
@@ -96,7 +96,9 @@ class SharedRegistry(Registry):
         return sorted({*self.record.list_names(), *self.names()})
 
     def load(self, ref: str) -> LoadedChain:
-        """Return a chain ready to apply, from memory or disk; delete a version damaged on disk and fetch it again.
+        """Return a chain ready to apply, from memory or disk.
+
+        A version that is damaged on disk is deleted and fetched from Redis again.
 
         Raises:
             UnknownNameError: if there is no such chain or version, or none is live.
@@ -114,14 +116,18 @@ class SharedRegistry(Registry):
             return super().load(ref)
 
     def _pull_if_reachable(self, name: str) -> None:
-        """Update the copy of a chain; if Redis is unreachable, leave that to the replicator."""
+        """Update the copy of a chain.
+
+        If Redis is unreachable, that is left to the replicator.
+        """
         with suppress(UnavailableError):
             self.pull(name)
 
     def pull(self, name: str) -> None:
-        """Update the copy of a chain: fetch missing versions, move the pointer, delete versions that are gone.
+        """Update the copy of a chain from Redis.
 
-        If the chain's record is missing in Redis, the versions here are written back to it.
+        Missing versions are fetched, the pointer is moved, and versions that are gone are deleted. If the chain's
+        record is missing in Redis, the versions here are written back to it.
 
         Raises:
             UnavailableError: if Redis is unreachable, or holds another record than before.
@@ -139,10 +145,13 @@ class SharedRegistry(Registry):
             if not content and self.versions(name):  # deleted chains keep their record: this one was lost
                 self.record.push(name, self)
                 return
+
             record = ChainRecord.parse(name, content)
             for version, stamp in record.stamps.items():
                 if not self._has_version(name, version, stamp):
                     self._fetch_version(name, version, stamp)
+
+            # The pointer moves before versions are deleted, so that the live version is never one that is gone.
             self._apply_pointer(name, record)
             for version in set(self.versions(name)) - set(record.stamps) - {self.live(name)}:
                 self.remove_folder(name, version)
@@ -158,9 +167,12 @@ class SharedRegistry(Registry):
         job: str | None = None,
         statistics: FitStatistics | None = None,
     ) -> tuple[int, bool]:
-        """Add a fitted chain as the next version, in Redis and on disk; return the version and whether it is live.
+        """Add a fitted chain as the next version, in Redis and on disk.
 
         A job that runs twice publishes once. The arguments are those of `Registry.publish`.
+
+        Returns:
+            The version, and whether it is live.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -169,6 +181,7 @@ class SharedRegistry(Registry):
 
         def change(pipe: Pipeline) -> tuple[int, bool]:
             record = read_record(pipe, name)
+            # A job whose worker was lost runs again, perhaps after it has published.
             published = next((version for version, stamp in record.stamps.items() if job and stamp.job == job), None)
             if published is not None:
                 pipe.multi()
@@ -186,7 +199,10 @@ class SharedRegistry(Registry):
         return outcome
 
     def import_chain(self, name: str, source: Registry) -> bool:
-        """Copy a chain of another registry to Redis and to disk; return False if its name was ever used in Redis.
+        """Copy a chain of another registry to Redis and to disk, unless its name was ever used in Redis.
+
+        Returns:
+            Whether the chain was copied.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -196,7 +212,13 @@ class SharedRegistry(Registry):
         return imported
 
     def _change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
-        """Change a pointer, and delete the version `doomed`, in Redis and then in the copy; return the pointer."""
+        """Change a pointer in Redis and then in the copy, and return it.
+
+        Args:
+            name: name of the chain.
+            change: function that computes the new pointer.
+            doomed: version to delete in the same transaction; None for none.
+        """
 
         def change_record(pipe: Pipeline) -> Pointer:
             record = read_record(pipe, name) if is_name(name) else ChainRecord(Pointer(), {})
@@ -239,7 +261,10 @@ class SharedRegistry(Registry):
             self.write_pointer(name, pointer)
 
     def _has_version(self, name: str, version: int, stamp: VersionStamp) -> bool:
-        """Return whether the disk has this version, by its manifest's digest; tensors are checked when read."""
+        """Return whether the disk has this version, by its manifest's digest.
+
+        The tensors are checked when they are read.
+        """
         try:
             manifest = read_file(self.root / name / str(version), MANIFEST, self.links_within)
         except OSError:
@@ -247,9 +272,10 @@ class SharedRegistry(Registry):
         return compute_digest(manifest) == stamp.manifest
 
     def _fetch_version(self, name: str, version: int, stamp: VersionStamp) -> None:
-        """Copy a version from Redis to disk, replacing one that is there; the caller holds the chain's lock.
+        """Copy a version from Redis to disk, replacing one that is there.
 
-        If its files are missing or do not match the stamp, log and count that and note it in `refused` instead.
+        The caller holds the chain's lock. A version whose files are missing or do not match the stamp is not copied: it
+        is logged, counted and noted in `refused`.
         """
         ref = f"{name}@{version}"
         with self.connection.reached() as client, convert_wrong_type_errors(f"the chain {ref}"):
@@ -257,10 +283,12 @@ class SharedRegistry(Registry):
         manifest, tensors, distribution = files
         if manifest is None or tensors is None or not stamp.matches(manifest, tensors):
             REFUSED.inc()
+            # Each pull reads the version again, so only the first refusal is logged.
             if ref not in self.refused:
                 log.error("%s was altered in Redis and is refused; the live version stays", ref)
             self.refused[ref] = f"the chain {ref} was altered in Redis and is refused"
             return
+
         self.refused.pop(ref, None)
         target = self.root / name / str(version)
         staging = self.root / name / f".{version}.{secrets.token_hex(6)}"
@@ -269,6 +297,7 @@ class SharedRegistry(Registry):
             write_synced(staging / TENSORS, tensors)
             if distribution is not None:
                 write_synced(staging / DISTRIBUTION, distribution)
+            # The manifest is last: `_has_version` takes it as the sign that the version is here.
             write_synced(staging / MANIFEST, manifest)
             if target.exists():  # of another Redis, or damaged here
                 self.remove_folder(name, version)

@@ -1,4 +1,4 @@
-"""A server's share in what replicas have in common, opened as one object."""
+"""What one server shares with other replicas through Redis, opened as one object."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +31,9 @@ class Replica:
         retry_seconds: float = RETRY_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
     ) -> "Replica":
-        """Open the local copy in a state folder and install the starter chains; nothing is requested from Redis yet.
+        """Open the local copy in a state folder and install the starter chains.
+
+        Nothing is requested from Redis yet.
 
         Args:
             home: the state folder.
@@ -52,7 +54,10 @@ class Replica:
         return cls(connection, registry, Replicator(connection, registry, retry_seconds), cache)
 
     def start(self) -> None:
-        """Start the replicator, waiting a few seconds for the first copy, and the shared cache."""
+        """Start the replicator and the shared cache.
+
+        Waits a few seconds for the replicator's first copy.
+        """
         self.replicator.start()
         if self.cache is not None:
             self.cache.start()

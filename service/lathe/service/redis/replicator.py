@@ -1,4 +1,7 @@
-"""The replicator: keeps the local copy of what Redis holds up to date, and notices when Redis fails and returns."""
+"""The replicator thread, which keeps the local copy of what Redis holds up to date.
+
+It also notices when Redis fails and returns.
+"""
 
 import logging
 import threading
@@ -73,18 +76,20 @@ class Replicator:
     def run(self) -> None:
         """Copy everything, mark Redis as usable, then copy each change, until the thread is stopped.
 
-        After any error, or if Redis holds another record than before, mark Redis as unusable and start over.
+        After any error, or if Redis holds another record than before, Redis is marked as unusable and the thread starts
+        over.
         """
         while not self.stopping.is_set():
             try:
                 self.client.ping()
                 self.connection.mark_answering()
-                last = self._copy_everything()
+                position = self._copy_everything()
                 self.connection.mark_up()
                 self.tried.set()
+                # Requests mark the connection as down too; then everything must be copied again.
                 while not self.stopping.is_set() and self.connection.up:
                     self.registry.record.require_same_identity(self.client.get(IDENTITY))
-                    last = self._copy_changes(last)
+                    position = self._copy_changes(position)
             except UnavailableError as error:
                 self.connection.mark_down(error.message, error.code)
             except redis_errors.RedisError as error:
@@ -100,33 +105,47 @@ class Replicator:
             self.stopping.wait(AGAIN_SECONDS)
 
     def _copy_everything(self) -> Any:
-        """Copy everything, check the settings of Redis, and return the position in the change stream to read from."""
+        """Copy everything and check the settings of Redis.
+
+        Returns:
+            The position in the change stream from which to read on.
+        """
+        # The position is read before anything is copied: a change in between is copied twice instead of never.
         newest: Any = self.client.xrevrange(CHANGES, count=1)
         self.bring_up_to_date()
         self.retry_at = time.monotonic() + self.retry_seconds
         self.connection.check_settings()
         return newest[0][0] if newest else "0-0"
 
-    def _copy_changes(self, last: Any) -> Any:
-        """Wait up to `BLOCK_SECONDS` for changes after the position `last`, copy what changed, return the new position.
+    def _copy_changes(self, position: Any) -> Any:
+        """Copy what changed after a position of the change stream.
 
-        Every `retry_seconds`, also try again to copy what could not be copied.
+        Waits up to `BLOCK_SECONDS` for changes. Every `retry_seconds`, what could not be copied is tried again.
+
+        Args:
+            position: position in the stream that was read last.
+
+        Returns:
+            The new position.
         """
-        found: Any = self.client.xread({CHANGES: last}, block=int(1000 * BLOCK_SECONDS))
-        changes = [change for _, stream in found for change in stream]
+        streams: Any = self.client.xread({CHANGES: position}, block=int(1000 * BLOCK_SECONDS))
+        changes = [change for _, stream in streams for change in stream]
         names = {content[b"chain"].decode(errors="replace") for _, content in changes if b"chain" in content}
         for name in sorted(filter(is_name, names)):
             self._copy_chain(name)
         if changes:
             self._copy_size_routes()
-            last = changes[-1][0]
+            position = changes[-1][0]
+
         if time.monotonic() >= self.retry_at:
             self.retry()
             self.retry_at = time.monotonic() + self.retry_seconds
-        return last
+        return position
 
     def bring_up_to_date(self) -> None:
-        """Write chains and size routes that Redis lacks to it, then copy all from Redis; note failures in `failures`.
+        """Write chains and size routes that Redis lacks to it, then copy all from Redis.
+
+        Failures are noted in `failures`.
 
         Raises:
             UnavailableError: if Redis is unreachable, or its record is of a newer Lathe.
@@ -140,11 +159,17 @@ class Replicator:
         self._copy_size_routes()
 
     def _copy_chain(self, name: str) -> None:
-        """Copy a chain from Redis; a failure is noted in `failures`."""
+        """Copy a chain from Redis.
+
+        A failure is noted in `failures`.
+        """
         self._attempt(f"the chain {name}", partial(self.registry.pull, name))
 
     def _copy_size_routes(self) -> None:
-        """Copy all size routes from Redis; a failure is noted in `failures`."""
+        """Copy all size routes from Redis.
+
+        A failure is noted in `failures`.
+        """
         self._attempt(ROUTES_NAME, self.registry.size_routes.pull)
 
     def retry(self) -> None:
@@ -153,7 +178,10 @@ class Replicator:
             self._attempt(what, pull)
 
     def _attempt(self, what: str, pull: Callable[[], None]) -> None:
-        """Call `pull`; note a failure in `failures` and log it if it is new, else remove the entry."""
+        """Call `pull`, and note its failure in `failures` or remove an earlier one.
+
+        A failure is logged if it is new.
+        """
         try:
             pull()
         except (ArtifactError, OSError) as error:

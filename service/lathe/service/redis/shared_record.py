@@ -49,21 +49,29 @@ class SharedRecord:
 
     @property
     def identity(self) -> str | None:
-        """Id of the record that the local folder is a copy of; None before its first copy."""
+        """Id of the record that the local folder is a copy of.
+
+        The result is None before its first copy.
+        """
         try:
             return read_plain_file(self.root / IDENTITY_FILE).decode()
         except FileNotFoundError:
             return None
 
-    def require_same_identity(self, found: Any) -> None:
-        """Raise `UnavailableError` unless the identity found in Redis is that of the local folder."""
-        if found is None or parse_identity(found) != self.identity:
+    def require_same_identity(self, content: Any) -> None:
+        """Raise `UnavailableError` unless the identity record in Redis is that of the local folder.
+
+        Args:
+            content: the record as read from Redis; None if there is none.
+        """
+        if content is None or parse_identity(content) != self.identity:
             raise UnavailableError("Redis holds other chains than before: try again", code="redis_unreachable")
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
-        """Commit `change` as an atomic transaction, at most once, if Redis holds this record; return its result.
+        """Commit `change` as an atomic transaction, at most once, and return its result.
 
-        It leaves a token in Redis for `TOKEN_SECONDS`, by which a repetition after a lost reply is recognized.
+        Redis must hold this record. The transaction leaves a token in Redis for `TOKEN_SECONDS`, by which a repetition
+        after a lost reply is recognized.
 
         Args:
             change: reads, calls `multi`, and queues the writes; may be called several times.
@@ -76,8 +84,7 @@ class SharedRecord:
         token, outcomes = f"lathe:change:{secrets.token_hex(8)}", list[T]()
 
         def check_and_change(pipe: Pipeline) -> T:
-            """Call `change`, unless an earlier attempt succeeded and only its reply was lost; return its result."""
-            if pipe.exists(token):  # an earlier attempt was committed
+            if pipe.exists(token):  # an earlier attempt was committed, and only its reply was lost
                 pipe.multi()
                 return outcomes[-1]
             self.require_same_identity(pipe.get(IDENTITY))
@@ -100,27 +107,28 @@ class SharedRecord:
         Raises:
             UnavailableError: if Redis is unreachable, or its record is of a newer Lathe.
         """
-        mine = self.identity
-        if mine is None:
+        local_id = self.identity
+        if local_id is None:
             with self.connection.reached() as client:
+                # Replicas that have chains start the record at once, and then keep them; this one has none to keep.
                 if not client.exists(IDENTITY):
                     time.sleep(grace_seconds)
 
         def change(pipe: Pipeline) -> str:
-            found: Any = pipe.get(IDENTITY)
+            content: Any = pipe.get(IDENTITY)
             pipe.multi()
-            if found is not None:
-                return parse_identity(found)
-            new = mine or secrets.token_hex(16)
-            pipe.set(IDENTITY, json.dumps({"id": new, "schema": SCHEMA}))
-            return new
+            if content is not None:
+                return parse_identity(content)
+            new_id = local_id or secrets.token_hex(16)
+            pipe.set(IDENTITY, json.dumps({"id": new_id, "schema": SCHEMA}))
+            return new_id
 
-        theirs = self.connection.transaction(change, IDENTITY)
-        if mine not in (None, theirs):
-            self._set_aside_folder(str(mine))
-        if mine != theirs:
+        redis_id = self.connection.transaction(change, IDENTITY)
+        if local_id not in (None, redis_id):
+            self._set_aside_folder(str(local_id))
+        if local_id != redis_id:
             make_root(self.root)
-            replace_synced(self.root / IDENTITY_FILE, theirs.encode())
+            replace_synced(self.root / IDENTITY_FILE, redis_id.encode())
 
     def list_names(self) -> list[str]:
         """List the valid names of chains in Redis.
@@ -159,7 +167,12 @@ class SharedRecord:
         return self.connection.transaction(change, CHAIN + name)
 
     def _set_aside_folder(self, identity: str) -> None:
-        """Rename the folder with the copy of another record, so that its chains are kept and not served; log it."""
-        kept = self.root.with_name(f"{self.root.name}-{identity[:8]}-{secrets.token_hex(4)}")
-        self.root.rename(kept)
-        log.error("this Redis holds other chains than before: the copy of the earlier ones was kept in %s", kept.name)
+        """Rename the folder with the copy of another record, so that its chains are kept and not served.
+
+        The new name is logged.
+        """
+        renamed = self.root.with_name(f"{self.root.name}-{identity[:8]}-{secrets.token_hex(4)}")
+        self.root.rename(renamed)
+        log.error(
+            "this Redis holds other chains than before: the copy of the earlier ones was kept in %s", renamed.name
+        )

@@ -1,4 +1,4 @@
-"""Size routes of all replicas: stored in Redis and, like the chains, read from a copy on disk."""
+"""Size routes of all replicas, stored in Redis and, like the chains, read from a copy on disk."""
 
 import json
 from pathlib import Path
@@ -28,20 +28,23 @@ class SharedSizeRoutes(SizeRoutes):
         self.record = record
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
-        """Route an encoder's requests for a size to a chain, in Redis and in the local copy; return the size's chain.
+        """Route an encoder's requests for a size to a chain, in Redis and in the local copy.
+
+        Returns:
+            The chain that the size is routed to; an earlier one if `replace` is false and its chain still exists.
 
         Raises:
             UnavailableError: if Redis is unreachable.
         """
 
         def change(pipe: Pipeline) -> str:
-            found: Any = pipe.hget(SIZE_ROUTES, encoder_fingerprint)
-            mine = _parse_routes(found)
-            taken = not replace and self.find_chain(mine, route) is not None
+            content: Any = pipe.hget(SIZE_ROUTES, encoder_fingerprint)
+            routes = _parse_routes(content)
+            is_routed = not replace and self.find_chain(routes, route) is not None
             pipe.multi()
-            if taken:
-                return mine[route]
-            _queue_routes(pipe, encoder_fingerprint, mine | {route: ref})
+            if is_routed:
+                return routes[route]
+            _queue_routes(pipe, encoder_fingerprint, routes | {route: ref})
             return ref
 
         chain = self.record.transaction(change, SIZE_ROUTES)
@@ -49,7 +52,9 @@ class SharedSizeRoutes(SizeRoutes):
         return chain
 
     def pull(self) -> None:
-        """Replace the local copy by the size routes in Redis, if they differ; keep those that are damaged in Redis.
+        """Replace the local copy by the size routes in Redis, if they differ.
+
+        Local size routes whose record in Redis is damaged are kept.
 
         Raises:
             UnavailableError: if Redis is unreachable, or holds another record than before.
@@ -61,27 +66,27 @@ class SharedSizeRoutes(SizeRoutes):
                 pipe.get(IDENTITY)
                 content, identity = pipe.execute()
             self.record.require_same_identity(identity)
-            found = {
+            routes_by_encoder = {
                 name: size_routes
                 for item in content.items()
                 for name, size_routes in self._parse_or_read_local(*item).items()
             }
-            written = json.dumps(found, indent=1).encode()
+            written = json.dumps(routes_by_encoder, indent=1).encode()
             if not self.path.exists() or self.path.read_bytes() != written:
                 replace_synced(self.path, written)
 
     def _parse_or_read_local(self, fingerprint: bytes, content: bytes) -> dict[str, dict[str, str]]:
-        """Return `{fingerprint: size routes}` of one encoder from their content in Redis.
+        """Return the size routes of one encoder from Redis, as `{fingerprint: size routes}`.
 
-        If that is damaged, note it and return those of the local copy; empty if it has none.
+        If their record is damaged, that is noted and those of the local copy are returned; empty if it has none.
         """
         name = fingerprint.decode(errors="replace")
         try:
             return {name: _parse_routes(content)}
         except ArtifactError as error:
             note_damage("sizes", repr(name[:80]), str(error))
-        mine = self._read_local().get(name)
-        return {} if mine is None else {name: mine}
+        local_routes = self._read_local().get(name)
+        return {} if local_routes is None else {name: local_routes}
 
     def _read_local(self) -> dict[str, dict[str, str]]:
         try:
@@ -90,7 +95,10 @@ class SharedSizeRoutes(SizeRoutes):
             return {}
 
     def push(self) -> None:
-        """Write the local size routes to Redis for each encoder that has none there; skip routes to missing chains."""
+        """Write the local size routes to Redis for each encoder that has none there.
+
+        Routes to missing chains are skipped.
+        """
         names = set(self.chains.names())
         for fingerprint, routes in self._read_local().items():
             size_routes = {route: ref for route, ref in routes.items() if ref.partition("@")[0] in names}

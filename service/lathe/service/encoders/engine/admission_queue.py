@@ -28,7 +28,10 @@ class BatchWait:
 
     @classmethod
     def after_batch(cls, parts: list[Part], seconds: float) -> "BatchWait":
-        """Return what to wait for after a batch: half its tokens, a quarter of its time; nothing after one part."""
+        """Return what to wait for after a batch: half its tokens, for at most a quarter of its time.
+
+        After a batch of one part there is no wait.
+        """
         return cls(sum(part.tokens for part in parts) // 2, seconds / 4) if len(parts) > 1 else cls()
 
 
@@ -36,9 +39,10 @@ NO_WAIT = BatchWait()
 
 
 class AdmissionQueue:
-    """Queue of accepted requests: a large one goes to the back each time a worker takes a part of it.
+    """Queue of accepted requests, which workers take in parts.
 
-    All methods may be called from any thread.
+    A large request goes to the back each time a worker takes a part of it, so that small ones need not wait for it. All
+    methods may be called from any thread.
 
     Attributes:
         texts: number of texts accepted and not yet answered.
@@ -96,9 +100,10 @@ class AdmissionQueue:
         return work
 
     def put(self, work: Work) -> None:
-        """Queue a request as a whole; one larger than the limits is accepted if nothing else is in progress.
+        """Queue a request as a whole.
 
-        Its texts and tokens count against the limits until its future is done or cancelled.
+        Its texts and tokens count against the limits until its future is done or cancelled. A request larger than the
+        limits is accepted if nothing else is in progress.
 
         Raises:
             OverloadedError: if the limits would be exceeded; it has the seconds after which to retry.
@@ -107,7 +112,9 @@ class AdmissionQueue:
         with self.changed:
             if self.build_refusal is not None:
                 raise self.build_refusal()
+
             texts, tokens = self.texts + len(work.texts), self.tokens + work.tokens_estimated
+            # A request larger than the limits would never fit, so it is accepted when nothing else is in progress.
             if self.texts and (texts > self.max_texts or tokens > self.max_tokens):
                 raise OverloadedError(
                     f"{self.texts} texts of about {self.tokens} tokens are queued already; at most {self.max_texts} "
@@ -129,7 +136,7 @@ class AdmissionQueue:
 
     @property
     def full(self) -> bool:
-        """Whether not one more text would be accepted."""
+        """Whether no further text would be accepted."""
         return self.texts >= self.max_texts or self.tokens >= self.max_tokens
 
     def estimate_retry_seconds(self) -> int:
@@ -144,10 +151,10 @@ class AdmissionQueue:
             self.rate = pace if not self.rate else 0.9 * self.rate + 0.1 * pace
 
     def take(self, tokens: int, seconds: float, wait: BatchWait = NO_WAIT, max_texts: int | None = None) -> list[Part]:
-        """Take parts of queued requests, about `tokens` tokens in all, for a worker; fewer if other workers idle.
+        """Take parts of queued requests, about `tokens` tokens in all, for a worker.
 
-        With `max_texts`, take up to so many texts whether others idle or not, because each batch is a call with a price
-        of its own.
+        If other workers idle, only a share is taken. With `max_texts`, up to so many texts are taken whether others
+        idle or not, because each batch is a call with a price of its own.
 
         Blocks up to `seconds` for the first text, and returns an empty list if none comes. Then, while fewer than
         `wait.tokens` tokens are queued, blocks up to `wait.seconds` for more.
@@ -164,21 +171,25 @@ class AdmissionQueue:
                     )
             finally:
                 self.idle -= 1
+
+            # Workers that idle beside this one get an equal share of what waits.
             share = self._count_waiting_tokens() / (1 + (self.idle if max_texts is None else 0))
-            left, texts_left = min(tokens, math.ceil(share)), max_texts
+            tokens_left, texts_left = min(tokens, math.ceil(share)), max_texts
             parts: list[Part] = []
-            again: list[Work] = []
-            while self.works and left > 0 and texts_left != 0:
+            unfinished: list[Work] = []
+            while self.works and tokens_left > 0 and texts_left != 0:
                 work = self.works.popleft()
                 if not work.waiting:  # answered with an error, or cancelled
                     continue
-                part = work.take(left, texts_left)
+                part = work.take(tokens_left, texts_left)
                 parts.append(part)
-                left -= part.tokens
+                tokens_left -= part.tokens
                 texts_left = None if texts_left is None else texts_left - len(part.rows)
                 if work.waiting:
-                    again.append(work)
-            self.works.extend(again)
+                    unfinished.append(work)
+
+            # Large requests go to the back, so that small ones need not wait for them.
+            self.works.extend(unfinished)
             if self.works:
                 self.changed.notify()  # the next idle worker takes its share
             return parts
@@ -194,7 +205,10 @@ class AdmissionQueue:
             work.fail(error)
 
     def open(self) -> None:
-        """Accept requests again after `close`; a new queue is open."""
+        """Accept requests again after `close`.
+
+        A new queue is open.
+        """
         with self.changed:
             self.build_refusal = None
 

@@ -58,35 +58,53 @@ class EngineOptions:
 
 
 class EncoderWorker(Protocol):
-    """What encodes the texts that a dispatcher sends it: a process with a model, or calls to an embeddings API."""
+    """A worker that encodes the texts a dispatcher sends it: a process with a model, or calls to an embeddings API."""
 
     def wait_ready(self) -> EncoderInfo:
-        """Wait until texts can be encoded, and return what encodes them; raise `TrainingError` if nothing will."""
+        """Wait until texts can be encoded, and return what encodes them.
+
+        Raises:
+            TrainingError: if the encoder cannot be loaded or reached.
+        """
 
     def send(self, parts: list[Part]) -> None:
-        """Send texts to encode; raise `OSError` if the worker has ended."""
+        """Send texts to encode.
+
+        Raises:
+            OSError: if the worker has ended.
+        """
 
     def receive(self, seconds: float) -> Reply:
-        """Return the reply to the earliest unanswered `send`; raise `OSError` or `EOFError` if the worker has ended."""
+        """Return the reply to the earliest unanswered `send`.
+
+        Raises:
+            OSError, EOFError: if the worker has ended.
+        """
 
     def alive(self) -> bool:
         """Return whether the worker has not ended."""
 
     def stop(self) -> None:
-        """End the worker; a thread waiting for its reply gets an error."""
+        """End the worker.
+
+        A thread waiting for its reply gets an error.
+        """
 
 
 class WorkerProcess:
-    """A process with a model, which ends when this process does."""
+    """A process with a model that encodes texts, and that ends when this process does."""
 
     def __init__(self, spec: EncoderSpec, options: WorkerOptions, processes: ProcessStarter) -> None:
-        """Start the process and send it the spec; `wait_ready` waits for the model.
+        """Start the process and send it the spec.
+
+        `wait_ready` waits for the model.
 
         Raises:
             OSError: if the system starts no more processes.
         """
         ours, theirs = socket.socketpair()
         threads = str(options.threads)
+        # Thread pools read these variables once, when they are created, so they are set before the process starts.
         environment = get_environment_without_keys() | {
             "OMP_NUM_THREADS": threads,
             "RAYON_NUM_THREADS": threads,
@@ -99,6 +117,7 @@ class WorkerProcess:
         except OSError:
             ours.close()
             raise
+
         limit = struct.pack("ll", int(options.seconds), 0)
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # of one read or write, within a message
             ours.setsockopt(socket.SOL_SOCKET, option, limit)
@@ -149,14 +168,14 @@ class WorkerProcess:
         if not self.connection.poll(seconds):
             raise TimeoutError(f"no answer within {seconds:.0f} s")
         head, arrays = framing.receive(self.connection)
-        left = iter(arrays)
+        remaining = iter(arrays)
         results: list[PartResult | Exception] = []
         for result in head["results"]:
             if "error" in result:
                 results.append(_build_error(result, self.spec.name))
                 continue
-            vectors, tokens, cut = next(left), next(left), next(left)
-            results.append(PartResult(vectors, next(left) if result["raw"] else None, tokens, cut))
+            vectors, tokens, cut = next(remaining), next(remaining), next(remaining)
+            results.append(PartResult(vectors, next(remaining) if result["raw"] else None, tokens, cut))
         return Reply(results, [tuple(batch) for batch in head["batches"]], head["seconds"])
 
     def alive(self) -> bool:
@@ -164,13 +183,16 @@ class WorkerProcess:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """Kill the process and wait for its end; a thread waiting for its reply gets an error."""
+        """Kill the process and wait for its end.
+
+        A thread waiting for its reply gets an error.
+        """
         self.process.kill()
         self.process.wait()
 
 
 class Dispatcher:
-    """Passes texts from the admission queue to one worker process, and its vectors to the requests they are for.
+    """Passes texts from the admission queue to one worker, and the worker's vectors to the requests they are for.
 
     Attributes:
         sent: parts of each message that the worker has not answered, earliest first.
@@ -186,7 +208,9 @@ class Dispatcher:
         stopping: threading.Event,
         options: EngineOptions,
     ) -> None:
-        """Store the arguments; `run` does the work.
+        """Store the arguments.
+
+        `run` does the work.
 
         Args:
             name: name of the encoder.
@@ -220,21 +244,28 @@ class Dispatcher:
                 self._send(parts)
             elif not self.sent and not self.worker.alive():
                 raise EOFError
+
+            # A reply is awaited only when no further message may be sent, or there is none to send.
             if self.sent and (not parts or len(self.sent) >= self.options.ahead):
                 reply = self.worker.receive(self.options.timeout)
                 self._deliver(self.sent[0], reply)
+                # Removed only now: if the reply does not come, `fail_sent` must still find these parts.
                 answered = self.sent.popleft()
                 if self.options.max_texts is None:
                     wait = BatchWait.after_batch(answered, reply.seconds)
 
     def _take(self, window: int, wait: BatchWait) -> list[Part]:
-        """Take parts from the queue, waiting only if the worker has nothing to do; none once `retiring` is set."""
+        """Take parts from the queue, waiting only if the worker has nothing to do.
+
+        None are taken once `retiring` is set.
+        """
         if self.retiring.is_set():
             return []
         seconds = 0.0 if self.sent else self.options.check_seconds
         return self.queue.take(window, seconds, NO_WAIT if self.sent else wait, self.options.max_texts)
 
     def _send(self, parts: list[Part]) -> None:
+        # Noted before it is sent, so that `fail_sent` answers these parts too if the worker has ended.
         self.sent.append(parts)
         self.worker.send(parts)
         for part in parts:
@@ -242,7 +273,10 @@ class Dispatcher:
                 metrics.QUEUE_SECONDS.labels(self.name).observe(part.waited)
 
     def _deliver(self, parts: list[Part], reply: Reply) -> None:
-        """Give each part's vectors or error, which the worker replies in order, to its request; update the metrics."""
+        """Give each part's vectors or error to its request, and update the metrics.
+
+        The worker replies in the order of the parts.
+        """
         self.queue.record_batch(sum(part.tokens for part in parts), reply.seconds, len(self.peers))
         metrics.observe_batches(self.name, reply)
         for part, result in zip(parts, reply.results, strict=True):
@@ -259,7 +293,10 @@ class Dispatcher:
 
 
 def build_message(part: Part) -> dict[str, Any]:
-    """Return a part as JSON for the worker: texts, their positions in the request, options, chain, `keep_raw`."""
+    """Return a part as JSON for the worker.
+
+    Its keys are `texts`, `positions` (of the texts in the request), `options`, `chain` and `keep_raw`.
+    """
     work = part.work
     chain = None if work.chain is None else vars(work.chain) | {"folder": str(work.chain.folder)}
     return {
@@ -272,7 +309,10 @@ def build_message(part: Part) -> dict[str, Any]:
 
 
 def _build_error(reply: dict[str, Any], name: str) -> Exception:
-    """Rebuild the exception that a worker reported; an unexpected one becomes an `UnavailableError`."""
+    """Rebuild the exception that a worker reported.
+
+    An unexpected exception becomes an `UnavailableError`.
+    """
     if reply["error"] in ERRORS:
         return ERRORS[reply["error"]](reply["message"])
     return UnavailableError(f"the encoder {name} failed on this request ({reply['error']})", code="encoder_failed")

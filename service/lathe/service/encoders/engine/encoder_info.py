@@ -1,4 +1,4 @@
-"""What is known of an encoder once a worker process has loaded it."""
+"""The description of an encoder that a worker has loaded."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from lathe.training.encoder.text_encoder import find_prompt, find_side_prompt
 
 @dataclass(frozen=True)
 class EncoderInfo:
-    """What a worker reports of the encoder it loaded, or of the embeddings API it asks."""
+    """What a worker reports of the encoder it loaded, or of the embeddings API it calls."""
 
     spec: EncoderSpec
     fingerprint: str
@@ -32,20 +32,26 @@ class EncoderInfo:
     def describe(self) -> dict[str, Any]:
         """Return one JSON object of all fields, those of `spec` at its top level.
 
-        `agreement` is called `cosine_to_float32`: mean and minimum cosine to float32 vectors, None if not measured.
-        Of an `upstream`, only what users may know is returned; see `UpstreamSpec.describe`.
+        `agreement` is called `cosine_to_float32`: mean and minimum cosine to float32 vectors, None if not measured. Of
+        an `upstream`, only what users may know is returned; see `UpstreamSpec.describe`.
         """
-        found = asdict(self)
-        spec, agreement = found.pop("spec"), found.pop("agreement")
+        fields = asdict(self)
+        spec, agreement = fields.pop("spec"), fields.pop("agreement")
         if self.spec.upstream is not None:
             spec["upstream"] = self.spec.upstream.describe()
-        described: dict[str, Any] = spec | found | {"cosine_to_float32": agreement}
+        described: dict[str, Any] = spec | fields | {"cosine_to_float32": agreement}
         return described
 
     def find_prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of a prompt, by default that of the default prompt; as `Encoder.prompt`."""
+        """Return the text of a prompt, by default that of the default prompt.
+
+        The rules are those of `Encoder.prompt`.
+        """
         return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
 
     def find_side_prompt(self, side: SearchSide) -> str | None:
-        """Return the name of the prompt for the texts on a side of a search; see the function of this name."""
+        """Return the name of the prompt for the texts on a side of a search.
+
+        The rules are those of the function of this name.
+        """
         return find_side_prompt(self.prompts, side, self.default_prompt_name)

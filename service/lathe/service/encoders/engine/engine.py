@@ -64,7 +64,7 @@ class Engine:
             queue: admission queue of the requests.
             options: how the workers are fed, replaced and unloaded.
             make_room: called with the engine before it loads its model.
-            find_warning: returns what is wrong although workers are ready; None if nothing is.
+            find_warning: returns what is wrong although workers are ready, or None.
         """
         self.spec = spec
         self.start_worker = start_worker
@@ -87,7 +87,10 @@ class Engine:
         self.supervisors = [Supervisor(self, number) for number in range(options.workers)]
 
     def start(self) -> None:
-        """Start the threads that start the workers and load the model; return at once."""
+        """Start the threads that start the workers and load the model.
+
+        Returns at once.
+        """
         for supervisor in self.supervisors:
             supervisor.thread.start()
 
@@ -107,14 +110,20 @@ class Engine:
             supervisor.join()
 
     def wake(self) -> None:
-        """Note that the encoder is used, and have it loaded again if it is unloaded; return at once."""
+        """Note that the encoder is used, and have it loaded again if it is unloaded.
+
+        Returns at once.
+        """
         self.last_used = time.monotonic()
         self.wanted.set()
 
     def unload(self) -> bool:
-        """Have the workers end, which frees their memory, unless the encoder is in use; return whether they will.
+        """Tell the workers to end, which frees their memory, unless the encoder is in use.
 
         Requests that come meanwhile have the encoder loaded again, and wait for that.
+
+        Returns:
+            Whether the workers will end.
         """
         with self.guard:
             all_ready = len(self.ready_dispatchers) == len(self.supervisors)
@@ -124,6 +133,7 @@ class Engine:
             self.unloaded = True
             for dispatcher in self.ready_dispatchers:
                 dispatcher.retiring.set()
+        # The queue is not locked by `guard`, so a request may come between the check above and here.
         if self.queue.texts:  # of a request that was queued just before `wanted` was cleared
             self.wanted.set()
         log.info("the encoder %s is unloaded", self.spec.name)
@@ -132,7 +142,10 @@ class Engine:
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of the model's weights in all its workers; 0 while it was never loaded."""
+        """Bytes of the model's weights in all its workers.
+
+        The result is 0 while it was never loaded.
+        """
         return 0 if self.info is None else self.info.model_bytes * len(self.supervisors)
 
     def fail_unfinished(self) -> None:
@@ -186,15 +199,17 @@ class Engine:
         return info
 
     def register(self, dispatcher: Dispatcher, info: EncoderInfo) -> None:
-        """Register a dispatcher whose worker is ready, store what it loaded, open the queue and set `settled`.
+        """Register a dispatcher whose worker is ready, and open the queue.
 
-        The problem is cleared. The queue of a stopping engine stays closed.
+        What the worker loaded is stored, the problem is cleared, and `settled` is set. The queue of a stopping engine
+        stays closed.
 
         Raises:
             EncoderError: if the model files changed while another worker is ready; if none is, that is only logged.
         """
         with self.guard:
             if self.info is not None and self.info.fingerprint != info.fingerprint:
+                # Vectors of two versions of a model must not mix in one space.
                 if self.ready_dispatchers:
                     raise EncoderError(f"the files of {self.spec.name} changed: restart the server or this encoder")
                 log.warning("the files of %s changed; its vectors belong to another space now", self.spec.name)
@@ -208,7 +223,7 @@ class Engine:
         self.settled.set()
 
     def unregister(self, dispatcher: Dispatcher | None, problem: str | None) -> None:
-        """Unregister a dispatcher whose worker ended; if no worker is ready, close the queue.
+        """Unregister a dispatcher whose worker ended, and close the queue if no worker is ready.
 
         Args:
             dispatcher: the dispatcher; None if the worker never was ready.
@@ -230,7 +245,10 @@ class Engine:
 
 
 class Supervisor:
-    """Thread that keeps a worker process running: starts it, has a dispatcher feed it, and replaces it when it ends."""
+    """Thread that keeps a worker process running.
+
+    It starts the process, has a dispatcher feed it, and replaces it when it ends.
+    """
 
     def __init__(self, engine: Engine, number: int) -> None:
         self.engine = engine
@@ -250,31 +268,35 @@ class Supervisor:
             self.thread.join(timeout=10)
 
     def run(self) -> None:
-        """Run one worker after another until the engine stops; pause, longer each time, after one that was never ready.
+        """Run one worker after another until the engine stops.
 
-        While the encoder is not wanted, no worker is started. All supervisors but number 0 first wait until one has
-        loaded the encoder.
+        After a worker that was never ready there is a pause, longer each time. While the encoder is not wanted, no
+        worker is started. All supervisors but number 0 first wait until one has loaded the encoder.
         """
         engine = self.engine
-        wait, longest = engine.options.retry_seconds
+        pause, longest_pause = engine.options.retry_seconds
         if self.number > 0:  # one loads first, which may download the model or fail
             while engine.info is None and not engine.stopping.wait(0.05):
                 pass
+
         while not engine.stopping.is_set():
             engine.wanted.wait()
             if engine.stopping.is_set():
                 return
             problem = self._run_worker()
             if problem is not None:
-                engine.stopping.wait(wait)
-                wait = min(2 * wait, longest)
+                engine.stopping.wait(pause)
+                pause = min(2 * pause, longest_pause)
                 continue
-            wait = engine.options.retry_seconds[0]
+            # This worker was ready, so the next failure begins with the shortest pause again.
+            pause = engine.options.retry_seconds[0]
             if not engine.unloaded:
                 metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
 
     def _run_worker(self) -> str | None:
-        """Start a worker and dispatch texts to it until it ends; then fail its unanswered requests and kill it.
+        """Start a worker and dispatch texts to it until it ends.
+
+        Then its unanswered requests get an error, and the worker is killed.
 
         Returns:
             Why the worker never was ready; None if it was. Either is logged, unless the engine is stopping or unloaded.
@@ -283,6 +305,7 @@ class Supervisor:
         dispatcher: Dispatcher | None = None
         problem: str | None = None
         try:
+            # Once for all workers of the encoder: number 0 is the first to load.
             if self.number == 0:
                 engine.make_room(engine)
             begun = time.monotonic()
@@ -304,6 +327,7 @@ class Supervisor:
                 log.error("a worker of %s ended: %s", engine.spec.name, type(error).__name__)
             if dispatcher is None:
                 problem = f"the process that loads {engine.spec.name} ended before it was ready"
+
         engine.unregister(dispatcher, problem)  # before the errors: who then asks again must not find it ready
         if dispatcher is not None:
             dispatcher.fail_sent(build_crash_error(engine.spec.name))

@@ -1,4 +1,6 @@
-"""Message protocol between a server and its workers: a JSON header, followed by the bytes of all arrays in one piece.
+"""Message protocol between a server and its workers.
+
+A message is a JSON header, followed by the bytes of all arrays in one piece.
 
 server → worker   {"spec", "options"}, once
                   {"parts": [{texts, positions, options, chain, keep_raw}]}
@@ -25,7 +27,12 @@ class MessageError(OSError):
 
 
 def send(connection: Connection, head: dict[str, Any], arrays: list[Array] | None = None) -> None:
-    """Send a message: the header as JSON, then the arrays, if there are any, joined to one block of bytes.
+    """Send a message.
+
+    Args:
+        connection: connection to the other process.
+        head: header, sent as JSON.
+        arrays: arrays to send after it, joined to one block of bytes.
 
     Raises:
         OSError: if the connection is closed.

@@ -1,4 +1,4 @@
-"""Encoding by an embeddings API: what stands in the place of a worker process.
+"""A worker that encodes by calls to an embeddings API, in the place of a worker process.
 
 admission queue ──► Dispatcher (a thread for each call at once) ──► UpstreamWorker ──► the encoder's `UpstreamEncoder`
 """
@@ -51,7 +51,7 @@ class UpstreamConnection:
         return worker
 
     def open(self) -> UpstreamEncoder:
-        """Return the encoder, opened if it is not.
+        """Return the encoder, and open it first if it is closed.
 
         Raises:
             TrainingError: if there is no key for the API, or stored vectors cannot be read.
@@ -75,7 +75,7 @@ class UpstreamConnection:
             encoder.close()
 
     def find_warning(self) -> str | None:
-        """Return what is wrong with the API or the stored vectors; None if nothing is."""
+        """Return what is wrong with the API or the stored vectors, or None."""
         if self.unexpected.message is not None:
             return self.unexpected.message
         encoder = self.encoder
@@ -86,7 +86,10 @@ class UpstreamConnection:
 
 
 class UpstreamWorker:
-    """Worker that encodes texts by calls to an embeddings API, one batch at a time; see `EncoderWorker`."""
+    """Worker that encodes texts by calls to an embeddings API, one batch at a time.
+
+    It has the methods of `EncoderWorker`.
+    """
 
     def __init__(self, connection: UpstreamConnection) -> None:
         self.connection = connection
@@ -121,13 +124,14 @@ class UpstreamWorker:
         )
 
     def send(self, parts: list[Part]) -> None:
-        """Hold texts until `receive` asks for their vectors."""
+        """Hold texts until `receive` requests their vectors."""
         self.sent.append(parts)
 
     def receive(self, seconds: float) -> Reply:
-        """Ask the API for the vectors of the earliest texts held, and return them; its own time limits hold.
+        """Request the vectors of the earliest texts held from the API, and return them.
 
-        Parts with equal options share a call. An error is that of the parts whose texts it concerns.
+        The API's own time limits apply instead of `seconds`. Parts with equal options share a call. An error is that of
+        the parts whose texts it concerns.
         """
         parts, begun = self.sent.popleft(), time.perf_counter()
         results: dict[int, PartResult | Exception] = {}
@@ -138,8 +142,10 @@ class UpstreamWorker:
             group = [parts[position] for position in positions]
             results |= dict(zip(positions, self._encode_group(group, options), strict=True))
         ordered = [results[position] for position in range(len(parts))]
-        done = [one for one in ordered if isinstance(one, PartResult)]
-        texts, tokens = sum(len(one.tokens) for one in done), sum(int(one.tokens.sum()) for one in done)
+
+        succeeded = [result for result in ordered if isinstance(result, PartResult)]
+        texts = sum(len(result.tokens) for result in succeeded)
+        tokens = sum(int(result.tokens.sum()) for result in succeeded)
         return Reply(ordered, [(texts, tokens, tokens)] if texts else [], time.perf_counter() - begun)
 
     def _encode_group(self, parts: list[Part], options: EncodeOptions) -> list[PartResult | Exception]:
@@ -148,7 +154,7 @@ class UpstreamWorker:
         try:
             prompt = self.encoder.prompt(options.prompt_name)
             long_text = options.long_text or self.encoder.spec.long_text
-            found = self.encoder.encode_each(
+            encoded = self.encoder.encode_each(
                 texts, self.encoder.build_options(prompt, long_text, options.truncation_side)
             )
         except TrainingError as error:
@@ -157,15 +163,16 @@ class UpstreamWorker:
             self.connection.unexpected.record(error)
             message = f"the encoder {self.connection.spec.name} failed on this request ({locate_error(error)})"
             return [UnavailableError(message, code="encoder_failed")] * len(parts)
+
         self.connection.unexpected.message = None
         results, start = [], 0
         for part in parts:
-            results.append(_build_result(part, found[start : start + len(part.rows)], options.normalize))
+            results.append(_build_result(part, encoded[start : start + len(part.rows)], options.normalize))
             start += len(part.rows)
         return results
 
     def alive(self) -> bool:
-        """Return whether the connection is the one that this worker uses."""
+        """Return whether this worker uses the connection's open encoder."""
         return self.encoder is not None and self.encoder is self.connection.encoder
 
     def stop(self) -> None:
@@ -176,13 +183,16 @@ class UpstreamWorker:
         self.connection.release(self)
 
 
-def _build_result(part: Part, found: list[StoredVector | Exception], normalize: bool) -> PartResult | Exception:
-    """Return the vectors of a part, or its first error; a text's error names its position in the request."""
+def _build_result(part: Part, encoded: list[StoredVector | Exception], normalize: bool) -> PartResult | Exception:
+    """Return the vectors of a part, or its first error.
+
+    A text's error names its position in the request.
+    """
     rows = []
-    for position, one in zip(part.positions, found, strict=True):
-        if isinstance(one, Exception):
-            return place_error(one, position)
-        rows.append(one)
+    for position, text_result in zip(part.positions, encoded, strict=True):
+        if isinstance(text_result, Exception):
+            return place_error(text_result, position)
+        rows.append(text_result)
     vectors = np.stack([row.vector for row in rows])
     tokens = np.array([row.tokens for row in rows], np.int64)
     return PartResult(normalize_rows(vectors) if normalize else vectors, None, tokens, np.zeros_like(tokens))

@@ -21,7 +21,9 @@ it."""
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """How texts are encoded; texts with equal options share batches.
+    """Options of how texts are encoded.
+
+    Texts with equal options share batches.
 
     Attributes:
         long_text: what becomes of texts that are too long; None takes the encoder's.
@@ -56,7 +58,10 @@ class EncodedTexts:
 
 @dataclass(frozen=True)
 class PartResult:
-    """A worker's vectors of a part; fields as in `EncodedTexts`."""
+    """A worker's vectors of a part.
+
+    The fields are those of `EncodedTexts`.
+    """
 
     vectors: NDArray[np.float32]
     raw: NDArray[np.float32] | None
@@ -105,6 +110,7 @@ class Work:
     def __post_init__(self) -> None:
         self.estimates = [estimate_cost(text, self.max_length) for text in self.texts]
         self.tokens_estimated = sum(self.estimates)
+        # Texts of like length are neighbours, so that a part needs little padding.
         self.order = sort_longest_first(self.estimates)
         self.taken = 0
         self.tokens_waiting = self.tokens_estimated
@@ -119,7 +125,10 @@ class Work:
         return self.taken < len(self.texts) and not self.future.done()
 
     def take(self, tokens: int, max_texts: int | None = None) -> "Part":
-        """Take the next texts as a part of about `tokens` estimated tokens, at least one and at most `max_texts`."""
+        """Take the next texts as a part of about `tokens` estimated tokens.
+
+        A part has at least one text and at most `max_texts`.
+        """
         now = perf_counter()
         self.begun = self.begun or now
         first, total = self.taken, 0
@@ -131,7 +140,10 @@ class Work:
         return Part(self, self.order[first : self.taken], total, now - self.submitted)
 
     def receive(self, rows: list[int], result: PartResult) -> None:
-        """Store the vectors of the texts at positions `rows`; after the last part, join all and resolve the future."""
+        """Store the vectors of the texts at positions `rows`.
+
+        After the last part, the vectors of all parts are joined and the future is resolved.
+        """
         with self.answering:
             self.results.append((rows, result))
             self.missing -= len(rows)
@@ -148,7 +160,10 @@ class Work:
                 self.future.set_exception(error)
 
     def _claim_future(self) -> bool:
-        """Return whether the future still waits for a result; if so, it can no longer be cancelled."""
+        """Return whether the future still waits for a result.
+
+        If it does, it can no longer be cancelled.
+        """
         return not self.future.done() and self.future.set_running_or_notify_cancel()
 
     def _join_results(self) -> EncodedTexts:
@@ -156,7 +171,7 @@ class Work:
         begun = self.begun or now
         rows, result = self.results[0]
         if len(self.results) > 1:
-            rows = [row for some, _ in self.results for row in some]
+            rows = [row for part_rows, _ in self.results for row in part_rows]
             parts = [part for _, part in self.results]
             raws = [part.raw for part in parts if part.raw is not None]
             result = PartResult(
@@ -165,19 +180,23 @@ class Work:
                 np.concatenate([part.tokens for part in parts]),
                 np.concatenate([part.cut for part in parts]),
             )
-        back = np.argsort(rows) if len(rows) > 1 else slice(None)
+
+        order = np.argsort(rows) if len(rows) > 1 else slice(None)  # parts were taken longest text first
         return EncodedTexts(
-            result.vectors[back],
-            None if result.raw is None else result.raw[back],
-            result.tokens[back],
-            result.cut[back],
+            result.vectors[order],
+            None if result.raw is None else result.raw[order],
+            result.tokens[order],
+            result.cut[order],
             1000 * (begun - self.submitted),
             1000 * (now - begun),
         )
 
 
 def estimate_cost(text: str, max_length: int) -> int:
-    """Estimate a text's cost for a worker in tokens; a very long text also costs the search for what is read."""
+    """Estimate a text's cost for a worker in tokens.
+
+    A very long text also costs the search for the part that is read.
+    """
     searched = max(0, len(text) - DENSE_CHARACTERS * (max_length + 1))
     return estimate_tokens(text, max_length) + searched // SEARCHED_CHARACTERS_PER_TOKEN
 
@@ -187,7 +206,7 @@ class Part:
     """Some texts of a request, for one worker.
 
     Attributes:
-        rows: positions of the part's texts among them.
+        rows: positions of the part's texts among those of its work.
         tokens: estimated tokens of the texts.
         waited: seconds since the request was submitted.
     """

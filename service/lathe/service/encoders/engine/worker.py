@@ -1,4 +1,4 @@
-"""The process that owns a model: `python -m lathe.service.encoders.engine.worker FD`, started by `dispatcher`.
+"""The process that owns a model, started by `dispatcher`: `python -m lathe.service.encoders.engine.worker FD`.
 
         receiving thread                      main thread
   FD ──► read ──► tokenize ──► queue of two ──► model ──► chain ──► FD
@@ -76,34 +76,36 @@ class Worker:
         self.chains: LRUCache[tuple[str, str], FoldedForms] = LRUCache(MAX_CHAINS)
 
     def tokenize(self, parts: list[dict[str, Any]]) -> list[Tokenized]:
-        """Tokenize a message's parts, grouped by equal options; if a group fails, each of its parts on its own.
+        """Tokenize a message's parts, grouped by equal options.
 
-        Errors are stored in the returned groups, so that no part fails because of another.
+        If a group fails, each of its parts is tokenized on its own. Errors are stored in the returned groups, so that
+        no part fails because of another.
         """
+        # Only parts with equal options can share batches, because options change what the model reads.
         groups: dict[tuple[Any, ...], list[int]] = {}
         for position, part in enumerate(parts):
             groups.setdefault(tuple(part["options"].values()), []).append(position)
-        found: list[Tokenized] = []
+        groups_tokenized: list[Tokenized] = []
         for positions in groups.values():
-            together = self._tokenize_group([parts[position] for position in positions], positions)
-            if together.error is not None and len(positions) > 1:
-                found += [self._tokenize_group([parts[position]], [position]) for position in positions]
+            tokenized = self._tokenize_group([parts[position] for position in positions], positions)
+            if tokenized.error is not None and len(positions) > 1:
+                groups_tokenized += [self._tokenize_group([parts[position]], [position]) for position in positions]
             else:
-                found.append(together)
-        return found
+                groups_tokenized.append(tokenized)
+        return groups_tokenized
 
     def _tokenize_group(self, parts: list[dict[str, Any]], positions: list[int]) -> Tokenized:
-        """Tokenize parts with equal options to batches; an error is returned in the result, not raised.
+        """Tokenize parts with equal options to batches.
 
-        With `long_text` "error", a text that is too long is an error.
+        An error is returned in the result, not raised. With `long_text` "error", a text that is too long is an error.
         """
         options = parts[0]["options"]
         try:
             prompt = self.encoder.prompt(options["prompt_name"])
             texts = [text for part in parts for text in part["texts"]]
             with self.tokenizing:  # a tokenizer has one user at a time
-                places = [place for part in parts for place in part["positions"]]
-                pieces = self.encoder.divide(texts, prompt, options["long_text"], places, MAX_LONG_TOKENS)
+                text_positions = [position for part in parts for position in part["positions"]]
+                pieces = self.encoder.divide(texts, prompt, options["long_text"], text_positions, MAX_LONG_TOKENS)
                 batches = self.encoder.tokenize(pieces.texts, prompt, options["truncation_side"])
             return Tokenized(parts, positions, pieces, batches)
         except Exception as error:
@@ -111,7 +113,10 @@ class Worker:
 
     @torch.inference_mode()
     def encode_message(self, groups: list[Tokenized]) -> tuple[dict[str, Any], list[framing.Array]]:
-        """Encode the groups of a message and return its reply: the header and the arrays, in the order of the parts."""
+        """Encode the groups of a message and return its reply.
+
+        The reply is the header and the arrays, in the order of the parts.
+        """
         begun = time.perf_counter()
         answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
         batches: list[tuple[int, int, int]] = []
@@ -127,10 +132,12 @@ class Worker:
         return head, [array for _, arrays in results for array in arrays]
 
     def _encode_group(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
-        """Encode a group and apply the chains; return each part's header entry and arrays, by position in the message.
+        """Encode a group and apply the chains, trying each part on its own if the group fails.
 
-        If anything fails, each part is tried on its own, and failures are returned as entries: no text and no chain may
-        end the process, which answers other requests too.
+        Failures are returned as entries: no text and no chain may end the process, which answers other requests too.
+
+        Returns:
+            Each part's header entry and arrays, by its position in the message.
         """
         try:
             return self._encode_together(group)
@@ -146,19 +153,23 @@ class Worker:
         """
         if group.error is not None:
             raise group.error
+
         vectors, tokens, cut = self._compute_vectors(group)
         finite = bool(torch.isfinite(vectors).all())  # once: for single texts, a call for each would add up
         if not finite and len(group.parts) == 1:
             require_finite(vectors.cpu().numpy(), self.encoder.spec, group.parts[0]["positions"])
+
+        # The rows of all parts are split again: `raws` holds the `(n, d)` of each part, `counts` its two `(n,)`.
         lengths = [len(part["texts"]) for part in group.parts]
         raws = vectors.split(lengths)  # type: ignore[no-untyped-call]
         counts = zip(*(np.split(array, np.cumsum(lengths)[:-1]) for array in (tokens, cut)), strict=True)
+
         usable = [finite or bool(torch.isfinite(raw).all()) for raw in raws]
-        others = compress(zip(group.parts, group.positions, strict=True), map(operator.not_, usable))
-        answers = self._encode_each_alone(others)  # their NaN may come from another's text
+        failed = compress(zip(group.parts, group.positions, strict=True), map(operator.not_, usable))
+        answers = self._encode_each_alone(failed)  # their NaN may come from another's text
         parts = list(compress(zip(group.parts, group.positions, raws, counts, strict=True), usable))
-        mapped = self._apply_chains([part["chain"] for part, *_ in parts], [raw for _, _, raw, _ in parts])
-        for (part, position, raw, pair), result in zip(parts, mapped, strict=True):
+        transformed = self._apply_chains([part["chain"] for part, *_ in parts], [raw for _, _, raw, _ in parts])
+        for (part, position, raw, pair), result in zip(parts, transformed, strict=True):
             answers[position] = _build_reply(part, result, raw, pair)
         return answers
 
@@ -171,7 +182,11 @@ class Worker:
         return answers
 
     def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]]:
-        """Encode a group's texts; return vectors `(n, d)` on the device, and the tokens read and cut, both `(n,)`."""
+        """Encode a group's texts.
+
+        Returns:
+            Vectors `(n, d)` on the device, and the numbers of tokens read and cut of each text, both `(n,)`.
+        """
         count, normalize = len(group.pieces.texts), group.parts[0]["options"]["normalize"]
         vectors = torch.empty((count, self.encoder.dimensions), device=self.encoder.device)
         tokens, cut = (np.zeros(count, dtype=np.int64) for _ in range(2))
@@ -184,30 +199,33 @@ class Worker:
     def _apply_chains(
         self, refs: Sequence[dict[str, Any] | None], raws: Sequence[torch.Tensor]
     ) -> list[torch.Tensor | Exception]:
-        """Map each part's vectors `(n, d)` by its chain to `(n, k)`; return them, or the error of a chain, in order.
+        """Map each part's vectors `(n, d)` by its chain to `(n, k)`.
 
-        Vectors for the same chain are mapped together: one row takes as long as twenty.
+        Vectors for the same chain are mapped together: one row takes as long as twenty. The results are in the order of
+        the parts, with the error of a chain in place of the vectors.
         """
         results: list[torch.Tensor | Exception] = list(raws)
-        wanted = {tuple(ref.values()): ref for ref in refs if ref is not None}
-        for ref in wanted.values():
-            indices = [index for index, other in enumerate(refs) if other == ref]
+        distinct_refs = {tuple(ref.values()): ref for ref in refs if ref is not None}
+        for ref in distinct_refs.values():
+            indices = [index for index, part_ref in enumerate(refs) if part_ref == ref]
             try:
-                together = self.load_chain(ref).floats(torch.cat([raws[index] for index in indices]))
-                mapped: Sequence[torch.Tensor | Exception] = together.split([len(raws[index]) for index in indices])
+                stacked = self.load_chain(ref).floats(torch.cat([raws[index] for index in indices]))
+                outputs: Sequence[torch.Tensor | Exception] = stacked.split([len(raws[index]) for index in indices])
             except Exception as error:
-                mapped = [error]
+                outputs = [error]
                 if len(indices) > 1:  # perhaps one part's fault
-                    mapped = [self._apply_chains([ref], [raws[index]])[0] for index in indices]
-            for index, result in zip(indices, mapped, strict=True):
+                    outputs = [self._apply_chains([ref], [raws[index]])[0] for index in indices]
+            for index, result in zip(indices, outputs, strict=True):
                 results[index] = result
         return results
 
     def load_chain(self, ref: dict[str, Any]) -> Chain:
-        """Return a chain, folded and on the device.
+        """Return a chain, folded and on the device, reading it from disk unless it is cached.
 
-        It is read from disk unless it is kept. `ref` has the fields of a `ChainRef`. Over `MAX_CHAINS`, the least
-        recently used chain is dropped.
+        Over `MAX_CHAINS`, the least recently used chain is dropped.
+
+        Args:
+            ref: fields of a `ChainRef`.
 
         Raises:
             ArtifactError: if the folder is missing, damaged, or holds another chain.
@@ -245,7 +263,7 @@ def _describe_error(error: Exception) -> dict[str, Any]:
 
 
 def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
-    """Load the encoder that the server asks for, run it once, and return it with its description as JSON.
+    """Load the encoder of the server's request, run it once, and return it with its description as JSON.
 
     Sets PyTorch's number of threads.
 
@@ -309,6 +327,7 @@ def serve(connection: Connection) -> None:
         problem = str(error) if is_expected else f"{name} failed to load: {type(error).__name__}: {error}"
         framing.send(connection, {"state": "failed", "problem": problem})
         return
+
     worker = Worker(encoder)
     ready: queue.Queue[list[Tokenized]] = queue.Queue(maxsize=2)
     with suppress(OSError):  # the server has ended

@@ -1,4 +1,4 @@
-"""Advice on vectors, as a job."""
+"""Route that queues advice on vectors as a job."""
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -23,14 +23,19 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
 
 @router.post("/advise", dependencies=ADMIN, openapi_extra=describe_body(AdviseBody), status_code=202)
 async def advise(request: Request, services: ServicesDep) -> Response:
-    """Queue advice on what to do to vectors; answer 202 with the URL of the job."""
+    """Queue advice on how to reduce or compress vectors, as a job.
+
+    Answers 202 with the URL of the job.
+    """
     services.require_writable()
     job = await run_in_threadpool(_create_advice_job, services, await read_json(request, services.settings))
     return await answer_job(job.id)
 
 
 def _create_advice_job(services: Services, json_body: bytes) -> Job:
-    """Check an advice request as far as possible before the work begins, then queue its job with the data sent.
+    """Check an advice request, and queue its job with the data that was sent.
+
+    What can be checked before the work begins is checked here, so that the client is told at once.
 
     Raises:
         NotSupportedError: if the extra `evaluation` is not installed.
@@ -45,11 +50,13 @@ def _create_advice_job(services: Services, json_body: bytes) -> Job:
     engine = services.embedder.find_engine(body.encoder, param="encoder")
     source = receive(body.source, services.settings.data_root)
     require_distinct(source, "advice")
+
     needs_encoder = source.texts or body.encoder is not None
     if not source.texts and body.encoder is not None and body.fit is None:
         raise BadValueError(
             "the source holds vectors: leave `encoder` out, or name a chain to `fit` for that encoder", param="encoder"
         )
+
     advice_request = AdviceRequest(
         source.path,
         body.keep,

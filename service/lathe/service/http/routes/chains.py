@@ -1,4 +1,4 @@
-"""Chains: listing, drift of live traffic, promotion, rollback and deletion of their versions."""
+"""Routes of chains: listing, drift of live traffic, promotion, rollback and deletion of their versions."""
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -21,7 +21,10 @@ router = APIRouter(route_class=StrictRoute, prefix="/chains", tags=["chains"], r
 
 @router.get("/{name}/drift", dependencies=USE)
 async def show_drift(name: str, services: ServicesDep) -> Response:
-    """Show the drift of a chain's live version, or of `name@version`, by encoder; `unknown` says why there is none."""
+    """Show the drift of a chain's live version, or of `name@version`, by encoder.
+
+    Where there is none, `unknown` says why.
+    """
     return await answer_json(await run_in_threadpool(lambda: services.drift.report(services.registry.load(name))))
 
 

@@ -37,7 +37,7 @@ MEDIA_TYPES = {
 @router.get("/")
 @router.head("/")
 async def show_page(request: Request) -> Response:
-    """Serve the dashboard's page; it needs no key, as it holds no data."""
+    """Serve the dashboard's page, which needs no key because it holds no data."""
     return _respond("index.html", request)
 
 
@@ -72,14 +72,21 @@ class Asset:
     etag: str
 
     def matches(self, if_none_match: str) -> bool:
-        """Return whether the header `if-none-match`, a list of strong or weak tags or a star, names this content."""
+        """Return whether the request header `if-none-match` names this content.
+
+        Args:
+            if_none_match: value of the header: a list of strong or weak tags, or a star.
+        """
         tags = (tag.strip().removeprefix("W/") for tag in if_none_match.split(","))
         return any(tag in ("*", self.etag) for tag in tags)
 
 
 @cache
 def read_assets() -> dict[str, Asset]:
-    """Read all files of the dashboard and return them by name; cached, as they are some hundred kilobytes."""
+    """Read all files of the dashboard and return them by name.
+
+    The result is cached, as the files are some hundred kilobytes.
+    """
     assets = {}
     for file in (files("lathe.service.dashboard") / "static").iterdir():
         content = file.read_bytes()

@@ -27,7 +27,7 @@ from lathe.service.services import USE, Services, ServicesDep
 
 
 class DirectRoute(APIRoute):
-    """Route whose endpoint takes the request and the services, after the request's key was checked for use.
+    """Route whose endpoint is called with the request and the services, once the request's key was checked for use.
 
     FastAPI's solving of the same two dependencies takes a fifth of the time of a request whose text is cached.
     """
@@ -108,7 +108,10 @@ class BegunRequest(NamedTuple):
 
 
 async def _begin(begin: Callable[..., BegunRequest], json_body: bytes) -> BegunRequest:
-    """Call `begin` with a body: on the event loop if the body is small; in a thread if not, or on `NotAtOnceError`."""
+    """Call `begin` with a body, on the event loop if that is fast, else in a thread.
+
+    It is fast if the body is small and `begin` raises no `NotAtOnceError`.
+    """
     if len(json_body) <= MAX_INLINE_BYTES:
         with suppress(NotAtOnceError):
             return begin(json_body, at_once=True)
@@ -116,7 +119,10 @@ async def _begin(begin: Callable[..., BegunRequest], json_body: bytes) -> BegunR
 
 
 async def _respond(begun: BegunRequest, build: Callable[[Answer], Response]) -> Response:
-    """Wait for the vectors and build the response, in a thread unless there are at most `MAX_INLINE_TEXTS`."""
+    """Wait for the vectors and build the response.
+
+    This happens in a thread unless there are at most `MAX_INLINE_TEXTS` vectors.
+    """
     pending = begun.pending
     if len(pending.found) <= MAX_INLINE_TEXTS:
         response = build(pending.wait_for_answer())
@@ -126,7 +132,7 @@ async def _respond(begun: BegunRequest, build: Callable[[Answer], Response]) -> 
 
 
 def _begin_embed(request: Request, services: Services, json_body: bytes, at_once: bool = False) -> BegunRequest:
-    """Parse a body and queue its texts for encoding.
+    """Parse the body of a text-embeddings-inference request and queue its texts for encoding.
 
     Model and chain may also be in the query: TEI's clients have no field for them.
 
@@ -139,6 +145,7 @@ def _begin_embed(request: Request, services: Services, json_body: bytes, at_once
     _require_few(texts, at_once)
     query = request.query_params
     ignored = list_ignored_parameters(request, ("model", "chain"), EmbedBody.known)
+
     choice = services.embedder.parse_model(body.model or query.get("model"))
     long_text = body.choose_long_text(choice.engine.spec.long_text)
     options = EncodeOptions(_choose_prompt(body, choice.engine), long_text, body.truncation_direction, body.normalize)
@@ -156,9 +163,9 @@ def _begin_embed(request: Request, services: Services, json_body: bytes, at_once
 
 
 def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
-    """Return the name of the prompt for a body's texts: the one it names, else that of the `input_type` it names.
+    """Return the name of the prompt for a body's texts: the one it names, else that of its `input_type`.
 
-    None leaves it to the encoder's default.
+    None leaves the choice to the encoder's default.
     """
     if body.prompt_name is not None or body.input_type is None or engine.info is None:
         return body.prompt_name
@@ -194,7 +201,7 @@ async def embeddings(request: Request, services: ServicesDep) -> Response:
 
 
 def _begin_embeddings(request: Request, services: Services, json_body: bytes, at_once: bool = False) -> BegunRequest:
-    """Parse a body and queue its texts for encoding.
+    """Parse the body of an OpenAI request and queue its texts for encoding.
 
     Raises:
         NotAtOnceError: with `at_once`, if that would take long, or wait for files or Redis.
@@ -232,7 +239,7 @@ def _build_openai_response(encoding_format: EncodingFormat, model: str, answer: 
 
 @models_router.get("/v1/models", responses=ERRORS, summary="List the values of `model`")
 async def list_models(services: ServicesDep) -> Response:
-    """List the encoders, then each with each of its live chains, then both with the sizes that they serve.
+    """List the values of `model`: encoders, encoders with a live chain, and both with a size that they serve.
 
     Of the sizes that a nested chain can be cut to, only halves are listed; requests may name any.
     """
@@ -242,7 +249,7 @@ async def list_models(services: ServicesDep) -> Response:
 
 @models_router.get("/v1/models/{name:path}", responses=ERRORS, summary="Show one of them")
 async def show_model(name: str, services: ServicesDep) -> Response:
-    """Show an encoder, with a chain and a size if the name has them, by its value of `model`."""
+    """Show the encoder, chain and size that a value of `model` names."""
     try:
         await run_in_threadpool(services.embedder.require_model, name)
     except (BadValueError, ConflictError, UnknownNameError) as error:

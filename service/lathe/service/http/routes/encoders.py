@@ -1,4 +1,4 @@
-"""Encoders: serving them, and the size routes of their vectors."""
+"""Routes of encoders: serving them, and the size routes of their vectors."""
 
 from typing import Any
 
@@ -28,7 +28,10 @@ async def list_encoders(services: ServicesDep) -> Response:
 
 @router.put("/{name}", dependencies=ADMIN, status_code=202)
 async def add_encoder(name: str, services: ServicesDep) -> Response:
-    """Serve an encoder that the settings or the state folder name; answer 202 while it loads, 200 once it is ready."""
+    """Serve an encoder that the settings or the state folder name.
+
+    Answers 202 while it loads, 200 once it is ready.
+    """
     engine = services.embedder.engines.get(name)
     if engine is None:
         engine = await run_in_threadpool(_start_encoder, name, services)
@@ -37,13 +40,19 @@ async def add_encoder(name: str, services: ServicesDep) -> Response:
 
 @router.delete("/{name}", dependencies=ADMIN)
 async def remove_encoder(name: str, services: ServicesDep) -> Response:
-    """Stop serving an encoder until it is added again or the server restarts; accepted requests are finished."""
+    """Stop serving an encoder until it is added again or the server restarts.
+
+    Requests that were accepted are finished.
+    """
     engine = await run_in_threadpool(_stop_encoder, name, services)
     return await answer_json(_describe_state(engine))
 
 
 def _start_encoder(name: str, services: Services) -> Engine:
-    """Start an encoder's engine and serve it; return the engine, which still loads, or the one served already."""
+    """Start an encoder's engine, serve it, and return it while it still loads.
+
+    An engine that is served already is returned unchanged.
+    """
     try:
         spec = services.settings.find_encoder_spec(name)
     except ValueError as error:  # the file of added encoders is damaged
@@ -55,6 +64,7 @@ def _start_encoder(name: str, services: Services) -> Engine:
             "(to add one, run `lathe encoders add` on the server's machine)",
             param="encoder",
         )
+
     with services.changing_encoders:
         if name not in services.embedder.engines:
             services.embedder.add(services.make_engine(spec))

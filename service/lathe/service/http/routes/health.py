@@ -39,17 +39,19 @@ async def live() -> Response:
 @router.get("/health", responses=ERRORS)
 @router.get("/health/ready", responses=ERRORS)
 async def ready(services: ServicesDep) -> Response:
-    """Answer 200 once the encoders of the settings are ready and the indexes opened, else 503; with all warnings.
+    """Answer 200 once the encoders of the settings are ready and the indexes opened, else 503.
 
-    An encoder that was unloaded because nobody used it counts as ready. One behind an embeddings API that does not
-    answer is a warning: the server answers for its stored texts, and for other encoders.
+    The response lists all warnings. An encoder that was unloaded because nobody used it counts as ready. One behind an
+    embeddings API that does not answer is a warning: the server answers for its stored texts, and for other encoders.
     """
     engines = services.embedder.engines
+
     states = {name: engine.state for name, engine in engines.items()}
     configured = {spec.name for spec in services.settings.loaded_specs}  # not those an admin adds while others serve
     settled = {name for name, engine in engines.items() if engine.spec.upstream is not None and engine.settled.is_set()}
     opened = services.indexes.ready.is_set() or not services.indexes_open
     is_ready = opened and all(states[name] in SERVING for name in states.keys() & (configured - settled))
+
     content: dict[str, Any] = {"status": "ready" if is_ready else "not ready", "encoders": states}
     content["warnings"] = services.list_warnings()
     if not is_ready:

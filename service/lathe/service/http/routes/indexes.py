@@ -1,4 +1,4 @@
-"""Creation, filling, reading, deletion and reindexing of indexes."""
+"""Routes that create, fill, read, delete and reindex indexes."""
 
 import asyncio
 from concurrent.futures import Future
@@ -39,7 +39,7 @@ from lathe.transforms.artifact import MANIFEST, TENSORS
 router = APIRouter(route_class=StrictRoute, prefix="/indexes", tags=["indexes"], responses=ERRORS)
 
 MAX_MOVES = 5
-"""How often an upsert is encoded again because the index moved to another encoder meanwhile."""
+"""Number of times that an upsert is tried while the index moves to another encoder meanwhile."""
 
 Metadata = list[dict[str, Any] | None]
 
@@ -64,7 +64,10 @@ async def show_index(name: str, services: ServicesDep) -> Response:
 
 @router.put("/{name}", dependencies=ADMIN, openapi_extra=describe_body(IndexBody))
 async def create_index(name: str, request: Request, services: ServicesDep) -> Response:
-    """Create an index; if it exists with these settings, change nothing."""
+    """Create an index.
+
+    If it exists with these settings, nothing is changed.
+    """
     services.require_indexes_writable()
     index = await run_in_threadpool(_create_index, name, services, await read_json(request, services.settings))
     return await answer_json(await run_in_threadpool(_describe_index, index, services))
@@ -75,6 +78,7 @@ async def delete_index(name: str, services: ServicesDep) -> Response:
     """Delete an index and its items, and cancel its reindexing."""
     services.require_indexes_writable()
     await run_in_threadpool(services.indexes.require_owned, name)
+    # First the jobs: they write to the index's folder.
     for job_id in await run_in_threadpool(services.list_reindex_jobs, name):
         await run_in_threadpool(services.jobs.cancel, job_id)
     await run_in_threadpool(services.indexes.delete, name)
@@ -83,7 +87,10 @@ async def delete_index(name: str, services: ServicesDep) -> Response:
 
 @router.post("/{name}/upsert", dependencies=USE, openapi_extra=describe_body(UpsertBody))
 async def upsert(name: str, request: Request, services: ServicesDep) -> Response:
-    """Insert items, replacing those with the same ids; either all of them or none."""
+    """Insert items, replacing those with the same ids.
+
+    Either all of them are written or none.
+    """
     services.require_indexes_writable()
     body, index = await run_in_threadpool(_check_upsert, name, services, await read_json(request, services.settings))
     space_id = get_space_id(body, request)
@@ -110,7 +117,10 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
 
 @router.post("/{name}/delete", dependencies=USE, openapi_extra=describe_body(IdsBody))
 async def delete(name: str, request: Request, services: ServicesDep) -> Response:
-    """Delete items by their ids; ids that do not exist are ignored."""
+    """Delete items by their ids.
+
+    Ids that do not exist are ignored.
+    """
     services.require_indexes_writable()
     deleting = await run_in_threadpool(_queue_delete, name, services, await read_json(request, services.settings))
     change = await asyncio.wrap_future(deleting)
@@ -119,7 +129,10 @@ async def delete(name: str, request: Request, services: ServicesDep) -> Response
 
 @router.post("/{name}/get", dependencies=USE, openapi_extra=describe_body(GetBody))
 async def get(name: str, request: Request, services: ServicesDep) -> Response:
-    """Return items by their ids, in that order; null for an id that does not exist."""
+    """Return items by their ids, in that order.
+
+    An id that does not exist gives null.
+    """
     items = await run_in_threadpool(
         _get_items, name, services, await read_json(request, services.settings, any_content_type=True)
     )
@@ -128,9 +141,9 @@ async def get(name: str, request: Request, services: ServicesDep) -> Response:
 
 @router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=describe_body(ReindexBody), status_code=202)
 async def reindex(name: str, request: Request, services: ServicesDep) -> Response:
-    """Queue the rebuilding of an index by another chain, encoder or graph, or of its graph alone; it serves meanwhile.
+    """Queue the rebuilding of an index by another chain, encoder or graph, or of its graph alone.
 
-    Answers 202 with the URL of the job.
+    The index is served meanwhile. Answers 202 with the URL of the job.
     """
     services.require_writable()
     job = await run_in_threadpool(_create_reindex_job, name, services, await read_json(request, services.settings))
@@ -148,6 +161,7 @@ def _create_index(name: str, services: Services, json_body: bytes) -> SearchInde
     require_name(name, "an index")
     if name not in services.indexes.names():
         services.indexes.create(name, *_build_specs(services).resolve_new(IndexRequest(**body.model_dump())))
+
     index = services.indexes.get(name)
     spec = index.spec
     requested = {key: value for key in body.model_fields_set if (value := getattr(body, key)) is not None}
@@ -160,7 +174,7 @@ def _create_index(name: str, services: Services, json_body: bytes) -> SearchInde
 
 
 def _check_upsert(name: str, services: Services, json_body: bytes) -> tuple[UpsertBody, SearchIndex]:
-    """Check the ids and the numbers of items of an upsert; return its parsed body and the index."""
+    """Check the ids and the numbers of items of an upsert, and return its parsed body with the index."""
     body = validate_json(json_body, UpsertBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
@@ -170,7 +184,10 @@ def _check_upsert(name: str, services: Services, json_body: bytes) -> tuple[Upse
 
 
 def _queue_delete(name: str, services: Services, json_body: bytes) -> Future[Change]:
-    """Check the number of ids, queue the deletion of their items, and return its future; repeated ids count once."""
+    """Queue the deletion of items by their ids, and return its future.
+
+    The number of ids is checked first; repeated ids count once.
+    """
     body = validate_json(json_body, IdsBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
@@ -187,7 +204,10 @@ def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str
 
 
 def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
-    """Check a reindex request as far as possible before the work begins, then queue its job with any new texts."""
+    """Check a reindex request, and queue its job with any new texts.
+
+    What can be checked before the work begins is checked here, so that the client is told at once.
+    """
     body = validate_json(json_body, ReindexBody)
     index = services.indexes.get(name)
     backend = services.indexes.capabilities
@@ -196,6 +216,7 @@ def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
             f"an index in {backend.name} cannot be reindexed in place: export it with `lathe index export {name}`, "
             "create another with the settings you want, and import into that"
         )
+
     request = ReindexRequest(**body.model_dump(exclude={"texts"}))
     spec, artifact, encoder = _build_specs(services).resolve_reindexed(request, index)
     if body.texts and encoder is None:
@@ -203,6 +224,7 @@ def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
     files = {} if artifact is None else dict(zip((MANIFEST, TENSORS), artifact, strict=True))
     if body.texts:
         files[FILE_OF_NEW_TEXTS] = orjson.dumps(body.texts)
+
     text_field = spec.text_field or "text"
     job = ReindexJob(encoder=encoder.spec if encoder else None, index=name, spec=spec, text_field=text_field)
     with services.submitting_reindex:  # of two requests at once, the second sees the first's job
@@ -212,7 +234,10 @@ def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
 
 
 def _describe_index(index: SearchIndex, services: Services) -> dict[str, Any]:
-    """Describe an index with the names of its prompts; `prompts` is None if its encoder is not ready here."""
+    """Describe an index with the names of its prompts.
+
+    `prompts` is None if the index's encoder is not ready here.
+    """
     engine = None if index.spec.encoder is None else services.embedder.engines.get(index.spec.encoder)
     info = None if engine is None else engine.info
     prompts = None if info is None else {side: info.find_side_prompt(side) for side in SIDE_PROMPTS}
@@ -235,7 +260,7 @@ def _require_equal_counts(body: UpsertBody) -> None:
     if body.metadata is not None:
         counts["metadata"] = len(body.metadata)
     if len(set(counts.values())) > 1:
-        numbers = ", ".join(f"{count} {what}" for what, count in counts.items())
+        numbers = ", ".join(f"{count} {field}" for field, count in counts.items())
         raise WrongShapeError(f"there are {numbers}: give as many of each", param="ids")
 
 

@@ -1,4 +1,4 @@
-"""Jobs: their states, events and result files."""
+"""Routes of jobs: their states, events and result files."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -44,7 +44,10 @@ async def show_job(job_id: str, services: ServicesDep) -> Response:
 
 @router.delete("/{job_id}", dependencies=ADMIN)
 async def cancel_job(job_id: str, services: ServicesDep) -> Response:
-    """Cancel a job; a job that has ended stays as it is."""
+    """Cancel a job.
+
+    A job that has ended stays as it is.
+    """
     services.require_writable()
     job = await run_in_threadpool(services.jobs.cancel, job_id)
     return await answer_json(job.to_json())
@@ -85,7 +88,7 @@ async def _stream_events(services: Services, job_id: str) -> AsyncIterator[bytes
 
     A comment is sent now and then between events. While Redis cannot be reached, the stream stays open.
     """
-    last, quiet = b"", 0
+    last_event, unchanged_polls = b"", 0
     while not services.closing.is_set():
         try:
             job = await run_in_threadpool(services.jobs.get, job_id)
@@ -96,13 +99,13 @@ async def _stream_events(services: Services, job_id: str) -> AsyncIterator[bytes
         except UnknownNameError:
             return
         event = b"data: " + dump_json(job.to_json()) + b"\n\n"
-        if event != last:
+        if event != last_event:
             yield event
-            last, quiet = event, 0
-        elif quiet >= HEARTBEAT_POLLS:
+            last_event, unchanged_polls = event, 0
+        elif unchanged_polls >= HEARTBEAT_POLLS:
             yield b": still here\n\n"
-            quiet = 0
+            unchanged_polls = 0
         if job.ended:
             return
-        quiet += 1
+        unchanged_polls += 1
         await asyncio.sleep(POLL_SECONDS)

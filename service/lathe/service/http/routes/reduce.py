@@ -1,4 +1,4 @@
-"""Reduction of the caller's own vectors by a chain."""
+"""Route that transforms the caller's vectors by a chain."""
 
 from typing import Any, get_args
 
@@ -45,7 +45,10 @@ QUERY_PARAMETERS = [
     summary="Transform vectors by a chain",
 )
 async def reduce(request: Request, services: ServicesDep) -> Response:
-    """Transform the vectors of a JSON or .npy body by a chain; return JSON, or a .npy file if `Accept` asks for it."""
+    """Transform the vectors of a JSON or .npy body by a chain.
+
+    The response is JSON, or a .npy file if `Accept` asks for it.
+    """
     # All in one change of threads, which costs more than a small product.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NPY:
         return await run_in_threadpool(_reduce_npy, request, services, await read_body(request, services.settings))

@@ -1,4 +1,7 @@
-"""Search in an index; besides encoding, two steps off the event loop: checks of the request, and the search."""
+"""Route that searches in an index.
+
+Besides encoding, two steps run off the event loop: checks of the request, and the search.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -79,20 +82,25 @@ async def search(name: str, request: Request, services: ServicesDep) -> Response
 
 
 def _check_search(name: str, request: Request, services: Services, json_body: bytes) -> SearchRequest:
-    """Check a search's parameters, and that its queries belong to the vectors of the index; return it with the index.
+    """Check a search's parameters, and that its queries belong to the vectors of the index.
 
     Queries may be texts, vectors of the index's encoder, vectors reduced by its chain or, while the index moves to
     another encoder, vectors of that one; reduced ones cannot be rescored.
+
+    Returns:
+        The request with the index's state to search.
     """
     body = validate_json(json_body, SearchBody)
     if body.ef is not None and body.ef < body.k:
         raise BadValueError(f"ef ({body.ef}) must be at least k ({body.k})", param="ef")
     item_filter = parse_filter(body.filter) if body.filter is not None else None
+
     index = services.indexes.get(name)
     serving = index.get_serving()
     bridge = _find_bridge(body.encoder, index, serving.spec)
     if bridge is None and body.encoder is not None:
         _require_own_encoder(body.encoder, name, serving.spec, services)
+
     spec = serving.spec if bridge is None else bridge.spec
     space_id = get_space_id(body, request)
     if body.vectors is not None:
@@ -105,7 +113,10 @@ def _check_search(name: str, request: Request, services: Services, json_body: by
 
 
 def _search_and_respond(checked: SearchRequest, queries: Vectors | None, services: Services) -> Response:
-    """Search the index and return the response; queries of another encoder are first mapped to the index's space."""
+    """Search the index and return the response.
+
+    Queries of another encoder are first mapped to the index's space by its bridge.
+    """
     body, bridge, spec = checked.body, checked.bridge, checked.serving.spec
     if queries is None:
         queries = parse_body_vectors(body, checked.query_spec, services, checked.reduced)
@@ -122,9 +133,10 @@ def _search_and_respond(checked: SearchRequest, queries: Vectors | None, service
 
 
 def _find_bridge(encoder: str | None, index: SearchIndex, spec: IndexSpec) -> Bridge | None:
-    """Return the bridge that maps queries of the encoder an index is moving to, to the space it still serves.
+    """Return the bridge for queries of the encoder that the index is moving to.
 
-    None if the index is not moving to this encoder, has moved already, or has no fitted bridge yet.
+    It maps them to the space that the index still serves. None if the index is not moving to this encoder, has moved
+    already, or has no fitted bridge yet.
     """
     bridge = index.bridge
     if bridge is None or encoder != bridge.spec.encoder or bridge.spec.generation == spec.generation:

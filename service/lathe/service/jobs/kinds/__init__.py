@@ -1,1 +1,1 @@
-"""Kinds of jobs: what a fit, an advice and a reindexing ask for and do."""
+"""Kinds of jobs: fits, advice and reindexing."""

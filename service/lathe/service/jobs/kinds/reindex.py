@@ -46,7 +46,7 @@ CUTOVER_SECONDS = 600.0
 
 
 class Reembedding:
-    """Encoding of an index's items with a new encoder, from their texts.
+    """Encodes an index's items with a new encoder, from their texts.
 
     Args:
         text_field: field of the metadata that holds the texts.
@@ -88,9 +88,15 @@ class Reembedding:
             raise error.at(f"the text of {payloads[error.position or 0][0]!r}") from None
 
     def sample_pairs(self, spec: IndexSpec) -> tuple[Vectors, Vectors]:
-        """Encode up to `PAIRS` items spread over the index; return new `(n, d)` and old vectors `(n, spec.width)`.
+        """Encode up to `PAIRS` items spread over the index, and return their new and old vectors.
 
-        Items without an old vector are skipped. `spec` holds the settings that the index serves now.
+        Items without an old vector are skipped.
+
+        Args:
+            spec: settings that the index serves now.
+
+        Returns:
+            New vectors `(n, d)`, and old vectors `(n, spec.width)` of the same items.
 
         Raises:
             ConflictError: if an item has no text.
@@ -102,10 +108,16 @@ class Reembedding:
         return new, np.array([old[label] for label in labels], np.float32).reshape(len(labels), spec.width)
 
 
-def run_reindex(asked: ReindexJob, job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+def run_reindex(request: ReindexJob, job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
     """Build an index's next generation (rows and search graph) in a new folder, and wait until the index serves it.
 
-    A lock file tells the index's owner that the job is alive. `job` is the job's folder, from which inputs are read.
+    A lock file tells the index's owner that the job is alive.
+
+    Args:
+        request: request of the job.
+        job: folder of the job, from which inputs are read.
+        settings: settings of the process.
+        on_progress: called with progress in [0, 1] and a message.
 
     Returns:
         `{index, chain, space_id, rows, seconds}`.
@@ -115,22 +127,24 @@ def run_reindex(asked: ReindexJob, job: Path, settings: Settings, on_progress: P
         UnavailableError: if no owner cuts over to it within `CUTOVER_SECONDS`.
     """
     begun = time.monotonic()
-    root = Home(settings.home).indexes / asked.index
+    root = Home(settings.home).indexes / request.index
     record = IndexRecord(root / "record.db", read_only=True)
-    spec = asked.spec
+    spec = request.spec
     folder = root / f"graph-{spec.generation}"
+
     with lock_file(build_lock_path(folder)):
         make_folder(folder)
-        made = _build_generation(asked, job, settings, record, spec, folder, on_progress)
+        rows = _build_generation(request, job, settings, record, spec, folder, on_progress)
         _wait_for_cutover(record, spec, folder, on_progress)
     build_lock_path(folder).unlink(missing_ok=True)
     record.close()
+
     seconds = round(time.monotonic() - begun, 2)
-    return {"index": asked.index, "chain": spec.chain, "space_id": spec.space_id, "rows": made, "seconds": seconds}
+    return {"index": request.index, "chain": spec.chain, "space_id": spec.space_id, "rows": rows, "seconds": seconds}
 
 
 def _build_generation(
-    asked: ReindexJob,
+    request: ReindexJob,
     job: Path,
     settings: Settings,
     record: IndexRecord,
@@ -144,51 +158,65 @@ def _build_generation(
     are stored too; an alignment between the two encoders' spaces is then also fitted. Files tell the index's owner that
     new items need a text (only with a new encoder) and, at the end, that the generation is ready.
     """
-    sequence, present = record.read_meta("sequence"), record.spec
+    sequence, served_spec = record.read_meta("sequence"), record.spec
     artifact = _copy_chain(job, folder, spec)
     generation = Generation(folder, spec, record, Reducer(spec, artifact), settings.job_threads)
+
     text_field, originals = None, None
     total = max(record.count_items()["count"], 1)
-    share = 0.3 if asked.encoder is None else 0.9
+    # Share of the progress that the rows take: encoding is most of the time, reading stored vectors is not.
+    share = 0.3 if request.encoder is None else 0.9
 
     def report(encoded: int) -> None:
         """Report the rows of the generation, and those of the next batch that are encoded."""
         done = generation.rows.count + encoded
         on_progress(min(share * done / total, share), f"{done:,} of {total:,} rows through {spec.chain}")
 
-    if asked.encoder is not None:
-        text_field = asked.text_field
+    if request.encoder is not None:
+        text_field = request.text_field
         on_progress(0.0, "loading the encoder")
-        encoder = with_document_prompt(open_encoder(asked.encoder, settings.device, settings.vector_stores))
+        encoder = with_document_prompt(open_encoder(request.encoder, settings.device, settings.vector_stores))
         reembedding = Reembedding(record, encoder, text_field, _read_new_texts(job), report)
         replace_synced(folder / MOVING, json.dumps({"text_field": text_field}).encode())
-        fit_bridge(*reembedding.sample_pairs(present), spec, folder)
+        fit_bridge(*reembedding.sample_pairs(served_spec), spec, folder)
         originals = RowFile(folder / VECTORS, "float32", spec.width)
-    read = reembedding.encode_after if originals else lambda label: record.read_rows_after(label, REPLAY_ROWS, spec)
-    for labels, vectors in _read_batches(generation, read):
+
+    read_after = (
+        reembedding.encode_after if originals else lambda label: record.read_rows_after(label, REPLAY_ROWS, spec)
+    )
+    for labels, vectors in _read_batches(generation, read_after):
         if originals is not None:
             rows = slice(generation.rows.count, generation.rows.count + len(labels))
+            # Grown by half, so that the file is extended only a few times whatever the index's size.
             if rows.stop > len(originals.array):
                 originals.reserve(int(1.5 * rows.stop))
             originals.array[rows] = vectors
         generation.append(labels, vectors)
         report(0)
-    while more := generation.extend_graph(GRAPH_ROWS, settings.job_threads):
+
+    while unlinked := generation.extend_graph(GRAPH_ROWS, settings.job_threads):
         linked = generation.covered
-        on_progress(share + (0.97 - share) * linked / total, f"{linked:,} of {linked + more:,} rows in the graph")
+        on_progress(share + (0.97 - share) * linked / total, f"{linked:,} of {linked + unlinked:,} rows in the graph")
+
     save_snapshot(generation)
     if originals is not None:
         originals.sync()
         originals.close()
+
+    # Written last: the owner cuts over as soon as this file is there.
     ready = {"spec": spec.to_json(), "sequence": sequence, "text_field": text_field}
     replace_synced(folder / READY, json.dumps(ready).encode())
     return generation.rows.count
 
 
 def _read_batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, Vectors]]:
-    """Yield labels and vectors of the items after the generation's last row, until `read` returns none.
+    """Yield labels and vectors of the items after the generation's last row, until there are none.
 
     The caller appends each batch to the generation before it requests the next one.
+
+    Args:
+        generation: the generation.
+        read: function from a label to the labels and vectors of the next items after it.
     """
     while True:
         labels, vectors = read(generation.last_label)
@@ -198,9 +226,10 @@ def _read_batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, V
 
 
 def _copy_chain(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes] | None:
-    """Copy the chain's manifest and tensors from the job's folder to the generation's; return the contents of both.
+    """Copy the chain's manifest and tensors from the job's folder to the generation's.
 
-    Returns None, and copies nothing, if the index uses no chain.
+    Returns:
+        The contents of both; None, with nothing copied, if the index uses no chain.
     """
     if spec.chain == RAW:
         return None

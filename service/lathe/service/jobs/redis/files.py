@@ -59,11 +59,14 @@ class JobFiles:
         Raises:
             ValueError: if the record of the names is damaged.
         """
-        found: Any = self.client.hget(RECORD + job_id, "files")
-        return INPUTS.validate_json(found or b"")
+        content: Any = self.client.hget(RECORD + job_id, "files")
+        return INPUTS.validate_json(content or b"")
 
     def read(self, job_id: str, name: str) -> ResultFile | None:
-        """Return the size of a job's file and an iterator that reads its pieces; None if there is no such file."""
+        """Return the size of a job's file and an iterator that reads its pieces.
+
+        The result is None if there is no such file.
+        """
         key = build_file_key(job_id, name)
         count = int(self.client.llen(key))
         if not count:
@@ -76,13 +79,16 @@ class JobFiles:
             yield self._read_piece(key, index)
 
     def _read_piece(self, key: str, index: int) -> bytes:
-        found: Any = self.client.lindex(key, index)
-        return found or b""
+        piece: Any = self.client.lindex(key, index)
+        return piece or b""
 
     def store_results(self, job_id: str, paths: list[Path]) -> list[str]:
-        """Store a job's result files in Redis; return the names of those over the limit or for which Redis is full.
+        """Store a job's result files in Redis.
 
         Then the results of the oldest jobs are removed until all results are within their limit.
+
+        Returns:
+            Names of the files that were not stored: those over the limit of a file, or for which Redis is full.
         """
         refused = []
         for path in paths:
@@ -106,9 +112,9 @@ class JobFiles:
 
         The jobs themselves stay.
         """
-        found: Any = self.client.hgetall(RESULTS)
+        stored_sizes: Any = self.client.hgetall(RESULTS)
         ids: Any = self.client.zrange(JOBS, 0, -1)
-        sizes = {decode_id(job_id): int(size) for job_id, size in found.items() if size.isdigit()}
+        sizes = {decode_id(job_id): int(size) for job_id, size in stored_sizes.items() if size.isdigit()}
         for job_id in [job_id for job_id in filter_job_ids(ids) if job_id in sizes]:
             if sum(sizes.values()) <= self.limits.results_bytes or len(sizes) == 1:
                 return
@@ -132,13 +138,16 @@ class JobFiles:
 
 
 def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:
-    """Queue the commands that write a job's file, replacing an earlier one; an empty file gets one empty piece."""
-    key, empty = build_file_key(job_id, name), True
+    """Queue the commands that write a job's file, replacing an earlier one.
+
+    An empty file gets one empty piece, so that it can be told from a missing one.
+    """
+    key, is_empty = build_file_key(job_id, name), True
     pipe.delete(key)
     for piece in content:
         pipe.rpush(key, piece)
-        empty = False
-    if empty:
+        is_empty = False
+    if is_empty:
         pipe.rpush(key, b"")
 
 

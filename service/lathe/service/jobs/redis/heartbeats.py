@@ -38,8 +38,8 @@ def build_queue_name(home_id: str | None = None) -> str:
 
 def read_server_time(client: Redis) -> float:
     """Return the time of Redis's clock in seconds since 1970."""
-    found: Any = client.time()
-    return int(found[0]) + int(found[1]) / 1e6
+    answer: Any = client.time()
+    return int(answer[0]) + int(answer[1]) / 1e6
 
 
 def generate_worker_name() -> str:
@@ -63,15 +63,16 @@ def remove_heartbeat(client: Redis, queue: str, worker: str) -> None:
 
 def list_live_workers(client: Redis, queue: str) -> list[str]:
     """Return the machine name of each live worker of a queue, once per worker."""
-    found: Any = client.zrangebyscore(WORKERS + queue, read_server_time(client) - ALIVE_SECONDS, "+inf")
-    return [member.decode(errors="replace").rpartition("/")[0] for member in found]
+    members: Any = client.zrangebyscore(WORKERS + queue, read_server_time(client) - ALIVE_SECONDS, "+inf")
+    return [member.decode(errors="replace").rpartition("/")[0] for member in members]
 
 
 def require_live_worker(settings: Settings) -> str:
-    """Check that this machine has a worker that sent a heartbeat to Redis lately; return a sentence for health checks.
+    """Check that this machine has a worker that sent a heartbeat to Redis lately.
 
-    The sentence states how many there are or, if Redis is unreachable, that this is unknown. That is no error, because
-    workers wait for Redis and a running job goes on meanwhile.
+    Returns:
+        A sentence for health checks. It states how many workers there are or, if Redis is unreachable, that this is
+        unknown. That is no error, because workers wait for Redis and a running job goes on meanwhile.
 
     Raises:
         ValueError: if no Redis is set.

@@ -1,4 +1,4 @@
-"""Jobs of all replicas: stored in Redis, run by `lathe worker`."""
+"""Jobs of all replicas, stored in Redis and run by `lathe worker`."""
 
 import builtins
 import logging
@@ -36,11 +36,14 @@ log = logging.getLogger(__name__)
 
 
 class SharedJobs:
-    """Job manager of jobs in Redis; see `lathe.service.jobs.jobs.Jobs`.
+    """Job manager of jobs in Redis.
 
-    Jobs on this state folder's indexes have a queue of their own, and a worker that is started when there are any.
+    It has the methods of `lathe.service.jobs.jobs.Jobs`. Jobs on this state folder's indexes have a queue of their own,
+    and a worker that is started when there are any.
 
     Args:
+        connection: connection to Redis.
+        home: the state folder.
         environment: environment variables of the state folder's own worker.
         processes: starts that worker.
     """
@@ -66,14 +69,20 @@ class SharedJobs:
         self.thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, waiting up to 5 s; running jobs go on."""
+        """Stop the thread, waiting up to 5 s.
+
+        Running jobs go on.
+        """
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=5)
 
     @property
     def workers(self) -> int | None:
-        """Number of live workers of this version of Lathe; None while Redis is unreachable."""
+        """Number of live workers of this version of Lathe.
+
+        The result is None while Redis is unreachable.
+        """
         return self.seen[1] if self.seen and self.connection.up else None
 
     def warnings(self) -> list[str]:
@@ -87,7 +96,7 @@ class SharedJobs:
         ]
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
-        """Write a job to Redis and queue it; return it."""
+        """Write a job to Redis, queue it and return it."""
         job = create_job(kind)
         queue = build_queue_name(self.home.read_or_create_id() if kind in OWN_KINDS else None)
         with self.connection.reached():
@@ -105,7 +114,10 @@ class SharedJobs:
             return self.records.list()
 
     def read_request(self, job_id: str) -> JobRequest | None:
-        """Return a job's request; if it is damaged, count and log that, and return None."""
+        """Return a job's request, or None if it is damaged.
+
+        A damaged request is counted and logged.
+        """
         with self.connection.reached():
             job, content = self.records.get(job_id), self.records.read_request(job_id)
         try:
@@ -125,15 +137,19 @@ class SharedJobs:
             return job
 
     def open_result(self, job_id: str, name: str) -> ResultFile | None:
-        """Return a result file of a job, read from Redis piece by piece; None if there is none of that name."""
+        """Open a result file of a job, which is read from Redis piece by piece.
+
+        The result is None if there is none of that name.
+        """
         with self.connection.reached():
             self.records.find(job_id)
             return self.records.files.read(job_id, name)
 
     def run(self) -> None:
-        """Manage the jobs at intervals until the thread is stopped, except while Redis is down; log errors and go on.
+        """Manage the jobs at intervals until the thread is stopped, except while Redis is down.
 
-        For `LOST_SECONDS` after an outage no job is requeued, because workers could send no heartbeat either.
+        Errors are logged. For `LOST_SECONDS` after an outage no job is requeued, because workers could send no
+        heartbeat either.
         """
         while not self.stopping.wait(POLL_SECONDS):
             if not self.connection.up:
@@ -155,7 +171,7 @@ class SharedJobs:
     def manage_jobs(self) -> None:
         """Count waiting jobs and workers, requeue jobs of dead workers, and start the own worker if needed.
 
-        Old jobs are removed every `PRUNE_SECONDS`; nothing is requeued shortly after an outage of Redis.
+        Old jobs are removed every `PRUNE_SECONDS`. Nothing is requeued shortly after an outage of Redis.
         """
         queue = build_queue_name()
         self.seen = self.records.count_waiting(queue), len(list_live_workers(self.connection.client, queue))
@@ -178,5 +194,5 @@ class SharedJobs:
                 self.not_before = time.monotonic() + AGAIN_SECONDS
         waiting = self.records.count_waiting(build_queue_name(self.home.read_or_create_id()))
         if waiting and self.own_worker is None and time.monotonic() >= self.not_before:
-            own = Program("lathe.service.jobs.redis.worker", ("--own", "--burst"), self.environment, lasting=True)
-            self.own_worker = self.processes.start(own)
+            program = Program("lathe.service.jobs.redis.worker", ("--own", "--burst"), self.environment, lasting=True)
+            self.own_worker = self.processes.start(program)

@@ -1,4 +1,4 @@
-"""The process of one job from a queue in Redis: `python -m lathe.service.jobs.redis.process JOB`."""
+"""The process of one job from a queue in Redis, run as `python -m lathe.service.jobs.redis.process JOB`."""
 
 import os
 import shutil
@@ -39,9 +39,10 @@ LEFT_SECONDS = 60.0
 
 
 def run_taken_job(records: JobRecords, job_id: str, settings: Settings) -> None:
-    """Run a job, which a worker has taken, in a temporary folder, and write progress, results and end to Redis.
+    """Run a job that a worker has taken, and write its progress, results and end to Redis.
 
-    Returns at once if the job has ended or was queued again. Temporary folders of killed processes are removed first.
+    It runs in a temporary folder. Temporary folders of killed processes are removed first. Returns at once if the job
+    has ended or was queued again.
     """
     record = records.find(job_id)
     if record.job.ended or record.waiting:  # its worker was considered dead before this process began
@@ -61,12 +62,14 @@ def run_taken_job(records: JobRecords, job_id: str, settings: Settings) -> None:
         outcome = fetch_inputs(records, job_id, folder) or run_request(
             record.job.kind, records.read_request(job_id), folder, settings, reporter, _require_allowed
         )
-        made = [path for path in folder.iterdir() if path.is_file() and path.name not in INPUT_NAMES]
-        _retry_until_written(lambda: records.end(_store_results(records, job_id, outcome, made).end_job(reporter.job)))
+        result_files = [path for path in folder.iterdir() if path.is_file() and path.name not in INPUT_NAMES]
+        _retry_until_written(
+            lambda: records.end(_store_results(records, job_id, outcome, result_files).end_job(reporter.job))
+        )
 
 
 def _require_allowed(request: JobRequest, settings: Settings) -> None:
-    """Raise unless this worker's own settings allow the request: whoever can write to Redis can request a job.
+    """Raise unless this worker's own settings allow the request, because whoever can write to Redis can request a job.
 
     Raises:
         ForbiddenError: if a path is outside this worker's data root, an embeddings API is not in its settings, whose
@@ -104,38 +107,42 @@ def _delete_leftovers(jobs: Path) -> None:
 
 
 def fetch_inputs(records: JobRecords, job_id: str, folder: Path) -> Outcome | None:
-    """Copy a job's inputs from Redis to its folder; return None, or a failed outcome if they are missing or damaged."""
+    """Copy a job's inputs from Redis to its folder.
+
+    Returns:
+        None, or a failed outcome if the inputs are missing or damaged.
+    """
     try:
         names = records.files.read_input_names(job_id)
         for name in names:
-            found = records.files.read(job_id, name)
-            if found is None:
+            input_file = records.files.read(job_id, name)
+            if input_file is None:
                 return Outcome(error="the job's inputs are missing in Redis: send the job again")
             with create_file(folder / name) as file:
-                file.writelines(found.pieces)
+                file.writelines(input_file.pieces)
     except (ValueError, redis_errors.ResponseError):
         return Outcome(error="the job's inputs in Redis are damaged: send the job again")
     return None
 
 
-def _store_results(records: JobRecords, job_id: str, outcome: Outcome, made: list[Path]) -> Outcome:
-    """Store the files that a successful job made in Redis, and return its outcome; store nothing for a failed one.
+def _store_results(records: JobRecords, job_id: str, outcome: Outcome, result_files: list[Path]) -> Outcome:
+    """Store the result files of a successful job in Redis, and return its outcome.
 
-    If the vectors are too large, the outcome explains that in place of their URL.
+    Nothing is stored for a failed job. If the vectors are too large, the outcome explains that in place of their URL.
     """
     if outcome.result is None:
         return outcome
-    refused = records.files.store_results(job_id, made)
+    refused = records.files.store_results(job_id, result_files)
     if "vectors.npy" not in refused:
         return outcome
-    words = "too large to go through Redis: `lathe reduce` with the chain gives the same vectors"
-    return replace(outcome, result=outcome.result | {"vectors_url": None, "vectors_error": words})
+    message = "too large to go through Redis: `lathe reduce` with the chain gives the same vectors"
+    return replace(outcome, result=outcome.result | {"vectors_url": None, "vectors_error": message})
 
 
 def _retry_until_written(write: Callable[[], object]) -> None:
-    """Call `write` until it succeeds, if Redis is unreachable, full or read-only; raise the error after `END_SECONDS`.
+    """Call `write` until it succeeds, while Redis is unreachable, full or read-only.
 
-    Any other error is raised at once.
+    The error is raised after `END_SECONDS`, any other error at once.
     """
     deadline = time.monotonic() + END_SECONDS
     while True:
@@ -156,7 +163,7 @@ def _exit_with_parent(parent: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a job; exit early if the worker ends.
+    """Run a job, and exit early if the worker ends.
 
     Args:
         arguments: the job's id.

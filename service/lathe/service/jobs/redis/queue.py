@@ -91,20 +91,24 @@ class JobRecords:
             pipe.execute()
 
     def list_ids(self) -> builtins.list[str]:
-        """Return the ids of all jobs, newest first; invalid ids are skipped."""
-        found: Any = self.client.zrevrange(JOBS, 0, -1)
-        return filter_job_ids(found)
+        """Return the ids of all jobs, newest first.
+
+        Invalid ids are skipped.
+        """
+        members: Any = self.client.zrevrange(JOBS, 0, -1)
+        return filter_job_ids(members)
 
     def _find_all(self, ids: Iterable[str]) -> builtins.list[JobRecord]:
         """Return the records of the jobs, without those that have none."""
-        wanted = list(ids)
+        job_ids = list(ids)
         with self.client.pipeline(transaction=True) as pipe:
-            for job_id in wanted:
+            for job_id in job_ids:
                 pipe.hmget(RECORD + job_id, FIELDS)
                 pipe.zscore(RUNNING, job_id)
-            found = pipe.execute(raise_on_error=False)
-        read = (parse_record(*row) for row in zip(wanted, found[::2], found[1::2], strict=True))
-        return [record for record in read if record is not None]
+            replies = pipe.execute(raise_on_error=False)
+        # Two replies for each job: its fields, and its worker's last heartbeat.
+        records = (parse_record(*row) for row in zip(job_ids, replies[::2], replies[1::2], strict=True))
+        return [record for record in records if record is not None]
 
     def find(self, job_id: str) -> JobRecord:
         """Return the record of a job.
@@ -112,13 +116,15 @@ class JobRecords:
         Raises:
             UnknownNameError: if there is no such job.
         """
-        found = self._find_all([job_id]) if is_job_id(job_id) else []
-        if not found:
+        records = self._find_all([job_id]) if is_job_id(job_id) else []
+        if not records:
             raise UnknownNameError(f"there is no job {job_id!r}", param="id")
-        return found[0]
+        return records[0]
 
     def get(self, job_id: str) -> Job:
-        """Return a job in its current state; the message of a waiting one says what it waits for.
+        """Return a job in its current state.
+
+        The message of a waiting job says what it waits for.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -126,13 +132,16 @@ class JobRecords:
         return self._describe_waiting(self.find(job_id))
 
     def list(self) -> builtins.list[Job]:
-        """Return all jobs, newest first; the message of a waiting one says what it waits for."""
+        """Return all jobs, newest first.
+
+        The message of a waiting job says what it waits for.
+        """
         records = self._find_all(self.list_ids())
         workers = {name: self.has_workers(name) for name in {record.queue for record in records if record.waiting}}
         return [self._describe_waiting(record, workers.get(record.queue)) for record in records]
 
     def _describe_waiting(self, record: JobRecord, has_workers: bool | None = None) -> Job:
-        """Return a record's job; if it waits, with a message that says for what.
+        """Return a record's job, with a message that says what it waits for if it waits.
 
         Args:
             record: the record.
@@ -147,18 +156,24 @@ class JobRecords:
         return replace(record.job, message=f"waiting: no worker of Lathe {record.queue} is there")
 
     def has_workers(self, queue: str) -> bool:
-        """Return whether a queue has workers; True for a state folder's own queue, whose worker the server starts."""
+        """Return whether a queue has workers.
+
+        The result is True for a state folder's own queue, whose worker the server starts.
+        """
         return ":" in queue or bool(list_live_workers(self.client, queue))
 
     def read_request(self, job_id: str) -> bytes:
-        """Return a job's request as the JSON that was written; empty if it has no record."""
-        found: Any = self.client.hget(RECORD + job_id, "request")
-        return found or b""
+        """Return a job's request as the JSON that was written.
+
+        The result is empty if the job has no record.
+        """
+        content: Any = self.client.hget(RECORD + job_id, "request")
+        return content or b""
 
     def count_waiting(self, queue: str) -> int:
         """Return the number of jobs in a queue."""
-        found: Any = self.client.llen(QUEUE + queue)
-        return int(found)
+        count: Any = self.client.llen(QUEUE + queue)
+        return int(count)
 
     def cancel(self, job_id: str) -> Job:
         """Ask a job to stop and return it: a waiting one ends at once, a running one is later stopped by its worker.
@@ -179,10 +194,11 @@ class JobRecords:
     # What a worker does
 
     def take(self, queue: str, worker: str) -> Job | None:
-        """Take the next job of a queue, mark it as running and return it; None if there is none.
+        """Take the next job of a queue, mark it as running and return it.
 
-        None is also returned if the next one cannot run: it was cancelled or has no tries left, and is ended, or it has
-        ended already or has no record, and is dropped.
+        Returns:
+            The job; None if there is none, or if the next one cannot run: it was cancelled or has no tries left, and is
+            ended, or it has ended already or has no record, and is dropped.
         """
         taken: Any = self._take(keys=[QUEUE + queue, RUNNING])
         if taken is None:
@@ -198,9 +214,10 @@ class JobRecords:
         return None
 
     def record_job_heartbeat(self, job_id: str, worker: str) -> Literal["goes on", "cancelled", "lost"]:
-        """Record a worker's heartbeat for a job that goes on; record nothing for one that was cancelled or lost.
+        """Record a worker's heartbeat for a job that goes on.
 
-        A job is lost to a worker if it is not running any more, or another worker has it.
+        Nothing is recorded for a job that was cancelled or lost. A job is lost to a worker if it is not running any
+        more, or another worker has it.
         """
         with self.client.pipeline(transaction=False) as pipe:
             pipe.hmget(RECORD + job_id, "worker", "cancel")
@@ -218,9 +235,10 @@ class JobRecords:
         self.client.hset(RECORD + job.id, "now", json.dumps(asdict(job)))
 
     def end(self, job: Job) -> Job:
-        """Write a job's end, unless an end is written already, and remove the job's inputs; return the job as recorded.
+        """Write a job's end, unless an end is written already, and remove the job's inputs.
 
-        A job without a record is returned unchanged, and nothing is written.
+        Returns:
+            The job as recorded. A job without a record is returned unchanged, and nothing is written.
         """
         key = RECORD + job.id
         if not self.client.hexists(key, "job"):  # Redis lost its data, or the job was deleted
@@ -243,14 +261,17 @@ class JobRecords:
     # What both do
 
     def requeue_lost_jobs(self) -> None:
-        """Queue the jobs of dead workers again, or end them if no tries are left; remove invalid ids."""
+        """Queue the jobs of dead workers again, or end them if no tries are left.
+
+        Invalid ids are removed.
+        """
         silent_since = read_server_time(self.client) - LOST_SECONDS
-        found: Any = self.client.zrangebyscore(RUNNING, "-inf", silent_since)
-        if found:
-            known = filter_job_ids(found)
-            self._requeue(known, silent_since)
-            if len(known) < len(found):
-                self.client.zrem(RUNNING, *(member for member in found if not is_job_id(decode_id(member))))
+        members: Any = self.client.zrangebyscore(RUNNING, "-inf", silent_since)
+        if members:
+            job_ids = filter_job_ids(members)
+            self._requeue(job_ids, silent_since)
+            if len(job_ids) < len(members):
+                self.client.zrem(RUNNING, *(member for member in members if not is_job_id(decode_id(member))))
 
     def _requeue(self, ids: Collection[str], silent_since: float) -> None:
         """Queue running jobs again, but end those that were cancelled or have no tries left.
@@ -281,11 +302,15 @@ class JobRecords:
         return True
 
     def prune(self) -> None:
-        """Remove the oldest ended jobs over the limit; end jobs that waited for a week, or neither wait nor run."""
+        """Remove the oldest ended jobs over the limit.
+
+        Jobs that waited for a week, or neither wait nor run, are ended.
+        """
         ids = self.list_ids()
         for record in self._find_all(ids[self.limits.jobs :]):
             if record.job.ended:
                 self._delete(record.job.id)
+
         waiting = [record for record in self._find_all(ids) if not record.job.ended]
         old: Any = self.client.zrangebyscore(JOBS, "-inf", read_server_time(self.client) - WAITING_SECONDS)
         too_old = set(filter_job_ids(old))
@@ -295,21 +320,21 @@ class JobRecords:
         self._end_stranded(waiting)
 
     def _end_stranded(self, records: Collection[JobRecord]) -> None:
-        """End jobs that are neither in a queue nor running: as cancelled if that was requested, else as failed.
+        """End jobs that are neither in a queue nor running, because Redis lost them.
 
-        Redis lost them. If a queue cannot be read, nothing is ended.
+        They end as cancelled if that was requested, else as failed. If a queue cannot be read, nothing is ended.
         """
         queues = sorted({record.queue for record in records})
         with self.client.pipeline() as pipe:
             pipe.zrange(RUNNING, 0, -1)
             for queue in queues:
                 pipe.lrange(QUEUE + queue, 0, -1)
-            found = pipe.execute(raise_on_error=False) if records else []
-        if any(isinstance(part, Exception) for part in found):
+            members_by_key = pipe.execute(raise_on_error=False) if records else []
+        if any(isinstance(part, Exception) for part in members_by_key):
             return  # a queue cannot be read, so which jobs wait is unknown
-        there = {decode_id(member) for part in found for member in part}
+        present_ids = {decode_id(member) for part in members_by_key for member in part}
         for record in records:
-            if record.job.id not in there:  # one that has ended meanwhile keeps its end
+            if record.job.id not in present_ids:  # one that has ended meanwhile keeps its end
                 error = "the job is in no queue: Redis lost it; send it again"
                 self.end(
                     _build_lost_job(record.job, cancelled=True)

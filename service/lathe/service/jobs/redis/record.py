@@ -48,7 +48,7 @@ class JobRecord:
 
 
 def parse_record(job_id: str, fields: Any, heartbeat: Any) -> JobRecord | None:
-    """Parse a job's record; return None if there is none.
+    """Parse a job's record, or return None if there is none.
 
     A damaged record is counted, logged once and returned as that of a failed job.
 
@@ -73,13 +73,16 @@ def _is_missing(fields: Any) -> bool:
 
 
 def _parse_fields(job_id: str, fields: Sequence[bytes | None], running: bool) -> JobRecord:
-    """Parse the values of a job's record: the job as it ended; if it runs, as last written; else as submitted.
+    """Parse the values of a job's record.
+
+    The job is returned as it ended, else, if it runs, as last written, else as submitted.
 
     Raises:
         ValueError: if the record is damaged, or its kind is unknown.
     """
     submitted, now, end, queue, tries, cancel = fields
-    content = end if end is not None else now if running and now is not None else submitted
+    latest = now if running and now is not None else submitted
+    content = latest if end is None else end
     job = parse_job(job_id, content or b"")
     if job.kind not in KINDS or job.ended != (end is not None):
         raise ValueError("its kind or state cannot be that of this job")
@@ -87,14 +90,17 @@ def _parse_fields(job_id: str, fields: Sequence[bytes | None], running: bool) ->
 
 
 def filter_job_ids(members: Iterable[bytes]) -> list[str]:
-    """Return the valid job ids among the members of a Redis key; others are counted as damage and skipped."""
-    found = []
+    """Return the valid job ids among the members of a Redis key.
+
+    Other members are counted as damage and skipped.
+    """
+    job_ids = []
     for member in members:
         if is_job_id(decode_id(member)):
-            found.append(decode_id(member))
+            job_ids.append(decode_id(member))
         else:
             note_damage("job id", repr(member[:40]), "no job can have this id")
-    return found
+    return job_ids
 
 
 def decode_id(member: bytes) -> str:

@@ -50,7 +50,10 @@ def may_pass(error: redis_errors.RedisError) -> bool:
 
 
 class JobWorker:
-    """A worker that runs the jobs of a queue until it is asked to stop, and waits while Redis is unreachable."""
+    """A worker that runs the jobs of a queue, one at a time, until it is asked to stop.
+
+    It waits while Redis is unreachable.
+    """
 
     def __init__(self, records: JobRecords, queue: str, processes: ProcessStarter) -> None:
         self.records = records
@@ -62,11 +65,16 @@ class JobWorker:
         self.heard_at = self.patient_until = 0.0
 
     def request_stop(self, *_: Any) -> None:
-        """Count a request to stop: the first ends the worker after the running job, the second kills that job too."""
+        """Count a request to stop.
+
+        The first ends the worker after the running job, the second kills that job too.
+        """
         self.stops += 1
 
     def run_jobs(self, burst: bool) -> None:
-        """Run queued jobs until asked to stop, waiting while Redis is unreachable; then remove the heartbeat.
+        """Run queued jobs until asked to stop, waiting while Redis is unreachable.
+
+        At the end the worker's heartbeat is removed.
 
         Args:
             burst: whether to end when no job is queued.
@@ -119,9 +127,9 @@ class JobWorker:
         self.patient_until = time.monotonic() + LOST_SECONDS
 
     def run(self, job: Job) -> None:
-        """Run a job in a process to its end; if that did not end the job, queue the job again or give it up.
+        """Run a job in a process to its end.
 
-        An error in starting the process is logged.
+        If that did not end the job, it is queued again or given up. An error in starting the process is logged.
         """
         program = Program("lathe.service.jobs.redis.process", (job.id,), get_environment_without_keys())
         try:
@@ -131,7 +139,7 @@ class JobWorker:
         self.records.release(job.id, self.name)
 
     def _supervise(self, job: Job, process: Process) -> None:
-        """Wait for a job's process with heartbeats; kill it if the job was cancelled or taken by another worker.
+        """Wait for a job's process with heartbeats, and kill it if the job was cancelled or taken by another worker.
 
         A second request to stop kills it too; an unreachable Redis does not.
         """
@@ -174,8 +182,8 @@ def run_worker(settings: Settings, own: bool, burst: bool) -> None:
     with closing(create_process_starter(settings.device)) as processes:
         with closing(connect(settings.redis_url, SOCKET_SECONDS)) as client:
             worker = JobWorker(JobRecords(client), queue, processes)
-            for wanted in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(wanted, worker.request_stop)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, worker.request_stop)
             try:
                 worker.run_jobs(burst)
             except redis_errors.RedisError as error:
@@ -183,18 +191,20 @@ def run_worker(settings: Settings, own: bool, burst: bool) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a worker; servers start it with `--own` for the jobs of their state folder.
+    """Run a worker.
+
+    Servers start it with `--own` for the jobs of their state folder.
 
     Args:
         arguments: `--own`, `--burst`, or none.
     """
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--own", action="store_true")
-    options.add_argument("--burst", action="store_true")
-    given = options.parse_args(arguments)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--own", action="store_true")
+    parser.add_argument("--burst", action="store_true")
+    options = parser.parse_args(arguments)
     settings = read_settings()
     logs.configure(settings.log_level)
-    run_worker(settings, given.own, given.burst)
+    run_worker(settings, options.own, options.burst)
 
 
 if __name__ == "__main__":

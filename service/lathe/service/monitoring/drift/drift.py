@@ -73,37 +73,39 @@ class Drift:
         self.skipped: set[Key] = set()
         self.evaluating = threading.Lock()
 
-    def observe(self, seen: ObservedVectors) -> None:
-        """Queue some rows of a request in their window, and submit its evaluation if enough wait.
+    def observe(self, observed: ObservedVectors) -> None:
+        """Queue some rows of a request in their window, and submit its evaluation if enough rows wait.
 
-        If there is no window yet, submit its creation; rows are counted as dropped if that queue is full. Called in the
-        request's thread.
+        If there is no window yet, its creation is submitted; rows are counted as dropped if that queue is full. Called
+        in the request's thread.
         """
-        window = self.windows.get(_build_key(seen))
+        # Without a lock: `windows` is replaced as a whole, never changed in place.
+        window = self.windows.get(_build_key(observed))
         if window is not None:
-            if window.queue_sample(seen.raw):
+            if window.queue_sample(observed.raw):
                 self.submit(partial(self.evaluate, window))
-        elif _build_key(seen) not in self.skipped and not self.submit(partial(self.begin_window, seen)):
-            DROPPED.inc(len(seen.raw))
+        elif _build_key(observed) not in self.skipped and not self.submit(partial(self.begin_window, observed)):
+            DROPPED.inc(len(observed.raw))
 
-    def begin_window(self, seen: ObservedVectors) -> None:
-        """Create the window of a request's encoder and version, and queue the rows in it; evaluate a full block.
+    def begin_window(self, observed: ObservedVectors) -> None:
+        """Create the window of a request's encoder and version, and queue the request's rows in it.
 
-        The least recently used window over `max_windows` is dropped. A version without a readable fit distribution gets
-        no window, and is skipped from then on.
+        A full block of rows is evaluated. The least recently used window over `max_windows` is dropped. A version
+        without a readable fit distribution gets no window, and is skipped from then on.
         """
-        reference = seen.loaded.fit_distribution
-        key = _build_key(seen)
+        reference = observed.loaded.fit_distribution
+        key = _build_key(observed)
         if isinstance(reference, ArtifactError):
             self.skipped.add(key)
             return
         window = self.windows.get(key)  # another request may have come first
         if window is None:
-            window = Window(seen.encoder, seen.loaded, reference, self.window, self.pace)
+            window = Window(observed.encoder, observed.loaded, reference, self.window, self.pace)
             with self.evaluating:
+                # One place is left for the new window.
                 latest = sorted(self.windows.items(), key=lambda item: item[1].used)[1 - self.max_windows :]
                 self.windows = dict(latest) | {key: window}
-        if window.queue_sample(seen.raw):
+        if window.queue_sample(observed.raw):
             self.evaluate(window)
 
     def evaluate(self, window: Window) -> None:
@@ -114,35 +116,38 @@ class Drift:
     def exceeds_threshold(self, tally: Tally) -> bool:
         """Return whether `out_of_domain` exceeds the threshold by more than `STANDARD_ERRORS` of its standard errors.
 
-        False with fewer than `MIN_ROWS` rows, or rows of a single request.
+        The result is False with fewer than `MIN_ROWS` rows, or rows of a single request.
         """
         noise = tally.standard_error
-        enough = tally.rows >= MIN_ROWS and noise is not None
-        return enough and tally.out_of_domain - STANDARD_ERRORS * (noise or 0.0) > self.threshold
+        has_enough_rows = tally.rows >= MIN_ROWS and noise is not None
+        return has_enough_rows and tally.out_of_domain - STANDARD_ERRORS * (noise or 0.0) > self.threshold
 
     def evaluate_all(self) -> Iterator[tuple[Window, Tally]]:
         """Evaluate all queued rows, drop windows of deleted versions, and yield the other windows with their sums."""
         with self.evaluating:
             self.windows = {key: window for key, window in self.windows.items() if window.loaded.folder.exists()}
-            found = [(window, tally) for window in self.windows.values() if (tally := window.evaluate()) is not None]
-        yield from found
+            # Within the lock, as a window takes one evaluation at a time.
+            evaluated = [
+                (window, tally) for window in self.windows.values() if (tally := window.evaluate()) is not None
+            ]
+        yield from evaluated
 
     def report(self, loaded: LoadedChain) -> dict[str, Any]:
-        """Evaluate all queued rows and return the drift of a version as the JSON of `/chains/{name}/drift`.
+        """Evaluate all queued rows, and return the drift of a version as the JSON of `/chains/{name}/drift`.
 
         It has the figures for each encoder, whether the chain is stale for any (None without rows), and in `unknown`
         why drift is not known.
         """
         reference = loaded.fit_distribution
         unknown = str(reference) if isinstance(reference, ArtifactError) else None
-        here = [] if unknown else [(w, t) for w, t in self.evaluate_all() if _is_window_of(w, loaded)]
+        evaluated = [] if unknown else [(w, t) for w, t in self.evaluate_all() if _is_window_of(w, loaded)]
         return {
             "chain": loaded.ref,
             "unknown": unknown or (None if self.on else "LATHE_DRIFT is off"),
             "window": self.window,
             "threshold": self.threshold,
-            "stale": any(self.exceeds_threshold(tally) for _, tally in here) if here else None,
-            "encoders": [self._describe_window(window, tally) for window, tally in here],
+            "stale": any(self.exceeds_threshold(tally) for _, tally in evaluated) if evaluated else None,
+            "encoders": [self._describe_window(window, tally) for window, tally in evaluated],
         }
 
     def _describe_window(self, window: Window, tally: Tally) -> dict[str, Any]:
@@ -151,7 +156,10 @@ class Drift:
         return {"encoder": window.encoder, "since": since} | figures | {"stale": self.exceeds_threshold(tally)}
 
     def is_stale(self, ref: str) -> bool | None:
-        """Return whether any encoder's rows made a version stale at the last evaluation; None without rows."""
+        """Return whether any encoder's rows made a version stale at the last evaluation.
+
+        The result is None if there were no rows.
+        """
         tallies = [w.tally for w in list(self.windows.values()) if w.loaded.ref == ref and w.tally is not None]
         return any(self.exceeds_threshold(tally) for tally in tallies) if tallies else None
 
@@ -168,8 +176,8 @@ class Drift:
         ]
 
 
-def _build_key(seen: ObservedVectors) -> Key:
-    return seen.encoder, seen.loaded.ref, seen.loaded.digest
+def _build_key(observed: ObservedVectors) -> Key:
+    return observed.encoder, observed.loaded.ref, observed.loaded.digest
 
 
 def _is_window_of(window: Window, loaded: LoadedChain) -> bool:
@@ -177,13 +185,16 @@ def _is_window_of(window: Window, loaded: LoadedChain) -> bool:
 
 
 def update_drift_gauges(drift: Drift) -> None:
-    """Evaluate all queued rows and set the drift gauges; unknown figures and dropped windows have none."""
+    """Evaluate all queued rows and set the drift gauges.
+
+    Unknown figures and dropped windows have no gauge.
+    """
     for gauge in GAUGES:
         gauge.clear()
     for window, tally in drift.evaluate_all():
         figures = tally.to_json(window.reference)
         norm = figures["mean_norm"]
-        known = {
+        values = {
             ROWS: tally.rows,
             OUT_OF_DOMAIN: tally.out_of_domain,
             MEAN_COSINE: figures["mean_cosine"],
@@ -193,6 +204,6 @@ def update_drift_gauges(drift: Drift) -> None:
             CLIPPED: figures["clipped"],
             STALE: int(drift.exceeds_threshold(tally)),
         }
-        for gauge, value in known.items():
+        for gauge, value in values.items():
             if value is not None:
                 gauge.labels(window.encoder or "none", window.loaded.ref).set(value)

@@ -1,4 +1,7 @@
-"""Sums over rows of live traffic relative to the rows a chain was fitted on; they can be added, and keep no row."""
+"""Sums over rows of live traffic relative to the rows a chain was fitted on.
+
+Sums of different rows can be added. They contain no row.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -18,7 +21,9 @@ FAR = 1000.0
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Sums over some rows; z is a row minus the fitted mean, divided by the fitted σ.
+    """Sums over some rows of live traffic.
+
+    In them z is a row minus the fitted mean, divided by the fitted σ.
 
     Attributes:
         requests: number of requests that the rows came in.
@@ -54,25 +59,28 @@ class Tally:
         requests: Sequence[NDArray[np.float32]],
         measure_clipped: Callable[[NDArray[np.float32]], float | None] = lambda _: None,
     ) -> "Tally":
-        """Compute the sums over the rows `(n, d)` of requests, each of at least one row.
+        """Compute the sums over the rows of requests.
 
         Rows with norms beyond `FAR` times the fitted ones are counted, but left out of `shift`, `energy` and `outside`.
 
         Args:
             reference: distribution of the rows the chain was fitted on.
             kept: subspace that the chain retains; None if it is unknown, which gives `outside` 0.
-            requests: rows of each request.
+            requests: rows `(n, d)` of each request, at least one each.
             measure_clipped: returns the share of the values of rows `(n, d)` beyond the range of the chain's codes,
                 None if there is no such range.
         """
-        rows, counts = np.concatenate(requests), np.array([len(some) for some in requests])
+        rows, counts = np.concatenate(requests), np.array([len(request_rows) for request_rows in requests])
         norms = vector_norms(rows)
+        # One row with a huge norm would otherwise decide the mean of all.
         near = norms <= FAR * reference.norms[1]
+
         gaussian = reference.gaussian
         standardised = gaussian.standardize(rows)
         ranks = reference.quantile_ranks(gaussian.score(standardised))
         summed = standardised if near.all() else standardised[near]
-        sums = np.add.reduceat(ranks, np.cumsum(counts) - counts)
+
+        sums = np.add.reduceat(ranks, np.cumsum(counts) - counts)  # Σ p of each request, `(requests,)`
         clipped = measure_clipped(rows)
         return cls(
             len(requests),
@@ -93,21 +101,31 @@ class Tally:
 
     @property
     def out_of_domain(self) -> float:
-        """Mean percentile of the rows' scores among held-out rows: 0.5 is as fitted, 1 is farther than all."""
+        """Mean percentile of the rows' scores among held-out rows.
+
+        0.5 is as fitted, 1 is farther than all.
+        """
         return self.ranks / self.rows
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of `out_of_domain`, with the rows of a request as one cluster; None for a single request."""
+        """Standard error of `out_of_domain`, with the rows of a request as one cluster.
+
+        The result is None for a single request.
+        """
         if self.requests < 2:
             return None
+        # Rows of a request are alike, so requests are the independent units: Σ (s − mean n)² over them, expanded.
         squares, products, counts = self.request_sums.tolist()
         mean = self.out_of_domain
         spread = max(squares - 2 * mean * products + mean * mean * counts, 0.0)
         return float(np.sqrt(spread * self.requests / (self.requests - 1))) / self.rows
 
     def to_json(self, reference: FitDistribution) -> dict[str, Any]:
-        """Return the figures of these sums as JSON for `/chains/{name}/drift`; see docs/drift.md."""
+        """Return the figures of these sums as JSON for `/chains/{name}/drift`.
+
+        docs/drift.md explains them.
+        """
         return {
             "rows": self.rows,
             "requests": self.requests,
@@ -132,9 +150,9 @@ class Tally:
         shift = self.shift / self.summed
         live = gaussian.mean + float(gaussian.spread) * shift
         norm, variance = float(np.linalg.norm(live)), max(self.energy / self.summed - float(shift @ shift), 0.0)
-        apart = norm * gaussian.mean_norm
+        norm_product = norm * gaussian.mean_norm
         return {
-            "mean_cosine": float(live @ gaussian.mean) / apart if apart else None,
+            "mean_cosine": float(live @ gaussian.mean) / norm_product if norm_product else None,
             "mean_norm": {"fitted": gaussian.mean_norm, "live": norm},
             "mean_noise": float(gaussian.spread) * float(np.sqrt(variance / self.summed)),
         }

@@ -55,10 +55,13 @@ class WindowGeneration:
 
 
 class Window:
-    """The last `size` to 2 × `size` rows, as two generations; the older is dropped when the younger is full.
+    """The last `size` to 2 × `size` rows, as two generations.
+
+    The older generation is dropped when the younger is full.
 
     Args:
         encoder: name of the encoder; None for vectors that callers sent.
+        loaded: version of the chain.
         reference: distribution of the rows the version was fitted on.
         size: rows of a generation.
         pace: limits on the rows that are evaluated.
@@ -86,37 +89,45 @@ class Window:
         self.allowed = float(size)
 
     def queue_sample(self, rows: Rows) -> bool:
-        """Sample some rows `(n, d)` of a request into the queue; return whether it is time to call `evaluate`.
+        """Sample some rows `(n, d)` of a request into the queue.
 
         Rows of other dimensions and rows over the pace are ignored. If the queue is full, the rows are counted as
-        dropped and True is returned. Takes microseconds and no lock: several requests may call it at once.
+        dropped. Takes microseconds and no lock: several requests may call it at once.
+
+        Returns:
+            Whether it is time to call `evaluate`.
         """
         if rows.shape[1] != self.reference.gaussian.dimensions:
             return False
         if self.waiting_rows >= self.pace.waiting_rows:
             DROPPED.inc(len(rows))
             return True
+
         now = self.clock()
+        # A bucket of allowed rows, filled by the time since the last request up to one generation.
         allowed = min(self.allowed + self.pace.rows_a_second * (now - self.used), self.size)
         self.used = now
         if allowed < 1:
             self.allowed = allowed
             return False
+
         if not self.waiting:
             self.arrived = time.time()
-        taken = _sample_rows(rows)
-        self.allowed = allowed - len(taken)
-        self.waiting.append(taken)
+        sample = _sample_rows(rows)
+        self.allowed = allowed - len(sample)
+        self.waiting.append(sample)
         before = self.waiting_rows
-        self.waiting_rows = before + len(taken)
+        self.waiting_rows = before + len(sample)
         return self.waiting_rows // BLOCK_ROWS > before // BLOCK_ROWS
 
     def evaluate(self) -> Tally | None:
-        """Move the queued rows into the window and return the sums over the window; None if it is empty.
+        """Move the queued rows into the window, and return the sums over the window.
 
-        The sums are also stored in `tally`. Concurrent calls are not allowed.
+        The result is None if the window is empty. The sums are also stored in `tally`. Concurrent calls are not
+        allowed.
         """
         arrived = self.arrived
+        # Only as many as there are now: requests add to the other end meanwhile.
         waiting = [self.waiting.popleft() for _ in range(len(self.waiting))]
         self.waiting_rows = 0
         if waiting:
@@ -126,26 +137,33 @@ class Window:
             self.tally = sum(tallies[1:], start=tallies[0])
         return self.tally
 
-    def _merge_rows(self, more: WindowGeneration) -> None:
-        """Merge rows into the younger generation, or, if that is full already, make them a new one and drop the oldest.
+    def _merge_rows(self, evaluated: WindowGeneration) -> None:
+        """Merge evaluated rows into the younger generation.
 
-        Rows are never split: a generation may end with more than `size` rows.
+        If that is full already, they become a new generation and the oldest is dropped. Rows are never split: a
+        generation may end with more than `size` rows.
         """
         if self.generations and (younger := self.generations[-1]).tally.rows < self.size:
-            younger.tally += more.tally
+            younger.tally += evaluated.tally
         else:
-            self.generations = [*self.generations[-1:], more]
+            self.generations = [*self.generations[-1:], evaluated]
 
     @property
     def since(self) -> float:
-        """Time of the window's first row in seconds since 1970; the current time if there is none."""
+        """Time of the window's first row in seconds since 1970.
+
+        The current time if there is no row.
+        """
         return self.generations[0].since if self.generations else time.time()
 
 
 def _sample_rows(rows: Rows) -> Rows:
-    """Return `ROWS_PER_REQUEST` rows, or an eighth if that is more, evenly spaced from a random start; all if fewer."""
+    """Return `ROWS_PER_REQUEST` rows, or an eighth if that is more, evenly spaced from a random start.
+
+    All rows are returned if there are fewer.
+    """
     if len(rows) <= ROWS_PER_REQUEST:
         return rows
-    wanted = max(ROWS_PER_REQUEST, len(rows) // SAMPLED_PART)
-    chosen: Rows = rows[((random.random() + np.arange(wanted)) * (len(rows) / wanted)).astype(int)]
+    count = max(ROWS_PER_REQUEST, len(rows) // SAMPLED_PART)
+    chosen: Rows = rows[((random.random() + np.arange(count)) * (len(rows) / count)).astype(int)]
     return chosen

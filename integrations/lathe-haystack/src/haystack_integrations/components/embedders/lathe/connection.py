@@ -25,7 +25,10 @@ class ServerComponent:
     _embedder: SearchEmbedder | None = None
 
     def warm_up(self) -> None:
-        """Resolve the key and build the embedder that calls the server; the first `run` does so otherwise."""
+        """Resolve the key and build the embedder that calls the server.
+
+        The first `run` does so otherwise.
+        """
         self._get_embedder()
 
     def to_dict(self) -> dict[str, Any]:
@@ -39,11 +42,17 @@ class ServerComponent:
         return default_from_dict(cls, data)
 
     def _list_own_settings(self) -> dict[str, Any]:
-        """Return the arguments of `SearchEmbedder` that the components do not share; subclasses define it."""
+        """Return the arguments of `SearchEmbedder` that the components do not share.
+
+        Subclasses define it.
+        """
         raise TypeError(f"{type(self).__name__} must define _list_own_settings")
 
     def _get_embedder(self) -> SearchEmbedder:
-        """Return the embedder that calls the server; the first call builds it."""
+        """Return the embedder that calls the server.
+
+        The first call builds it.
+        """
         if self._embedder is None:
             self._embedder = SearchEmbedder(
                 url=self.base_url,

@@ -51,7 +51,11 @@ class LatheTextEmbedder(ServerComponent):
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     def run(self, text: str) -> dict[str, Any]:
-        """Return the text's `embedding`, and its `space_id` in `meta`; raise `TypeError` if it is not a text."""
+        """Return the text's `embedding`, and its `space_id` in `meta`.
+
+        Raises:
+            TypeError: if it is not a text.
+        """
         embedder = self._get_embedder()
         embedding = embedder.embed_query(_require_text(text))
         return {"embedding": embedding, "meta": {"space_id": embedder.space_id}}
@@ -69,7 +73,11 @@ class LatheTextEmbedder(ServerComponent):
 
 
 def _require_text(text: str) -> str:
-    """Return the text; raise `TypeError` if it is something else."""
+    """Return the argument if it is a text.
+
+    Raises:
+        TypeError: if it is something else.
+    """
     if not isinstance(text, str):
         raise TypeError(f"LatheTextEmbedder takes a text, not {type(text)}; for documents take LatheDocumentEmbedder")
     return text

@@ -1,4 +1,4 @@
-"""Who answers a query of the benchmark: an engine in this process, or our index over HTTP."""
+"""Searches that the benchmark times: by an engine in this process, or by Lathe's index over HTTP."""
 
 import base64
 import shutil
@@ -21,40 +21,50 @@ from lathe.service.home import Home
 from lathe.service.registries import open_registry
 from lathe.service.settings import read_settings
 
-UPSERTED = 2000
+UPSERT_ROWS = 2000
 """Rows of a request that fills an index."""
 
 
 class Rescorer:
-    """The k best of candidates by the float16 originals, in no order, for one query at a time."""
+    """Selects the k best of a query's candidates by their float16 originals.
+
+    The selected rows are in no order.
+    """
 
     def __init__(self, originals: NDArray[np.float16], k: int) -> None:
         self.originals, self.k = originals, k
 
     def __call__(self, query: Vectors, rows: Numbers) -> Numbers:
-        """The best of candidates `(c,)` for a query `(d,)`."""
+        """Return the k best of the candidate rows `(c,)` for a query `(d,)`."""
         vectors = torch.from_numpy(self.originals[rows]).float()  # torch widens float16 several times quicker
         scores = torch.mv(vectors, torch.from_numpy(query)).numpy()
         best = np.argpartition(-scores, self.k - 1)[: self.k] if len(rows) > self.k else np.arange(len(rows))
         return rows[best]
 
 
-class Library:
-    """An engine in this process, with the chain before it and the originals behind it."""
+class LocalSearch:
+    """A search by an engine in this process.
+
+    The query is first reduced by the chain, and candidates are ranked by the originals.
+    """
 
     def __init__(self, job: Job, space: Space, engine: Engine, originals: NDArray[np.float16]) -> None:
         self.space, self.engine = space, engine
         self.rescore = Rescorer(originals, job.k)
         self.k = job.k
 
-    def prepare(self, effort: int, _oversampling: int) -> None:
-        """Before a setting is measured."""
+    def set_parameters(self, effort: int, _oversampling: int) -> None:
+        """Set the effort of the searches that follow."""
         self.engine.set_effort(effort)
 
-    def ask(self, query: Vectors, oversampling: int) -> tuple[Numbers, Numbers, tuple[int, int, int]]:
-        """Candidates, answer, and the nanoseconds of transform, search and rescoring, of a query `(1, d)`."""
+    def run_query(self, query: Vectors, oversampling: int) -> tuple[Numbers, Numbers, tuple[int, int, int]]:
+        """Search for one query `(1, d)`.
+
+        Returns:
+            Candidates `(c,)`, the best `(k,)` of them, and the nanoseconds of transform, search and rescoring.
+        """
         begun = time.perf_counter_ns()
-        reduced = self.space.ask(query)
+        reduced = self.space.reduce_queries(query)
         transformed = time.perf_counter_ns()
         rows = self.engine.search(reduced, self.k * oversampling)[0]
         searched = time.perf_counter_ns()
@@ -65,10 +75,11 @@ class Library:
         return rows, answer, (transformed - begun, searched - transformed, done - searched)
 
 
-class OverHttp:
-    """Our index in a server of its own, asked by one connection of Python's own client.
+class ServerSearch:
+    """A search by Lathe's index in a server of its own, over a connection of Python's own client.
 
-    The candidates it rescored stay its own, so there is no index recall of them, and its time is all search.
+    The server does not return the candidates that it rescored, so they have no index recall, and its time is all
+    search.
     """
 
     def __init__(self, job: Job, vectors: Vectors, home: Path) -> None:
@@ -89,51 +100,51 @@ class OverHttp:
             ef_construction=job.ef_construction,
             **({"dimensions": size} if size else {"width": vectors.shape[1]} if name == FULL else {}),
         )
-        for start in range(0, len(vectors), UPSERTED):
-            part = vectors[start : start + UPSERTED]
+        for start in range(0, len(vectors), UPSERT_ROWS):
+            part = vectors[start : start + UPSERT_ROWS]
             ids = [str(number) for number in range(start, start + len(part))]
-            self.server.call("POST", "/indexes/bench/upsert", ids=ids, vectors=[as_base64(row) for row in part])
+            self.server.call("POST", "/indexes/bench/upsert", ids=ids, vectors=[encode_base64(row) for row in part])
         while self.server.call("GET", "/indexes/bench")["in_graph"] < len(vectors):
             time.sleep(0.05)
 
-    def prepare(self, effort: int, _oversampling: int) -> None:
-        """Before a setting is measured."""
+    def set_parameters(self, effort: int, _oversampling: int) -> None:
+        """Set the effort of the searches that follow."""
         self.effort = effort
 
-    def ask(self, query: Vectors, oversampling: int) -> tuple[Numbers, Numbers, tuple[int, int, int]]:
-        """As `Library.ask`."""
-        asked = {"vectors": [as_base64(query[0])], "k": self.k, "ef": max(self.effort, self.k)}
+    def run_query(self, query: Vectors, oversampling: int) -> tuple[Numbers, Numbers, tuple[int, int, int]]:
+        """Search for one query, as `LocalSearch.run_query` does."""
+        fields = {"vectors": [encode_base64(query[0])], "k": self.k, "ef": max(self.effort, self.k)}
         if oversampling > 1:
-            asked["rescore"] = oversampling
+            fields["rescore"] = oversampling
         begun = time.perf_counter_ns()
-        body = orjson.dumps(asked)
-        connection = self.connection()
+        body = orjson.dumps(fields)
+        connection = self._get_connection()
         connection.request("POST", "/indexes/bench/search", body, {"content-type": "application/json"})
-        answered = connection.getresponse()
-        answer = answered.read()
+        response = connection.getresponse()
+        body_bytes = response.read()
         done = time.perf_counter_ns()
-        if answered.status != 200:
-            raise DataError(f"the server answered {answered.status}: {answer[:200].decode(errors='replace')}")
-        rows = np.array([int(hit["id"]) for hit in orjson.loads(answer)["results"][0]])
+        if response.status != 200:
+            raise DataError(f"the server answered {response.status}: {body_bytes[:200].decode(errors='replace')}")
+        rows = np.array([int(hit["id"]) for hit in orjson.loads(body_bytes)["results"][0]])
         return rows, rows, (0, done - begun, 0)
 
-    def connection(self) -> HTTPConnection:
-        """One for each thread."""
+    def _get_connection(self) -> HTTPConnection:
+        """Return the connection of this thread."""
         if not hasattr(self.local, "connection"):
             host = self.server.client.base_url
             self.local.connection = HTTPConnection(host.host, host.port)
-        found: HTTPConnection = self.local.connection
-        return found
+        connection: HTTPConnection = self.local.connection
+        return connection
 
     @property
     def bytes(self) -> int:
-        """Of the graph."""
+        """Bytes of the graph."""
         return int(self.server.call("GET", "/indexes/bench")["bytes"]["graph"])
 
 
-def as_base64(row: Vectors) -> str:
-    """A vector as the index takes it quickest."""
+def encode_base64(row: Vectors) -> str:
+    """Encode a vector as base64, the encoding that the index parses fastest."""
     return base64.b64encode(row.astype("<f4").tobytes()).decode()
 
 
-Asker = Library | OverHttp
+Search = LocalSearch | ServerSearch
