@@ -87,7 +87,10 @@ def run_fit(
 def _begin_fit(
     request: NewFit | AddRows, context: FitContext, on_progress: Progress
 ) -> AbstractContextManager[FittedChain]:
-    """Return the context manager that does the fit; for an addition, load the version first."""
+    """Return the context manager that does the fit.
+
+    For an addition, the version is loaded first.
+    """
     if isinstance(request, NewFit):
         return fit_new_chain(
             request,
@@ -104,7 +107,7 @@ def _begin_fit(
 
 
 def publish(fitted: FittedChain, request: FitRequest, context: FitContext, on_progress: Progress) -> dict[str, Any]:
-    """Add a fitted chain to the registry, and return the result of the fit; see `run_fit`.
+    """Add a fitted chain to the registry, and return the result of the fit as `run_fit` does.
 
     While Redis is unreachable or full, publishing waits up to `PATIENCE_SECONDS`.
     """
@@ -126,7 +129,10 @@ def publish(fitted: FittedChain, request: FitRequest, context: FitContext, on_pr
 
 
 def wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
-    """Call `change` and return its result; while Redis is unreachable or full, retry each second and say so."""
+    """Call `change` and return its result, waiting while Redis is unreachable or full.
+
+    It is tried again each second, and the progress says so.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:

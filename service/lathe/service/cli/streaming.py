@@ -35,7 +35,9 @@ def embed_source(
     address: str | None,
     workers: int | None,
 ) -> None:
-    """Embed the texts of a source into a file, and print a summary; parameters are the options of `lathe embed`.
+    """Embed the texts of a source into a file, and print a summary.
+
+    Parameters are the options of `lathe embed`.
 
     The local engine writes as it encodes. Others, such as Ray, first encode the whole source into a working folder,
     from which a run that was stopped continues; then the file is written.
@@ -78,7 +80,10 @@ class EncodedSource:
         self.vectors, self.encoder, self.taken = vectors, encoder, 0
 
     def take(self, batch: Batch) -> NDArray[np.float32]:
-        """Return the vectors `(n, d)` of the next batch, and advance; blank texts are encoded now."""
+        """Return the vectors `(n, d)` of the next batch, and advance.
+
+        Blank texts are encoded now.
+        """
         texts = list(batch.values)
         blank = np.array([not text.strip() for text in texts])
         count = len(texts) - int(blank.sum())
@@ -94,7 +99,9 @@ class EncodedSource:
 
 
 def reduce_source(source: str, out: Path, chain: str, dimensions: int | None) -> None:
-    """Transform the vectors of a source into a file, and print a summary; parameters are those of `lathe reduce`.
+    """Transform the vectors of a source into a file, and print a summary.
+
+    Parameters are those of `lathe reduce`.
 
     Raises:
         SourceError: if the source holds texts.

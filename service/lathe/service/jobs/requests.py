@@ -19,7 +19,10 @@ from lathe.training.fitting.requests import AddRows, NewFit
 
 
 def _require_input_name(name: str) -> str:
-    """Return the name if it is a file that jobs read, such as their texts; raise `ValueError` otherwise.
+    """Return the name if it is a file that jobs read, such as their texts.
+
+    Raises:
+        ValueError: otherwise.
 
     Names come from outside, so that any other could be a path to a file that is none of the job's.
     """
@@ -29,7 +32,11 @@ def _require_input_name(name: str) -> str:
 
 
 def _require_generation(spec: IndexSpec) -> IndexSpec:
-    """Return the index settings; raise `ValueError` if their generation is not a valid folder name."""
+    """Return the index settings.
+
+    Raises:
+        ValueError: if their generation is not a valid folder name.
+    """
     if not is_name(spec.generation):
         raise ValueError("no generation has this name")
     return spec
@@ -91,7 +98,10 @@ class FitJob(JobRequest):
 
 
 class AdviseJob(JobRequest):
-    """Parameters of an advice job; `fit` is the name of the chain to fit from the advice, None for advice only."""
+    """Parameters of an advice job.
+
+    `fit` is the name of the chain to fit from the advice, None for advice only.
+    """
 
     question: AdviceRequest
     fit: Name | None
@@ -104,7 +114,10 @@ class AdviseJob(JobRequest):
 
 
 class ReindexJob(JobRequest):
-    """Parameters of an index's next generation; `text_field` is the metadata field with the texts to encode."""
+    """Parameters of an index's next generation.
+
+    `text_field` is the metadata field with the texts to encode.
+    """
 
     index: Name
     spec: Annotated[IndexSpec, AfterValidator(_require_generation)]

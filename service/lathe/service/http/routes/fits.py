@@ -40,7 +40,10 @@ PAIR_FILES = {"pairs": FILE_OF_PAIRS, "test_pairs": FILE_OF_TEST_PAIRS}
 
 @router.post("/fit-transform", dependencies=ADMIN, openapi_extra=describe_body(NewFit, AddRows), status_code=202)
 async def fit_transform(request: Request, services: ServicesDep) -> Response:
-    """Queue the fit of a chain; answer 202 with the URL of the job."""
+    """Queue the fit of a chain.
+
+    Answers 202 with the URL of the job.
+    """
     services.require_writable()
     job = await run_in_threadpool(_create_fit_job, services, await read_json(request, services.settings))
     return await answer_job(job.id)
@@ -98,7 +101,9 @@ def _queue_addition(request: AddRows, services: Services) -> Job:
 def _receive_source(
     request: FitRequest, encoder: str | None, engine: Engine, services: Services
 ) -> tuple[JobSource, EncoderSpec | None]:
-    """Return the rows to fit on, and the spec of their encoder; None for vectors for which none is named.
+    """Return the rows to fit on, and the spec of their encoder.
+
+    The spec is None for vectors for which no encoder is named.
 
     Args:
         request: the fit.
@@ -115,7 +120,7 @@ def _receive_source(
 
 
 def _count_dimensions(source: JobSource, spec: EncoderSpec | None, engine: Engine) -> int | None:
-    """Return the dimensions of the vectors to fit on; None if they are not known yet.
+    """Return the dimensions of the vectors to fit on, or None if they are not known yet.
 
     Raises:
         ConflictError: if vectors that were sent do not have those of their encoder.
@@ -199,7 +204,10 @@ def _require_usable_pairs(request: FitRequest, fit_pairs: Pairs | None) -> None:
 
 
 def _store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: Path | None) -> str:
-    """Return the path from which the job reads pairs; those that were sent are added to its files."""
+    """Return the path from which the job reads pairs.
+
+    Pairs that were sent are added to its files.
+    """
     if isinstance(pairs, str):
         return resolve_allowed_path(pairs, data_root)
     name = PAIR_FILES[field]
@@ -210,7 +218,9 @@ def _store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: P
 def _store_queries(
     queries: RowSource | None, dimensions: int | None, files: dict[str, bytes], services: Services
 ) -> dict[str, str]:
-    """Return the path from which the job reads queries, by field; those that were sent are added to its files.
+    """Return the path from which the job reads queries, by field.
+
+    Queries that were sent are added to its files.
 
     Raises:
         BadValueError: if they do not have the dimensions of the rows to fit on.
@@ -230,7 +240,9 @@ def _store_queries(
 
 
 def _store_targets(targets: RowSource | None, files: dict[str, bytes], services: Services) -> dict[str, str]:
-    """Return the path from which the job reads targets, by field; those that were sent are added to its files.
+    """Return the path from which the job reads targets, by field.
+
+    Targets that were sent are added to its files.
 
     Raises:
         BadValueError: if they are texts.

@@ -18,7 +18,10 @@ _HEADER = struct.Struct(">HH")
 
 
 def encode_vectors(vectors: Vectors, column_type: VectorType) -> list[bytes]:
-    """Return each vector of `(n, d)` in the binary format of a column type; a `bit` is 1 where a number is above 0."""
+    """Return each vector of `(n, d)` in the binary format of a column type.
+
+    A `bit` is 1 where a number is above 0.
+    """
     if column_type == "bit":
         length = struct.pack(">i", vectors.shape[1])
         return [length + row.tobytes() for row in np.packbits(vectors > 0, axis=1)]
