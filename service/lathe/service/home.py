@@ -4,12 +4,13 @@ $LATHE_HOME/
 ├── admin.key     the generated admin key, mode 600
 ├── encoders.json encoders added with `lathe encoders add`, see lathe.service.encoder_settings
 ├── chains/       registry: <name>/<version>/, see lathe.service.chains.registry
-├── places.json   size routes: which chain answers which `dimensions`
+├── size_routes.json  which chain answers which `dimensions`
 ├── uses.json     columns of PostgreSQL that a chain filled, see lathe.service.chains.usage
 ├── indexes/      <name>/, see lathe.service.index
 ├── shared/       local replica of the chains and size routes in Redis, see lathe.service.redis
 ├── id            random id of this state folder, in the names of queues that only its server reads
 ├── jobs/         <id>/: request, state, log and result of each job
+├── encoded/      vectors of texts that commands and jobs encoded, see lathe.training.encoder.vector_database
 ├── upstream/     vectors that embeddings APIs answered, see lathe.training.encoder.upstream.store
 └── vectors/      vectors of running fits, and of out-of-domain text
 
@@ -71,6 +72,11 @@ class Home:
         return self.root / "upstream"
 
     @property
+    def encoded(self) -> Path:
+        """Folder for the vectors of texts that commands and jobs encoded."""
+        return self.root / "encoded"
+
+    @property
     def admin_key(self) -> Path:
         """File with the generated admin key."""
         return self.root / "admin.key"
@@ -88,7 +94,7 @@ class Home:
     @property
     def folders(self) -> tuple[Path, ...]:
         """Folders directly in the state folder."""
-        return (self.chains, self.shared, self.indexes, self.jobs, self.upstream, self.vectors)
+        return (self.chains, self.shared, self.indexes, self.jobs, self.encoded, self.upstream, self.vectors)
 
     def open(self) -> str | None:
         """Create missing folders, remove group and others' permissions, and test whether the folder can be written.

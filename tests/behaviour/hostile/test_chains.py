@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lathe.service.chains.gates import promote_with_gates
 from lathe.service.chains.model_card import draw_recall, format_chain_card
+from lathe.service.chains.promotion import promote_with_gates
 from lathe.service.chains.resolve import ChainResolver
 from lathe.service.codec import dump_json
 from lathe.service.encoders.engine.dispatcher import build_message

@@ -91,14 +91,14 @@ def test_the_pointer_size_routes_and_uses_are_named_when_they_are_damaged(damage
     registry = Registry(tmp_path / "chains")
     (tmp_path / "chains" / "mine").mkdir(parents=True)
     (tmp_path / "chains" / "mine" / "pointer.json").write_bytes(damaged)
-    for name in ("places.json", "uses.json"):
+    for name in ("size_routes.json", "uses.json"):
         (tmp_path / name).write_bytes(damaged)
     with within_limits():
         with pytest.raises(ArtifactError, match="pointer of the chain mine"):
             registry.read_pointer("mine")
         with pytest.raises(ArtifactError, match=r"places\.json cannot be read"):
             registry.size_routes.read()
-        assert "places.json cannot be read" in registry.size_routes.find_problem()
+        assert "size_routes.json cannot be read" in registry.size_routes.find_problem()
         with pytest.raises(ArtifactError, match=r"uses\.json cannot be read"):
             read_recorded_uses(tmp_path / "uses.json")
 
@@ -122,7 +122,7 @@ def test_a_pipe_or_device_in_place_of_a_file_of_the_state_folder_is_not_waited_f
     for name in (
         "chains/mine/pointer.json",
         "chains/mine/1/manifest.json",
-        "places.json",
+        "size_routes.json",
         "uses.json",
         "encoders.json",
     ):
@@ -142,7 +142,7 @@ def test_a_pipe_or_device_in_place_of_a_file_of_the_state_folder_is_not_waited_f
         ):
             with refusing():
                 read()
-        assert "places.json" in registry.size_routes.find_problem()
+        assert "size_routes.json" in registry.size_routes.find_problem()
 
 
 KEYS = {

@@ -8,6 +8,7 @@ import pytest
 from cachetools import LRUCache
 
 from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.promotion import promote_with_gates
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.usage import list_uses, require_unused
 from lathe.service.codec import dump_json
@@ -63,7 +64,7 @@ def test_rollback_returns_to_earlier_live_versions_and_then_raises_conflict_erro
     assert [registry.rollback("mine").live for _ in range(2)] == [2, 1]
     with pytest.raises(ConflictError):
         registry.rollback("mine")
-    assert registry.promote("mine", 3).live == 3
+    assert promote_with_gates(registry, "mine", 3).live == 3
     assert registry.rollback("mine").live == 1
 
 
@@ -132,7 +133,7 @@ def test_a_damaged_version_cannot_be_loaded_or_promoted_and_the_live_one_still_s
     with pytest.raises(ArtifactError):
         registry.load("mine@2")
     with pytest.raises(ArtifactError):
-        registry.promote("mine", 2)
+        promote_with_gates(registry, "mine", 2)
     assert registry.load("mine").version == 1
     assert registry.read_pointer("mine").live == 1
     states = {v["version"]: v["state"] for v in registry.describe("mine")["versions"]}
@@ -199,8 +200,8 @@ def test_an_invalid_pointer_file_leaves_versions_loadable_by_number(files, conte
 
 @pytest.mark.parametrize("content", ['{"enc": {"128": 5}}', '{"enc": {"x": "mine"}}', '{"enc": [1]}', "[" * 100_000])
 def test_size_routes_read_raises_artifact_error_for_an_invalid_file(files, tmp_path, content):
-    (tmp_path / "places.json").write_text(content)
-    with pytest.raises(ArtifactError, match="places.json"):
+    (tmp_path / "size_routes.json").write_text(content)
+    with pytest.raises(ArtifactError, match="size_routes.json"):
         files.size_routes.read()
 
 
@@ -253,7 +254,7 @@ def test_a_size_route_changes_by_an_explicit_request_alone(registry, size_routes
     before = size_routes.read()
     for seed in (1, 2):
         registry.publish(fitted("geopres:steps=2,dimensions=4", seed=seed), "second", True)
-    registry.promote("second", 1)
+    promote_with_gates(registry, "second", 1)
     registry.rollback("second")
     registry.delete("second", 1)
     assert size_routes.read() == before

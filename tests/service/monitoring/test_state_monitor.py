@@ -129,7 +129,7 @@ def test_health_reports_a_damaged_size_routes_file_until_it_is_repaired(lathe, c
         size_routes.path.write_text(content)
         monitor.check()
         (said,) = lathe.client.get("/health").json()["warnings"]
-        assert said.startswith("places.json cannot be read") and len(said) < 3000
+        assert said.startswith("size_routes.json cannot be read") and len(said) < 3000
         assert lathe.client.post("/embed", json={"inputs": "a", "dimensions": 128}).json()["error"]["message"] in said
     finally:
         replace_synced(size_routes.path, before)
@@ -138,10 +138,10 @@ def test_health_reports_a_damaged_size_routes_file_until_it_is_repaired(lathe, c
 
 
 def test_a_server_starts_with_a_damaged_size_routes_file_and_warns(start_app, tmp_path):
-    (tmp_path / "places.json").write_text("{")
+    (tmp_path / "size_routes.json").write_text("{")
     with start_app(home=tmp_path) as app:
         (said,) = app.client.get("/health").json()["warnings"]
-        assert "places.json cannot be read" in said
+        assert "size_routes.json cannot be read" in said
         assert app.client.post("/embed", json={"inputs": "a", "chain": "compact"}).status_code == 200
 
 

@@ -12,6 +12,7 @@ from redis.exceptions import WatchError
 
 from lathe.service.chains.fits import FitContext, run_fit
 from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.promotion import promote_with_gates
 from lathe.service.chains.registry import Registry
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
@@ -82,8 +83,8 @@ def test_changes_at_one_replica_are_served_by_the_other_within_a_second(open_rep
     within_a_second(lambda: here.registry.publish(chains[1], "mine", True), lambda: live(there) == 2)
     np.testing.assert_array_equal(there.registry.load("mine").chain.transform(rows), chains[1].transform(rows))
     within_a_second(lambda: there.registry.rollback("mine"), lambda: live(here) == 1)
-    within_a_second(lambda: there.registry.promote("mine", 2), lambda: live(here) == 2)
-    within_a_second(lambda: here.registry.promote("mine", 1), lambda: live(there) == 1)
+    within_a_second(lambda: promote_with_gates(there.registry, "mine", 2), lambda: live(here) == 2)
+    within_a_second(lambda: promote_with_gates(here.registry, "mine", 1), lambda: live(there) == 1)
     within_a_second(lambda: here.registry.delete("mine", 2), lambda: there.registry.versions("mine") == [1])
     assert here.registry.read_pointer("mine") == there.registry.read_pointer("mine") == Pointer(1, (), 2)
     within_a_second(lambda: here.registry.delete("mine", 1), lambda: "mine" not in there.registry.names())
@@ -297,13 +298,13 @@ def test_a_version_altered_in_redis_is_refused_and_the_earlier_one_serves(
         assert live(replica) == 1 and replica.registry.versions("mine") == [1]
         assert any("mine@2" in warning for warning in replica.warnings()) and replica.connection.up
         with pytest.raises((ArtifactError, UnknownNameError)):
-            replica.registry.promote("mine", 2)
+            promote_with_gates(replica.registry, "mine", 2)
         assert replica.registry.read_pointer("mine").live == 1
     assert refused_count() >= counted + 3 and "mine@2 was altered" in caplog.text
     redis_server.client.hset(
         "lathe:artifact:mine:2", mapping=dict(zip(("manifest", "tensors"), files[:2], strict=True))
     )
-    following.registry.promote("mine", 2)
+    promote_with_gates(following.registry, "mine", 2)
     assert live(following) == 2 and following.warnings() == []
 
 
@@ -313,7 +314,7 @@ def test_deleting_a_refused_version_ends_its_warning(open_replica, redis_server,
     eventually(lambda: live(there) == 1)
     publish_altered(redis_server.client, chains, "cut")
     eventually(lambda: here.warnings() and there.warnings())
-    here.registry.promote("mine", 1)
+    promote_with_gates(here.registry, "mine", 1)
     here.registry.delete("mine", 2)
     for replica in (here, there):
         eventually(lambda replica=replica: replica.warnings() == [], 3)
@@ -361,7 +362,7 @@ def test_malformed_size_routes_in_redis_leave_the_earlier_ones(content, open_rep
     here.registry.size_routes.serve_dimensions("mine")
     eventually(lambda: there.registry.size_routes.read().get("enc"))
     were = there.registry.size_routes.read()
-    redis_server.client.hset("lathe:places", "enc", content)
+    redis_server.client.hset("lathe:size_routes", "enc", content)
     redis_server.client.xadd(CHANGES, {"places": "enc"})
     here.registry.publish(chains[1], "mark", None)
     eventually(lambda: live(there, "mark") == 1)
@@ -396,7 +397,7 @@ def test_invalid_chain_names_in_redis_are_ignored(open_replica, redis_server, ch
 # A copy that was damaged
 
 
-@pytest.mark.parametrize("file", ["chains/mine/pointer.json", "places.json", "chains/mine/1/manifest.json"])
+@pytest.mark.parametrize("file", ["chains/mine/pointer.json", "size_routes.json", "chains/mine/1/manifest.json"])
 def test_a_damaged_local_copy_is_repaired_from_redis(file, open_replica, chains, tmp_path):
     replica = open_replica("replica")
     replica.registry.publish(chains[0], "mine", True)
@@ -426,7 +427,7 @@ def test_without_redis_chains_are_served_and_changes_refused_until_it_is_back(
     refused = [
         lambda: registry.publish(chains[2], "mine", True),
         lambda: registry.publish(chains[2], "new", True),
-        lambda: registry.promote("mine", 1),
+        lambda: promote_with_gates(registry, "mine", 1),
         lambda: registry.rollback("mine"),
         lambda: registry.delete("mine", 1),
         lambda: here.registry.size_routes.assign("enc", "4", "mine@1", replace=True),

@@ -89,14 +89,14 @@ def test_damaged_keys_do_not_stop_the_replicator_and_are_warned_of(open_replica,
     deep = {"pointer": here.registry.read_pointer("mine").serialize(), "version:1": b"[" * 10**5}
     client.hset("lathe:chain:deep", mapping=deep)
     client.set(b"lathe:chain:\xff", "no name")
-    client.hset("lathe:places", mapping={b"\xff": b"{}", "deep": b"[1]"})
+    client.hset("lathe:size_routes", mapping={b"\xff": b"{}", "deep": b"[1]"})
     client.xadd("lathe:changes", {"chain": "text"})
     there = open_replica("there")
     assert there.connection.up and has(there, "mine") and there.registry.size_routes.read()["enc"] == {"4": "mine"}
     eventually(lambda: any("the chain text" in warning for warning in here.warnings()), 5)
     assert sorted(warning.split(" cannot")[0] for warning in there.warnings()) == ["the chain deep", "the chain text"]
-    client.delete("lathe:places")
-    client.set("lathe:places", "no hash")
+    client.delete("lathe:size_routes")
+    client.set("lathe:size_routes", "no hash")
     again = open_replica("again")
     assert again.connection.up and has(again, "mine")
     assert any(warning.startswith("which chain answers which size") for warning in again.warnings())

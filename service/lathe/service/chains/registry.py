@@ -34,11 +34,6 @@ PointerChange = Callable[[Pointer, Collection[int]], Pointer]
 """Function from a chain's pointer and versions to its new pointer; raises if the versions do not allow the change."""
 
 
-def accept_any(_manifest: Manifest) -> Sequence[str]:
-    """Return no failed gates: a `Gate` that accepts every version."""
-    return ()
-
-
 class Registry(ChainFolder):
     """The chains in one folder, and changes to them.
 
@@ -51,7 +46,7 @@ class Registry(ChainFolder):
 
     def __init__(self, root: Path, shipped: bool = False) -> None:
         super().__init__(root, shipped)
-        self.size_routes = SizeRoutes((root if shipped else root.parent) / "places.json", self)
+        self.size_routes = SizeRoutes((root if shipped else root.parent) / "size_routes.json", self)
 
     def publish(
         self,
@@ -86,7 +81,7 @@ class Registry(ChainFolder):
             self.write_pointer(name, pointer)
         return version, pointer.live == version
 
-    def promote(self, name: str, version: int, gate: Gate = accept_any) -> Pointer:
+    def promote(self, name: str, version: int, gate: Gate) -> Pointer:
         """Make a version live and return the new pointer.
 
         Args:

@@ -1,6 +1,6 @@
 """Size routes: which chain answers a request for `dimensions: d`, for each encoder.
 
-places.json: {<encoder fingerprint>: {"128": "compact", "nested": "compact"}}
+size_routes.json: {<encoder fingerprint>: {"128": "compact", "nested": "compact"}}
 
 A nested chain can have the route `nested`, for all sizes without a route of their own. Routes change by an explicit
 request alone: a fit, a promotion or a deletion changes no answer to a request for dimensions.

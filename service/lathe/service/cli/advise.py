@@ -195,12 +195,13 @@ def _fit_recommended(
     Returns:
         `{"fit": result}`, or `{"fit": None, "fit_error": message}` if the advice recommends none.
     """
-    from lathe.service.jobs.kinds.advise import fit_recommended
+    from lathe.service.chains.fits import FitContext, run_fit
+    from lathe.service.home import Home
+    from lathe.training.advice.advise import build_recommended_fit
 
     try:
         with ProgressBar() as progress:
-            return {
-                "fit": fit_recommended(advice, name, advice_request, encoder, settings, progress, format_command_line())
-            }
+            context = FitContext(open_chains(write=True), Home(settings.home).vectors, format_command_line(), encoder)
+            return {"fit": run_fit(build_recommended_fit(advice, name, advice_request), context, progress)}
     except AdviceError as error:
         return {"fit": None, "fit_error": str(error)}

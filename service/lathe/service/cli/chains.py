@@ -70,7 +70,7 @@ def promote(
     serve_dimensions: Annotated[bool, flag("--serve-dimensions", SERVE_DIMENSIONS)] = False,
 ) -> None:
     """Make a version live if its certificate passes the gates."""
-    from lathe.service.chains.gates import promote_with_gates
+    from lathe.service.chains.promotion import promote_with_gates
 
     registry = open_chains(write=True)
     name, version = _split_versioned_name(chain)

@@ -14,7 +14,7 @@ damage.py         counts records that cannot be read, and logs each once
 lathe:registry            {"id", "schema"}; distinguishes this Redis from another, or from one that lost its data
 lathe:chain:<name>        hash: pointer, and version:<n> → the SHA-256 of its two files and the job that made it
 lathe:artifact:<name>:<n> hash: manifest, tensors
-lathe:places              hash: encoder fingerprint → {size: chain}
+lathe:size_routes         hash: encoder fingerprint → {size: chain}
 lathe:changes             stream: which chain changed, or that size routes did
 lathe:cache:<generation>  hash: key of a text → its vector
 lathe:jobs                sorted set: ids of jobs by creation time

@@ -15,7 +15,7 @@ from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import replace_synced
 from lathe.transforms.json_files import parse_json
 
-SIZE_ROUTES = "lathe:places"
+SIZE_ROUTES = "lathe:size_routes"
 ROUTES_NAME = "which chain answers which size"
 """Name of the size routes in error messages."""
 

@@ -28,10 +28,11 @@ from lathe.training.advice.transfer import TransferResult, evaluate_transfer
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.errors import AdviceError
 from lathe.training.evaluation.statistics import cosine_similarity
-from lathe.training.fitting.requests import MIN_DISTINCT_ROWS
+from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, NewFit, RowSource
 from lathe.training.reporting.text import format_percent
 from lathe.training.sources.source import open_source
 from lathe.training.workspace import claim_workspace_folder
+from lathe.transforms.chain import parse_steps
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality import Diagnostics, diagnose
 from lathe.transforms.statistics import unit_rows
@@ -360,3 +361,29 @@ def list_remarks(sample: Sample, zero_rows: int) -> Iterator[str]:
             f"The texts mix scripts ({shares}): part of their mean direction tells languages apart, and halves of a "
             "text find each other by language alone. Ask for advice on each language by itself too."
         )
+
+
+def build_recommended_fit(advice: Advice, name: str, request: AdviceRequest) -> NewFit:
+    """Return the request that fits the recommended chain on the whole source.
+
+    Args:
+        advice: the advice.
+        name: name of the chain.
+        request: what the advice was asked for.
+
+    Raises:
+        AdviceError: if no chain is recommended, because there are too few rows or the raw vectors are best.
+    """
+    if advice.best is None:
+        raise AdviceError("nothing was fitted: no chain is recommended, there are too few rows")
+    adapter = [advice.adapter.steps] if advice.adapter and advice.adapter.recommended else []
+    steps = ",".join([*adapter, *([advice.best.steps] if advice.best.steps else [])])
+    if not steps:
+        raise AdviceError("nothing was fitted: no chain is recommended, the raw vectors are best")
+    return NewFit(
+        name=name,
+        steps=[step.spec() for step in parse_steps(steps)],
+        source=RowSource(path=request.source),
+        seed=request.seed,
+        pairs=request.pairs if adapter else None,
+    )

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from lathe.service.chains.gates import promote_with_gates
 from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.promotion import promote_with_gates
 from lathe.service.chains.registry import Registry
 from lathe.training.fitting.gates import read_gate_value
 from lathe.transforms import Chain, parse_steps
