@@ -33,6 +33,7 @@ from lathe.training.encoder.cutting import (
     build_too_long_error,
     split_at_spaces,
 )
+from lathe.training.encoder.fast_tokenizing import open_fast_tokenizer
 from lathe.training.encoder.fingerprint import compute_fingerprint
 from lathe.training.encoder.finite import require_finite
 from lathe.training.encoder.loading import (
@@ -190,6 +191,7 @@ class Encoder(PromptedEncoder):
             self.model.tokenizer.padding_side = "right"
 
         # Set before the first encoding, which `_convert_and_compare` does.
+        self.fast_tokenizer = None if self.static else open_fast_tokenizer(self.model)
         self.vocabulary = find_smaller_vocabulary(self.model)
         self.cutter = self.make_cutter()
         self.first_position = 0
@@ -468,7 +470,10 @@ class Encoder(PromptedEncoder):
             return [Batch(np.arange(len(texts)), features, tokens, int(tokens.sum()))]
 
         self.model.tokenizer.truncation_side = truncation_side
-        features = self.model.preprocess(texts, prompt=prompt)
+        if self.fast_tokenizer is not None and texts:
+            features = self.fast_tokenizer.tokenize(texts, prompt)
+        else:
+            features = self.model.preprocess(texts, prompt=prompt)
         self._require_known_tokens(features)
         if self.unpadded:
             return list(split_flat_batches(features, self.batch_tokens, self.first_position))
