@@ -105,9 +105,8 @@ def run_request(
     except (TrainingError, TransformError, ServiceError) as error:
         return Outcome(error=str(error))
     except OSError as error:
-        file = (
-            f": {Path(str(error.filename)).name}" if error.filename else ""
-        )  # without the folder, which callers need not know
+        # The name without the folder, which callers need not know.
+        file = f": {Path(str(error.filename)).name}" if error.filename else ""
         return Outcome(error=f"{error.strerror}{file}")
     except MemoryError:
         return Outcome(error="out of memory")
