@@ -136,6 +136,7 @@ def measure_step(path: Path | None, m: int, d: int, k: int, device: str, repeats
             begun = time.perf_counter()
             _, gradients[name] = side(x, weight)
             wait_for_device(device)
+            # The first turn warms up.
             if turn:
                 times[name].append(time.perf_counter() - begun)
     exact = gradients["cdist"]
@@ -206,6 +207,7 @@ def measure_fits(vectors: NDArray[np.float32], quick: bool) -> dict[str, Any]:
     ours, seconds = time_fit(GeoPres(k), rows)
     nested, nested_seconds = time_fit(GeoPres(k, nested=True), rows)
     batch = 500 if quick else 20_000
+    # The difference of two fits is the time of four steps, without what a fit does once.
     few, more = (time_fit(GeoPres(k, preset="paper", batch=batch, steps=n), rows)[1] for n in (2, 6))
     steps = max(4, int(10 * seconds / ((more - few) / 4)))
     paper, paper_seconds = time_fit(GeoPres(k, preset="paper", batch=batch, steps=steps), rows)
@@ -254,6 +256,7 @@ def measure_stream(rows: int, width: int = 64) -> list[dict[str, Any]]:
         del file
         for parameters in ({"steps": 20}, {"preset": "paper", "steps": 2}):
             begun = time.monotonic()
+            # In a process of its own, whose memory nothing before has raised.
             mb = float(read_output([sys.executable, "-c", STREAM, str(path), json.dumps(parameters)]))
             figures.append(
                 {"rows": rows, "width": width, "file_mb": rows * width * 4 / 1e6, "above_mb": mb}

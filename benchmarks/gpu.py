@@ -59,9 +59,8 @@ def main() -> None:
     for name in arguments.only or CHECKS:
         figures["checks"][name] = run_check(name, arguments, deadline - time.monotonic())
         print(f"  {name}: {figures['checks'][name]['outcome']}", file=sys.stderr)
-        path = write_report(
-            arguments.out, "gpu", figures
-        )  # after each: what was measured stays if the machine is taken
+        # After each check: what was measured stays if the machine is taken.
+        path = write_report(arguments.out, "gpu", figures)
     rows = [[name, check["outcome"], f"{check['seconds']:.0f}"] for name, check in figures["checks"].items()]
     print(markdown_table(["check", "outcome", "s"], rows))
     print(f"\n{path}", file=sys.stderr)

@@ -226,6 +226,7 @@ def measure_alternating(sides: dict[str, Callable[[], float]], rounds: int) -> F
     """
     measured: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
+        # So that no side always runs on a machine that another has just warmed up.
         names = list(sides) if number % 2 == 0 else list(reversed(sides))
         for name in names:
             measured[name].append(sides[name]())

@@ -55,11 +55,12 @@ class Server:
             environment.pop("PYTHONPATH", None)
         if checkout is not None:
             environment["PYTHONPATH"] = search_path(Path(checkout))
+        # Another installation runs elsewhere: what lies in this folder would be imported in its place.
+        outside = None if lathe is None else tempfile.gettempdir()
         self.process = subprocess.Popen(
             self.command if lathe is None else (*lathe, "serve", "--port", "0"),
             env=environment,
-            cwd=checkout
-            or (None if lathe is None else tempfile.gettempdir()),  # what lies here would be imported in its place
+            cwd=checkout or outside,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -201,6 +201,7 @@ def choose_settings(
         recalls, before = hits.cumsum(1).mean(0) / K, 0.0
         for count in (count for count in COUNTS if count <= rows.shape[1]):
             recall = float(recalls[count - 1])
+            # Timing is what costs here, so a setting must be near a target and find more than the one before.
             if recall > before + GAIN and any(
                 abs(logit(recall) - logit(target)) <= MAX_LOGIT_DISTANCE for target in TARGETS
             ):
@@ -217,6 +218,7 @@ def time_setting(answer: Answer, queries: Vectors, setting: Setting) -> None:
     They are CPU times, of single queries and in batches, and percentiles of the wall times of single queries.
     """
     walls = np.empty(SINGLE)
+    # Untimed: the first search at an effort may allocate memory.
     answer(queries[-BATCH:])
     begun = time.process_time()
     for number, query in enumerate(queries[:SINGLE]):

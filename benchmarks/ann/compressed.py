@@ -57,9 +57,11 @@ def find_axes(vectors: Vectors, dimensions: int, seed: int | None) -> Vectors:
         dimensions: number of axes, k.
         seed: seed of a random rotation of the axes, after which all coordinates vary alike; None leaves them.
     """
+    # eigh sorts ascending, so the leading axes are the last columns, reversed: (d, k).
     axes = np.linalg.eigh(np.cov(vectors.T))[1][:, ::-1][:, :dimensions]
     if seed is not None:
         gaussian = np.random.default_rng(seed).standard_normal((dimensions, dimensions))
+        # Q of a Gaussian matrix is a rotation at random, (k, k).
         axes = axes @ np.linalg.qr(gaussian)[0]
     return np.ascontiguousarray(axes, np.float32)
 
@@ -92,6 +94,7 @@ class Graph(ABC):
         faiss.omp_set_num_threads(1)
         self._build(vectors)
         self.mapped_index = faiss.IndexPreTransform(self.mapping, self.index)
+        # FAISS counts only rows that are added through the map; these were added to the graph.
         self.mapped_index.ntotal = self.index.ntotal
 
     @abstractmethod
@@ -154,6 +157,7 @@ class ByteGraph(Graph):
 
         axes = find_axes(draw_rows(vectors, self.seed), self.dimensions, self.seed)
         documents = normalize_rows(vectors @ axes)
+        # One scale for all coordinates, so that integer distances are in proportion to those of the floats.
         scale = 127 / (RANGE * float(documents.std()))
         storage = faiss.IndexScalarQuantizer(self.dimensions, faiss.ScalarQuantizer.QT_8bit_direct, faiss.METRIC_L2)
         self.index = self._link(storage, np.clip(documents * scale + MIDDLE, 0, 255))

@@ -99,6 +99,7 @@ class Faiss:
                 rotation.niter = ROTATIONS
             rows = np.random.default_rng(self.seed).permutation(len(vectors))[:TRAINED_ON]
             self.index.train(vectors[np.sort(rows)])
+        # After the training, which may use all threads: builds are compared on one.
         faiss.omp_set_num_threads(1)
         self.index.add(vectors)
         if self.gpu:

@@ -144,6 +144,7 @@ def compute_cost(
     chosen = tuple(cost.setting for cost in costs_by_seed.values())
     base = reached.get((f"{FULL} · {chosen[0]['engine']}", rows, target))
     speed = None
+    # Ratios are paired: a seed's two times share its split.
     if base is not None and not series.startswith(f"{FULL} ·") and base.keys() == costs_by_seed.keys():
         speed = average_ratio(
             [base[s].microseconds for s in costs_by_seed], [cost.microseconds for cost in costs_by_seed.values()]
@@ -187,6 +188,7 @@ def fit_growths(costs: Sequence[Cost], exact: str) -> list[Growth]:
         power = math.exp(start + slope * math.log(FAR))
         logarithm = float(np.polyval(np.polyfit(np.log(rows), times, 1), math.log(FAR)))
         if costs_by_size[0].settings[0]["engine"] == exact:
+            # Exact search reads every row, so its time is linear in their number.
             power = logarithm = float(times[-1]) * FAR / float(rows[-1])
         growths.append(
             Growth(

@@ -167,6 +167,7 @@ class Runner:
 
     def append_result(self, result: dict[str, Any]) -> None:
         """Append a result to the file of results, and sync it to disk."""
+        # A run that was killed while it wrote leaves half a line, which the next result must not join.
         cut_off = (
             self.results_path.exists()
             and not self.results_path.read_bytes().endswith(b"\n")
@@ -179,6 +180,7 @@ class Runner:
 
     def build_key(self, point: Point) -> str:
         """Return the key of a point's result, which depends on the data, the grid and the chain."""
+        # Methods, engines and sizes are left out: a larger grid keeps the results of a smaller one.
         grid = {name: value for name, value in asdict(self.grid).items() if name in MEASURED}
         measured = [self.digest, grid, max(self.grid.sizes), asdict(point), self.find_chain_digest(point)]
         content = json.dumps(measured, sort_keys=True)
@@ -276,6 +278,7 @@ class Runner:
         """Return the split of a seed, keeping only the last one in memory."""
         if seed not in self.splits:
             grid = self.grid
+            # Points come seed by seed, so the earlier splits are not needed again.
             self.splits = {seed: split_rows(self.data, seed, max(grid.sizes), grid.queries, grid.fit, grid.k)}
         return self.splits[seed]
 
@@ -297,6 +300,7 @@ def list_oversampling(point: Point, grid: Grid) -> tuple[int, ...]:
 def save_array(path: Path, array: Any) -> None:
     """Write an array to a file atomically, so that a stopped run leaves no half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # A rename is atomic: where the file exists, it is whole.
     part = path.with_suffix(".part.npy")
     np.save(part, array)
     part.replace(path)

@@ -106,6 +106,7 @@ def search_all_settings(
     for oversampling in job.oversampling:
         for effort in list_efforts(job.engine, job.efs):
             candidate_count = job.k * oversampling
+            # A graph searched with fewer candidates than are wanted finds too few.
             if candidate_count > job.rows or (is_graph(job.engine) and effort < candidate_count):
                 continue
             search.set_parameters(effort, oversampling)
@@ -200,6 +201,7 @@ def measure_concurrency(job: Job, search: Search, queries: Vectors, chosen: dict
 
     Each caller runs as many queries as take some seconds with one caller.
     """
+    # As many as one caller runs in some seconds, so that the callers overlap for most of the time.
     count = max(WARMUP_QUERIES, int(SETTING_SECONDS * 1e6 / chosen["microseconds"]))
     use_threads = job.engine in (SERVER, GPU)  # an answer is waited for, or memory is not shared with a fork
     return [run_callers(search, queries[:count], chosen["oversampling"], callers, use_threads) for callers in CALLERS]
@@ -258,6 +260,7 @@ def read_resident_bytes() -> int:
 
 def main() -> None:
     """Run the job in a file."""
+    # Queries are timed on one core; more threads would only wait for it.
     torch.set_num_threads(1)
     fields: dict[str, Any] = json.loads(Path(sys.argv[1]).read_bytes())
     lists: dict[str, Any] = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}

@@ -149,7 +149,9 @@ def measure_neighbours(
         if not lacking:
             continue
         queries = corpus[:QUERIES]
+        # The queries are the corpus's first rows, so row i is the nearest of query i and is left out: (a, K).
         neighbours = _without_itself(np.argsort(-(queries @ corpus.T), axis=1)[:, : K + 1], K)
+        # Trained again even if its rows are known: the paired differences need its recall of each query.
         (ours,) = recipes[0].build()
         recall_of_ours, _ = _measure_recall(ours, queries, neighbours)
         for recipe in lacking:

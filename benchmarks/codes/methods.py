@@ -109,6 +109,7 @@ def train_opq(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterat
     rotation = faiss.OPQMatrix(train.shape[1], budget, width)
     rotation.niter = OPQ_ITERATIONS
     quantizer = faiss.IndexPQ(width, budget, 8, faiss.METRIC_INNER_PRODUCT)
+    # 1234 is FAISS's own default.
     quantizer.pq.cp.seed = 1234 + seed
     index = faiss.IndexPreTransform(rotation, quantizer)
     index.train(train)

@@ -223,9 +223,8 @@ class Work:
         )
         model = self.load_for_training(pretrained)
         folder = self.folder / f"finetuning-{n}"
-        train(
-            model, mixture, unit.training, folder, ignore_progress, NoRegularizer(), checkpoints=False
-        )  # it takes seconds
+        # Without checkpoints, as it takes seconds.
+        train(model, mixture, unit.training, folder, ignore_progress, NoRegularizer(), checkpoints=False)
         save_model(model, self.folder / "finetuned")
         encoder = self.open_encoder(self.folder / "finetuned")
         vectors = encoder.encode(self.scorer.texts, prompt_name=NO_PROMPT).vectors

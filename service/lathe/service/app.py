@@ -285,6 +285,7 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
         for engine in list(services.embedder.engines.values()):
             await run_in_threadpool(engine.stop, services.settings.shutdown_seconds)
         await run_in_threadpool(services.embedder.live_vectors.stop)
+        # Last, as it kills the processes that are not lasting.
         await run_in_threadpool(services.processes.close)
 
     return lifespan

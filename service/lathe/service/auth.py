@@ -63,5 +63,6 @@ def _equals_any(token: bytes, keys: tuple[str, ...]) -> bool:
     """
     is_equal = False
     for key in keys:
+        # No early return: the time must not tell which key is nearly right.
         is_equal |= hmac.compare_digest(token, key.encode("utf-8", "surrogateescape"))
     return is_equal and bool(token)

@@ -139,6 +139,7 @@ def _parse_numbers(rows: list[Any], dimensions: int | None) -> NDArray[np.float3
             raise _build_not_numbers_error(position)
         _require_dimensions(position, len(row), dimensions)
 
+    # Allocated only now that all rows have the right length: a caller cannot claim more than was sent.
     vectors = np.empty((len(rows), dimensions), np.float32)
     for position, row in enumerate(rows):
         try:
@@ -148,6 +149,7 @@ def _parse_numbers(rows: list[Any], dimensions: int | None) -> NDArray[np.float3
 
     maybe_bool = np.flatnonzero(((vectors == 0) | (vectors == 1)).any(axis=1))  # `array` accepts true as 1, false as 0
     for position in maybe_bool.tolist():
+        # Only rows with a 0 or 1 can hold a boolean, so the others are not searched again.
         if bool in map(type, rows[position]):
             raise _build_not_numbers_error(position)
     return vectors

@@ -253,11 +253,9 @@ def _restrict_permissions(path: Path) -> None:
         descriptor = os.open(path, flags)
         try:
             now = os.fstat(descriptor)
-            if (now.st_dev, now.st_ino, now.st_nlink) == (
-                before.st_dev,
-                before.st_ino,
-                before.st_nlink,
-            ):  # still the same file
+            # Another file may have taken the path after `lstat`: only the one that was checked is changed.
+            same_file = (now.st_dev, now.st_ino, now.st_nlink) == (before.st_dev, before.st_ino, before.st_nlink)
+            if same_file:
                 os.fchmod(descriptor, stat.S_IMODE(now.st_mode) & ~0o077)
         finally:
             os.close(descriptor)

@@ -28,6 +28,7 @@ def open_registry(home: Home, redis_url: str = "") -> Registry:
     try:
         install_starters(registry)
     except OSError:
+        # With chains of its own the folder is served as it is, even if it cannot be written.
         if not registry.names():
             return Registry(STARTERS, shipped=True)
     return registry

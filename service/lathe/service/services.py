@@ -82,6 +82,7 @@ class Services:
             description: dict[str, Any] = {"name": engine.spec.name, "model": engine.spec.model, "state": engine.state}
             description["idle_seconds"] = engine.options.unload_seconds
             if engine.info is not None:
+                # A copy, as `nested` is taken out of it.
                 own_routes = dict(size_routes.get(engine.info.fingerprint, {}))
                 description |= engine.info.describe() | {
                     "workers": len(engine.ready_dispatchers),

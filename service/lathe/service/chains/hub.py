@@ -75,6 +75,7 @@ class HubRepo:
             require_inner_path(name)
             if name not in self.sizes:
                 raise UnknownNameError(f"{self.id} has no file {name!r}")
+        # By what the hub says, before anything is downloaded; each file is checked against it afterwards.
         total = sum(self.sizes[name] for name in names)
         if total > max_bytes:
             raise TooLargeError(

@@ -77,6 +77,7 @@ def _find_failed_gates(manifest: Manifest, requested: Mapping[str, float]) -> li
     A metric that was not measured fails its gate.
     """
     certificate = manifest.get("certificate") or {}
+    # The fit stored its gates, so that a promotion by hand has to pass them too.
     fitted_with = (manifest.get("provenance") or {}).get("gates") or {}
     failed = []
     for origin, gates in (("set by its fit", fitted_with), ("asked for", requested)):

@@ -126,9 +126,8 @@ class VectorCache:
         The least recently used entries are evicted.
         """
         rows = zip(keys, vectors, tokens, cut, strict=True)
-        self._store(
-            {key: CachedVector(row.copy(), int(read), int(unread)) for key, row, read, unread in rows}
-        )  # a view would keep its whole batch
+        # Copies: a view would keep its whole batch in memory.
+        self._store({key: CachedVector(row.copy(), int(read), int(unread)) for key, row, read, unread in rows})
         if self.second_level is not None:
             self.second_level.put(keys, vectors, tokens, cut)
 

@@ -21,6 +21,7 @@ async def wait_for_encoding(request: Request, work: Work | None) -> None:
     """
     if work is None:
         return
+    # Cancelling the work's future frees its place in the queue, and ends the wait below.
     watch = asyncio.ensure_future(_cancel_on_disconnect(request, work))
     try:
         await asyncio.wrap_future(work.future)

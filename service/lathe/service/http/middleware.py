@@ -51,6 +51,7 @@ class RequestMiddleware:
                 await self.app(scope, exchange.watch(receive), exchange.send)
             except Exception as error:
                 _log_failure(error)
+                # Once a response has begun, its status cannot be changed.
                 if exchange.status == 0:
                     await send_error(convert_error(error), exchange.send)
             finally:
@@ -114,6 +115,7 @@ class Exchange:
         """Update the request metrics and log one line, at debug level for health and metrics requests."""
         method, route = self.scope["method"], get_route(self.scope) or UNKNOWN
         seconds = time.perf_counter() - self.begun
+        # Callers choose methods and paths, and each new label would be a series of its own.
         labels = method if method in METHODS else "other", UNKNOWN if self.status == 405 else route
         REQUESTS.labels(*labels, str(self.status)).inc()
         SECONDS.labels(*labels).observe(seconds)

@@ -24,6 +24,7 @@ class ParseQueue:
 
     async def enter(self, size: int) -> None:
         """Wait until `size` bytes are available, in order of arrival, and reserve them."""
+        # Bodies that wait go first, even if this one would fit.
         if not self.waiting and self._fits(size):
             self.reserved += size
             return

@@ -46,6 +46,7 @@ class ProgressReporter:
         The job is written if `PROGRESS_SECONDS` have passed since the last write.
         """
         self.job = replace(self.job, progress=round(max(self.job.progress, min(fraction, 1.0)), 4), message=message)
+        # Steps may take microseconds, a write to disk or Redis much longer.
         if time.monotonic() - self.written >= PROGRESS_SECONDS:
             self.write(self.job)
             self.written = time.monotonic()
@@ -105,9 +106,8 @@ def run_request(
     except (TrainingError, TransformError, ServiceError) as error:
         return Outcome(error=str(error))
     except OSError as error:
-        file = (
-            f": {Path(str(error.filename)).name}" if error.filename else ""
-        )  # without the folder, which callers need not know
+        # The name without the folder, which callers need not know.
+        file = f": {Path(str(error.filename)).name}" if error.filename else ""
         return Outcome(error=f"{error.strerror}{file}")
     except MemoryError:
         return Outcome(error="out of memory")
@@ -121,6 +121,7 @@ def run_request(
 
 def limit_resources(settings: Settings) -> None:
     """Lower this process's priority, and limit torch and BLAS to the settings' number of job threads."""
+    # Requests go before jobs where both want the same cores.
     os.nice(5)
     import torch
     from threadpoolctl import threadpool_limits

@@ -54,6 +54,7 @@ class StateMonitor:
     def check(self) -> None:
         """Check the folder and the size routes once, update `problem` and `damage`, and log what changed."""
         before, self.problem = self.problem, self.home.find_write_problem()
+        # Each change is logged once, not each check.
         if self.problem != before:
             log.warning(self.problem or "the state folder can be written again")
         self._check_size_routes()

@@ -166,6 +166,7 @@ class ForkLoop:
             os.dup2(output, 2)
             os.close(output)
 
+        # A fork has the fork server's variables, a new process would have only the program's.
         os.environ.clear()
         os.environ.update(request["environment"])
         arguments = [*request["arguments"], *map(str, descriptors)]

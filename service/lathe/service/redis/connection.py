@@ -83,6 +83,7 @@ class RedisConnection:
         """
         with self.guard:
             self.code = code
+            # Only a replicator notices that Redis is back; without one each request must try again.
             self.silent = self.has_replicator
             if self.problem is None:
                 log.warning("%s; serving continues from memory and disk", problem)

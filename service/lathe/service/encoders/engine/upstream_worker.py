@@ -164,6 +164,7 @@ class UpstreamWorker:
             message = f"the encoder {self.connection.spec.name} failed on this request ({locate_error(error)})"
             return [UnavailableError(message, code="encoder_failed")] * len(parts)
 
+        # A request that succeeds clears the warning of an earlier one.
         self.connection.unexpected.message = None
         results, start = [], 0
         for part in parts:

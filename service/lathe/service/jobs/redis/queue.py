@@ -186,6 +186,7 @@ class JobRecords:
         record = self.find(job_id)
         if record.job.ended:
             return record.job
+        # Noted first: a worker that takes the job in this moment finds it cancelled.
         self.client.hset(RECORD + job_id, "cancel", 1)
         if self.client.lrem(QUEUE + record.queue, 0, job_id):
             return self.end(_build_lost_job(record.job, cancelled=True))
@@ -227,6 +228,7 @@ class JobRecords:
             return "lost"
         if fields[1] is not None:
             return "cancelled"
+        # `xx` updates only: a job that has just ended must not become a running one again.
         self.client.zadd(RUNNING, {job_id: read_server_time(self.client)}, xx=True)
         return "goes on"
 
@@ -244,6 +246,7 @@ class JobRecords:
         if not self.client.hexists(key, "job"):  # Redis lost its data, or the job was deleted
             return job
         with self.client.pipeline() as pipe:
+            # Only the first writer sets the end; a worker that was given up changes nothing.
             pipe.hsetnx(key, "end", json.dumps(asdict(job)))
             pipe.zrem(RUNNING, job.id)
             pipe.delete(*build_input_keys(job.id))  # a caller's texts are not needed any more
@@ -265,6 +268,7 @@ class JobRecords:
 
         Invalid ids are removed.
         """
+        # Heartbeats and this are of Redis's clock, so that clocks of machines may differ.
         silent_since = read_server_time(self.client) - LOST_SECONDS
         members: Any = self.client.zrangebyscore(RUNNING, "-inf", silent_since)
         if members:
@@ -315,6 +319,7 @@ class JobRecords:
         old: Any = self.client.zrangebyscore(JOBS, "-inf", read_server_time(self.client) - WAITING_SECONDS)
         too_old = set(filter_job_ids(old))
         for record in waiting:
+            # The removal decides: a job that a worker has just taken is not in the queue any more.
             if record.job.id in too_old and self.client.lrem(QUEUE + record.queue, 0, record.job.id):
                 self.end(_build_failed_job(record.job, "no worker took the job for a week"))
         self._end_stranded(waiting)

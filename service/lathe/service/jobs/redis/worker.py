@@ -109,6 +109,7 @@ class JobWorker:
         if not self.reached:
             log.info("taking jobs from %s", self.queue)
             self.processes.warm_up()
+        # After an outage the other workers need a moment to send their heartbeats.
         if time.monotonic() >= self.patient_until:
             self.records.requeue_lost_jobs()
         self.reached, self.heard_at = True, time.monotonic()
