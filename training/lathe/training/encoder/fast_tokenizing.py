@@ -1,7 +1,7 @@
 """Tokenizing by the Rust tokenizer that a model's tokenizer wraps, whose tokens become tensors directly.
 
-transformers pads all texts in lists of Python integers, flattens these lists to look for None, and converts them. This is
-85 % of the time to tokenize 4,000 docstrings, and on a GPU it takes longer than the model itself.
+transformers pads all texts in lists of Python integers, flattens these lists to look for None, and converts them: 85 % of
+the time to tokenize 4,000 docstrings, and on a GPU longer than the model itself takes.
 """
 
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ class FastTokenizer:
         return {name: tensors.get(name, value) for name, value in settings.items()}
 
     def _read_settings(self, prompt: str | None) -> Features:
-        """Return the model's input for a short text with the prompt: its keys and what does not depend on the text."""
+        """Return the model's input for a short text with the prompt, which has the keys of all texts' input."""
         if prompt not in self.settings:
             self.settings[prompt] = self.model.preprocess(["."], prompt=prompt)
         return self.settings[prompt]
