@@ -1,7 +1,7 @@
 """Tokenizing by the Rust tokenizer that a model's tokenizer wraps, whose tokens become tensors directly.
 
-transformers pads all texts in lists of Python integers, flattens these lists to look for None, and converts them: 85 % of
-the time to tokenize 4,000 docstrings, and on a GPU longer than the model itself takes.
+transformers pads all texts in lists of Python integers, flattens these lists to look for None, and converts them: 85 %
+of the time to tokenize 4,000 docstrings, and on a GPU longer than the model itself takes.
 """
 
 from collections.abc import Sequence
