@@ -30,7 +30,8 @@ class Server:
 
     def start(self):
         self.running = ExitStack()
-        self.app = self.running.enter_context(self.start_app(home=self.home, encoders=ENCODERS))
+        # Vectors of earlier tests would end a reindexing before anything could be seen of it.
+        self.app = self.running.enter_context(self.start_app(home=self.home, encoders=ENCODERS, encoded_bytes=0))
 
     def restart(self):
         self.running.close()

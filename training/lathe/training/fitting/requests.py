@@ -16,6 +16,7 @@ from lathe.training.errors import FitError
 from lathe.training.fitting.gates import require_gates
 from lathe.training.json_object import JsonObject
 from lathe.training.sources.bad_shards import BadShards
+from lathe.transforms.suggestions import find_similar
 
 if TYPE_CHECKING:
     from lathe.transforms.chain import Chain
@@ -200,6 +201,11 @@ class NewFit(FitRequest):
     targets: RowSource | None = None
     target_encoder: str | None = None
     keep_moments: bool = False
+
+    @classmethod
+    def find_field(cls, unknown: str) -> str | None:
+        """Return the field that an unknown one seems to mean, which may be that of additions of rows, or None."""
+        return find_similar(unknown, [*cls.known, "add_to"])
 
     @model_validator(mode="after")
     def require_steps(self) -> "NewFit":

@@ -67,6 +67,7 @@ def _queue_new_fit(request: NewFit, services: Services) -> Job:
     engine = services.embedder.find_engine(request.encoder, param="encoder")
     source, spec = _receive_source(request, request.encoder, engine, services)
     dimensions = _count_dimensions(source, spec, engine)
+    require_distinct(source, "a fit")
     if dimensions is not None:
         request.build_chain().signature(dimensions)
 
@@ -89,8 +90,9 @@ def _queue_addition(request: AddRows, services: Services) -> Job:
     encoder = request.encoder or (version.chain.metadata.get("encoder") or {}).get("name")
     engine = services.embedder.find_engine(encoder, param="encoder")
     source, spec = _receive_source(request, encoder, engine, services)
-    _require_same_encoder(version, spec, engine)
     dimensions = _count_dimensions(source, spec, engine)
+    require_distinct(source, "a fit")
+    _require_same_encoder(version, spec, engine)
     if dimensions is not None:
         version.chain.signature(dimensions)
 
@@ -112,10 +114,9 @@ def _receive_source(
         services: settings with the data root.
 
     Raises:
-        ServiceError, SourceError: if the source cannot be used, or has too few distinct rows.
+        ServiceError, SourceError: if the source cannot be used.
     """
     source = receive(request.source, services.settings.data_root)
-    require_distinct(source, "a fit")
     return source, engine.spec if source.texts or encoder is not None else None
 
 
