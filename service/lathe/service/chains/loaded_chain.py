@@ -77,9 +77,9 @@ class LoadedChain:
 
     @cached_property
     def fit_distribution(self) -> "FitDistribution | ArtifactError":
-        """Distribution of the rows the chain was fitted on, read on first access.
+        """Distribution of the rows the chain was fitted on, or the `ArtifactError` met in reading it.
 
-        If it cannot be read, it is the error.
+        It is read on first access.
         """
         from lathe.transforms.artifact import FitDistribution
 
@@ -133,7 +133,7 @@ class LoadedChain:
 
 
 def load_chain(folder: Path, root: Path | None) -> "Chain":
-    """Load a chain from its artifact folder, and check the manifest fields that a fit added.
+    """Load a chain from its artifact folder, and check the types of the fields that a fit adds to its manifest.
 
     Args:
         folder: the artifact folder.
