@@ -24,10 +24,10 @@ ADVICE_SHARE = 0.6
 
 
 def run_advice_job(asked: "AdviseJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Run an advice job: write `report.html` to its folder, and return the advice as JSON with the fit, if asked for.
+    """Advise on a source's embeddings, and return the advice as JSON. Also write `report.html` to the folder.
 
-    Runs in the job's process. If the fit fails, the advice is returned all the same, with `fit` None and the reason in
-    `fit_error`.
+    Runs in the job's process. If the request names a chain to fit, the recommended fit is run too, and its result is
+    under `fit`. If that fails, the advice is returned all the same, with `fit` None and the reason in `fit_error`.
     """
     from lathe.training.advice.advise import advise, build_recommended_fit
     from lathe.training.advice.report import render_html, to_json
