@@ -37,7 +37,7 @@ class VersionFiles(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path, root: Path | None = None) -> "VersionFiles":
-        """Read the files of an artifact folder.
+        """Read the files of a chain's version (manifest, tensors, fit distribution if any) from its folder.
 
         Args:
             folder: folder of the artifact.
@@ -75,7 +75,7 @@ class ChainRecord:
 
     @classmethod
     def parse(cls, name: str, content: dict[bytes, bytes]) -> "ChainRecord":
-        """Parse the Redis hash of a chain.
+        """Parse the Redis hash of a chain to its live pointer and the digests of its versions.
 
         An empty hash means that the name was never used.
 
@@ -100,7 +100,7 @@ def read_record(pipe: Pipeline, name: str) -> ChainRecord:
 
 
 def write_version(pipe: Pipeline, name: str, version: int, files: VersionFiles, job: str | None) -> None:
-    """Queue a version's files for writing, and its stamp with their digests and the job."""
+    """Queue Redis commands on `pipe` that write a version's files, with their digests and the job that made it."""
     stamp = json.dumps(asdict(VersionStamp(compute_digest(files.manifest), compute_digest(files.tensors), job)))
     fields: Any = {field: content for field, content in files._asdict().items() if content is not None}
     pipe.hset(build_artifact_key(name, version), mapping=fields)
@@ -114,7 +114,7 @@ def write_pointer(pipe: Pipeline, name: str, pointer: Pointer) -> None:
 
 
 def serialize_version(chain: Chain, name: str, version: int, statistics: FitStatistics | None = None) -> VersionFiles:
-    """Save a chain to a temporary folder and return the content of its files."""
+    """Return the contents of the files in which a chain is saved as a version, by way of a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / str(version)
         chain.save(path, {"name": name, "version": version}, statistics)
@@ -132,7 +132,9 @@ def compute_digest(content: bytes) -> str:
 
 
 def parse_identity(content: bytes) -> str:
-    """Return the id of a registry from its identity record.
+    """Return the id in the record that names the set of all chains in this Redis.
+
+    Each Redis has one such record. Its schema must be one that this version of Lathe reads.
 
     Raises:
         UnavailableError: if the record cannot be read, or is of a newer version of Lathe.
