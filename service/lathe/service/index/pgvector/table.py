@@ -80,7 +80,7 @@ class PgvectorTable:
 
 
 def parse_table_name(written: str) -> TableName:
-    """Parse `TABLE` or `SCHEMA.TABLE`, or raise `BadValueError` if a part is empty."""
+    """Parse `TABLE` or `SCHEMA.TABLE` to a table name. Raise `BadValueError` if a part is empty."""
     schema, dot, table = written.rpartition(".")
     if not table or (dot and not schema):
         raise BadValueError(f"--table takes TABLE or SCHEMA.TABLE, got {written!r}", param="table")
@@ -88,7 +88,7 @@ def parse_table_name(written: str) -> TableName:
 
 
 def find_table(connection: Connection, name: TableName) -> PgvectorTable | None:
-    """Return the table of a name, with its columns and key, from the catalogue, or None if there is none."""
+    """Look up a table in the database, and return its columns and primary key, or None if there is none."""
     found = connection.execute(
         "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.relname = %s AND c.relkind IN ('r', 'p') AND "
@@ -113,7 +113,10 @@ def find_table(connection: Connection, name: TableName) -> PgvectorTable | None:
 
 
 def require_table(connection: Connection, name: TableName) -> PgvectorTable:
-    """Return the table of a name, or raise `UnknownNameError` if there is none."""
+    """Look up a table in the database, and return its columns and primary key. Raise if there is none.
+
+    The error is an `UnknownNameError`.
+    """
     table = find_table(connection, name)
     if table is None:
         raise UnknownNameError(f"the database has no table {name}; upper and lower case differ here", param="table")
@@ -121,7 +124,7 @@ def require_table(connection: Connection, name: TableName) -> PgvectorTable:
 
 
 def require_column(table: PgvectorTable, name: str) -> Column:
-    """Return a column of a table, or raise `UnknownNameError`, with the names there are, if there is none."""
+    """Return the column of that name. Raise `UnknownNameError`, listing the columns, if there is none."""
     if name not in table.columns:
         raise UnknownNameError(f"the table {table.name} has no column {name}; it has {', '.join(table.columns)}")
     return table.columns[name]
@@ -139,7 +142,9 @@ def format_type(kind: VectorType, dimensions: int) -> sql.Composed:
 
 
 def ensure_column(connection: Connection, table: PgvectorTable, wanted: VectorColumn) -> None:
-    """Add a column of vectors to a table with a comment that names their space, or check the one that is there.
+    """Add a column of vectors to a table, or check that the existing one has the same type and space.
+
+    The column gets a comment that names the space of its vectors.
 
     Raises:
         BadValueError: if pgvector cannot store vectors of so many dimensions.
@@ -175,7 +180,7 @@ def ensure_column(connection: Connection, table: PgvectorTable, wanted: VectorCo
 
 
 def require_storable(wanted: VectorColumn) -> None:
-    """Raise `BadValueError` if pgvector cannot store a column of so many dimensions."""
+    """Raise `BadValueError` if a column has more dimensions than pgvector can store."""
     if wanted.kind != "bit" and wanted.dimensions > MAX_STORED:
         raise BadValueError(
             f"pgvector stores at most {MAX_STORED:,} dimensions, and {wanted.name} has {wanted.dimensions:,}"
@@ -183,7 +188,10 @@ def require_storable(wanted: VectorColumn) -> None:
 
 
 def require_searchable(chain: str, quantizer: Quantizer | None, column_type: VectorType, metric: Metric) -> None:
-    """Raise `BadValueError` if pgvector cannot search the outputs of a chain in a column of this type."""
+    """Raise `BadValueError` if pgvector cannot search a chain's outputs in a column of `column_type`.
+
+    pgvector compares no codes except signs in a column of type bit, and these only by cosine.
+    """
     if quantizer is not None and not (isinstance(quantizer, Binary) and column_type == "bit"):
         advice = "--column-type bit can" if isinstance(quantizer, Binary) else "take a chain without one"
         raise BadValueError(
@@ -195,7 +203,7 @@ def require_searchable(chain: str, quantizer: Quantizer | None, column_type: Vec
 
 
 def format_index_statement(table: TableName, column: VectorColumn, metric: Metric, connection: Connection) -> str:
-    """Return the statement that creates the HNSW index of a column, or an SQL comment if it has too many dimensions."""
+    """Return the SQL that creates a column's HNSW index, or a comment if pgvector cannot index its dimensions."""
     if column.dimensions > MAX_INDEXED[column.kind]:
         return (
             f"-- no index: pgvector indexes at most {MAX_INDEXED[column.kind]:,} dimensions of {column.kind}, and "
