@@ -174,7 +174,7 @@ class UnavailableError(ServiceError):
 
 
 def convert_error(error: Exception) -> ServiceError:
-    """Convert an exception of any layer to the `ServiceError` that is answered.
+    """Convert any exception to the `ServiceError` that is answered to the client.
 
     An unexpected exception becomes a generic 500 that does not quote its message, which may hold texts.
     """
@@ -204,6 +204,7 @@ def convert_error(error: Exception) -> ServiceError:
 
 
 def _convert_encoder_error(error: EncoderError) -> ServiceError:
+    """Convert an encoder's error, such as a text that is too long, to the `ServiceError` that is answered."""
     match error:
         case TooLongError():
             return TooLargeError(str(error), param="inputs")
@@ -216,7 +217,7 @@ def _convert_encoder_error(error: EncoderError) -> ServiceError:
 
 
 def _convert_upstream_error(error: UpstreamError) -> ServiceError:
-    """Convert an error of an embeddings API to the `ServiceError` that is answered.
+    """Convert an error of an embeddings API to the `ServiceError` that is answered to the client.
 
     It is never 401: a refused key is the server's, not the caller's.
     """

@@ -161,7 +161,7 @@ class IndexRecord(RecordFile):
         return RecordWrite(sequence, len(dead), labels, dead)
 
     def delete(self, ids: Sequence[str]) -> RecordWrite:
-        """Delete the items with these ids, and keep their labels as tombstones. Return the labels that are dead now.
+        """Delete the items with these ids, and keep their labels as tombstones. Return a write with these labels.
 
         That is one transaction. Unknown ids are ignored. The write gets a number even if nothing is deleted.
         """

@@ -158,7 +158,7 @@ def _retry_until_written(write: Callable[[], object]) -> None:
 
 
 def _exit_with_parent(parent: int) -> None:
-    """Wait until the process `parent`, this job's worker, is not its parent any more, then exit this process.
+    """Wait until `parent`, the worker that started this process, has ended, then exit this process.
 
     The job is then given to another worker.
     """

@@ -49,7 +49,7 @@ class FaissGraph:
         self.lock = GraphLock(lambda _: None)  # FAISS takes the effort with each search
 
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
-        """Add `rows` to the graph after those it covers. Searches wait meanwhile. `lacking` rows are still to come.
+        """Add `rows` to the graph after the rows that it covers, while searches wait.
 
         `lacking` counts the rows that the graph lacked before the call, these included. If many are lacking, they are
         linked by coarser bytes, which is faster.
