@@ -29,7 +29,7 @@ LONG_WORD = re.compile(r"(?<!\S)(\S{80})\S{121,}")
 
 
 def shorten(text: str) -> str:
-    """Shorten a text that is too long for an error message.
+    """Return a text with its long words and its middle cut, short enough for an error message.
 
     Each word over 200 characters is cut to 80, and the middle is left out past `MAX_MESSAGE`.
     """
@@ -244,6 +244,6 @@ def _get_sqlite_code(error: sqlite3.Error) -> str:
 
 
 def error_body(error: ServiceError) -> dict[str, Any]:
-    """Return the JSON body of an error: OpenAI's error object, and TEI's `error_type` next to it."""
+    """Return the JSON body of an error response: OpenAI's error object, and TEI's `error_type` next to it."""
     body = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
     return {"error": body, "error_type": error.error_type}

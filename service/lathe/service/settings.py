@@ -237,7 +237,7 @@ class Settings(BaseSettings):
     @field_validator("api_keys", "admin_keys")
     @classmethod
     def join_key_file(cls, keys: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        """Return the keys of the variable, followed by those of its key file."""
+        """Return the keys of the environment variable, followed by those of the key file that goes with it."""
         file = info.data.get(f"{info.field_name}_file")
         return (*keys, *file.keys) if file else keys
 
@@ -324,9 +324,7 @@ class Settings(BaseSettings):
         return tuple(encoder.build_spec(self.dtype) for encoder in self.hosted if encoder.load)
 
     def find_encoder_spec(self, name: str) -> EncoderSpec | None:
-        """Return the spec of a named encoder, including encoders added since these settings were read.
-
-        The result is None if there is no such encoder.
+        """Return the spec of a named encoder, or None. Includes encoders added after these settings were read.
 
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.

@@ -70,7 +70,7 @@ class ChainFolder:
         return load_chain(self.root / name / str(version), self.links_within)
 
     def read_files(self, name: str, version: int) -> tuple[bytes, bytes]:
-        """Return the bytes of a version's manifest and tensor files, unchecked.
+        """Return a version's (manifest, tensors) as bytes, as they are on disk, unchecked.
 
         Raises:
             OSError: if the files cannot be read.
@@ -171,7 +171,7 @@ class ChainFolder:
         return chain
 
     def manifest(self, name: str, version: int) -> Manifest:
-        """Read and check the manifest of a version.
+        """Read the manifest of a chain's version, check its fields, and return it as a dict.
 
         Raises:
             ArtifactError: if the manifest is damaged.
@@ -227,6 +227,6 @@ class ChainFolder:
             raise UnknownNameError(f"the chain {name} has no version {version}; it has {existing}", param="chain")
 
     def require_known(self, name: str) -> None:
-        """Raise `UnknownNameError` unless the chain has a version."""
+        """Raise `UnknownNameError` unless the chain exists, that is, has a version."""
         if not is_name(name) or not self.versions(name):
             raise UnknownNameError(f"there is no chain {name!r}", param="name")

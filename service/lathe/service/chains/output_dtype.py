@@ -83,7 +83,7 @@ def _offset(octets: NDArray[Any]) -> NDArray[Any]:
 
 
 def _as_codes(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArray[Any]:
-    """Return the chain's own codes, of which the floats are what they decode to."""
+    """Encode floats `(n, k)`, which are decoded codes, as the chain's own codes again."""
     assert quantizer is not None  # `find_dtype_problem` has seen to it
     return np.asarray(quantizer.recode(floats))
 

@@ -105,7 +105,9 @@ class Registry(ChainFolder):
         return self._change_pointer(name, change)
 
     def rollback(self, name: str) -> Pointer:
-        """Make the most recent earlier live version that exists live again, and return the new pointer.
+        """Make the live version before the current one live again, and return the new pointer.
+
+        It is the most recent of the earlier live versions that still exists.
 
         Raises:
             UnknownNameError: if there is no such chain.

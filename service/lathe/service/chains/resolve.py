@@ -66,9 +66,7 @@ class Target:
         return self.loaded.chain.quantizer if self.loaded else None
 
     def choose_dtype(self, as_codes: bool) -> OutputDtype:
-        """Return the encoding of the outputs.
-
-        It is the requested one, else floats or, with `as_codes`, codes.
+        """Return the encoding of the outputs: the requested one, else floats or, with `as_codes`, codes.
 
         Args:
             as_codes: whether the format of the response, like .npy, holds codes by default. Queries and chains without

@@ -146,10 +146,7 @@ class SizeRoutes:
         return self.assign(encoder_fingerprint, route, ref, replace=False)
 
     def find_ref(self, encoder_fingerprint: str, dimensions: int) -> str | None:
-        """Return the reference on the route of `dimensions`, else on the route `nested`.
-
-        The result is None if both are free.
-        """
+        """Return the reference of the chain registered for these dimensions, or for all (`nested`), or None."""
         size_routes = self.get_current().get(encoder_fingerprint, {})
         return size_routes.get(str(dimensions)) or size_routes.get(NESTED)
 

@@ -259,7 +259,7 @@ def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
     corpora = certificate["out_of_domain"]
     rows = [["", "held out", *corpora]]
     for measure in MEASURES:
-        rows.append([measure, *(_format_measure(one[measure]) for one in (certificate, *corpora.values()))])
+        rows.append([measure, *(_format_measure(measured[measure]) for measured in (certificate, *corpora.values()))])
     for dimensions, measured in certificate.get("sizes", {}).items():
         rows.append([f"recall_at_10, cut to {dimensions}", _format_measure(measured["recall_at_10"])])
     for measure, value in certificate.get("alignment", {}).items():
@@ -280,14 +280,14 @@ def _build_relevance_rows(relevance: dict[str, Any] | None) -> list[list[str]]:
     if relevance is None:
         return []
     searches = {f"{relevance['queries']:,} queries": relevance}
-    searches |= {f"halves of {name}": found for name, found in relevance["out_of_domain"].items()}
+    searches |= {f"halves of {name}": gains for name, gains in relevance["out_of_domain"].items()}
     return [
         [
             f"{measure}, {name}",
-            f"{_format_measure(found[measure]['before'])} → {_format_measure(found[measure]['after'])}",
+            f"{_format_measure(gains[measure]['before'])} → {_format_measure(gains[measure]['after'])}",
         ]
-        + [f"{found[measure]['gain']:+.4f} ± {_format_measure(found[measure]['ci95'])}"]
-        for name, found in searches.items()
+        + [f"{gains[measure]['gain']:+.4f} ± {_format_measure(gains[measure]['ci95'])}"]
+        for name, gains in searches.items()
         for measure in ("ndcg_at_10", "recall_at_10")
     ]
 

@@ -143,10 +143,7 @@ class Pending:
         return vectors
 
     def _stack_cached(self) -> NDArray[np.float32]:
-        """Stack the cached vectors before the chain, `(n, d)`, in text order.
-
-        Returns `(0, 0)` if there are none.
-        """
+        """Return the cached vectors `(n, d)`, before the chain, in text order, or `(0, 0)` if there are none."""
         cached = [entry.vector for entry in self.found if entry is not None]
         return np.concatenate(cached).reshape(len(cached), -1) if cached else np.empty((0, 0), np.float32)
 
@@ -212,7 +209,7 @@ class Embedder:
         self.cache = cache
 
     def add(self, engine: Engine) -> None:
-        """Start the engine and serve its encoder."""
+        """Start an encoder's engine, and serve the encoder from now on."""
         engine.start()
         self.engines = self.engines | {engine.spec.name: engine}  # replaced as a whole, because other threads read it
 
@@ -265,7 +262,7 @@ class Embedder:
         )
 
     def parse_model(self, model: str | None) -> ModelChoice:
-        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`.
+        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`, and return what it selects.
 
         The grammar is in `lathe.service.encoders.model_names`.
         """

@@ -156,10 +156,7 @@ def get_route(scope: Scope) -> str | None:
 
 
 def _remove_host(location: bytes) -> bytes:
-    """Return the path and query of a redirect's location.
-
-    Scheme and host are left out, as the caller could choose them.
-    """
+    """Return a redirect's location without scheme and host, which the caller could choose."""
     _, _, path, query, _ = urlsplit(location)
     return b"/" + path.lstrip(b"/") + (b"?" + query if query else b"")
 

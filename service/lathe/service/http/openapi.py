@@ -62,10 +62,10 @@ def describe_body(*schemas: type[JsonObject], **more: Any) -> dict[str, Any]:
     """
     described = [_describe_schema(schema) for schema in schemas]
     merged = dict(described[0])
-    for other in described[1:]:
-        merged["properties"] = merged["properties"] | other["properties"]
-        merged["required"] = [name for name in merged.get("required", []) if name in other.get("required", [])]
-        merged["description"] = f"{merged['description']}\n\nOr: {other['description']}"
+    for alternative in described[1:]:
+        merged["properties"] = merged["properties"] | alternative["properties"]
+        merged["required"] = [name for name in merged.get("required", []) if name in alternative.get("required", [])]
+        merged["description"] = f"{merged['description']}\n\nOr: {alternative['description']}"
     return {"requestBody": {"required": True, "content": {JSON: {"schema": merged}} | more}}
 
 

@@ -36,7 +36,7 @@ OTHER_NAMES = {
 
 
 def find_field(name: str, fields: Collection[str]) -> str | None:
-    """Return the field that an unknown name seems to mean, or None.
+    """Return the known field that an unknown name seems to mean, or None if it resembles none.
 
     It is another service's name for the field, or the most similar field.
     """

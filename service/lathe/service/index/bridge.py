@@ -44,7 +44,7 @@ class Bridge:
     recall_at_10: float | None
 
     def __call__(self, vectors: Vectors) -> Vectors:
-        """Map vectors `(n, d)` of the new encoder to the space of the current originals."""
+        """Map vectors `(n, d)` of the new encoder to the space of the vectors that the index still holds."""
         mapped: Vectors = self.chain.floats(vectors)
         return mapped
 

@@ -118,7 +118,7 @@ class Reducer:
         return np.ascontiguousarray(codes).view(np.uint8)
 
     def decode(self, codes: NDArray[np.uint8]) -> Vectors:
-        """Return the vectors `(n, k)` that codes `(n, b)` of the quantizer stand for, of length 1 for cosine."""
+        """Decode codes `(n, b)` of the chain's quantizer to the vectors `(n, k)` they stand for. Unit for cosine."""
         assert self.quantizer is not None
         return self._prepare(self.quantizer.inverse_transform(self.view_codes(codes)))
 
@@ -127,7 +127,7 @@ class Reducer:
         return 4 * dimensions if self.quantizer is None else self.quantizer.code_bytes(dimensions)
 
     def view_codes(self, codes: NDArray[np.uint8]) -> NDArray[Any]:
-        """View the bytes of codes in the dtype of the quantizer."""
+        """Return the same bytes of codes `(n, b)` viewed in the dtype of the quantizer, without a copy."""
         assert self.quantizer is not None
         return codes.view(np.int8 if self.quantizer.code_dtype == torch.int8 else np.uint8)
 

@@ -228,7 +228,7 @@ class ForkedProcess:
 
 
 def create_process_starter(device: str | None) -> ProcessStarter:
-    """Return a fork server on Linux if encoders cannot use a GPU, else a `Spawner`.
+    """Return what starts processes: a fork server on Linux if encoders cannot use a GPU, else a `Spawner`.
 
     Args:
         device: torch device of the encoders; None selects the best available.

@@ -94,7 +94,7 @@ class ChainRecord:
 
 
 def read_record(pipe: Pipeline, name: str) -> ChainRecord:
-    """Read a chain's record within a transaction that watches its key."""
+    """Read a chain's record (pointer and versions) within a Redis transaction that watches its key."""
     content: Any = pipe.hgetall(CHAIN + name)
     return ChainRecord.parse(name, content)
 
@@ -108,7 +108,7 @@ def write_version(pipe: Pipeline, name: str, version: int, files: VersionFiles, 
 
 
 def write_pointer(pipe: Pipeline, name: str, pointer: Pointer) -> None:
-    """Queue a chain's pointer for writing, and a notification in the change stream."""
+    """Queue Redis commands on `pipe` that write a chain's pointer and announce the change to replicas."""
     pipe.hset(CHAIN + name, "pointer", pointer.serialize())
     pipe.xadd(CHANGES, {"chain": name}, maxlen=CHANGES_KEPT)
 

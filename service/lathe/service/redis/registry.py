@@ -117,10 +117,7 @@ class SharedRegistry(Registry):
             return super().load(ref)
 
     def _pull_if_reachable(self, name: str) -> None:
-        """Update the copy of a chain.
-
-        If Redis is unreachable, that is left to the replicator.
-        """
+        """Update the copy of a chain from Redis. If Redis is unreachable, leave that to the replicator."""
         with suppress(UnavailableError):
             self.pull(name)
 
@@ -238,7 +235,7 @@ class SharedRegistry(Registry):
         return pointer
 
     def read_to_promote(self, name: str, version: int) -> Chain:
-        """Update the copy of the chain, then load the version from it."""
+        """Update the copy of a chain from Redis, then load one of its versions from disk and return it."""
         self.pull(name)
         return self.read(name, version)
 

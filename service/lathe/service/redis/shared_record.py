@@ -56,7 +56,7 @@ class SharedRecord:
             return None
 
     def require_same_identity(self, content: Any) -> None:
-        """Raise `UnavailableError` unless the identity record in Redis is that of the local folder.
+        """Raise `UnavailableError` unless Redis holds the set of chains that the local folder is a copy of.
 
         Args:
             content: the record as read from Redis; None if there is none.

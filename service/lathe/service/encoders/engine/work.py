@@ -194,7 +194,7 @@ class Work:
 
 
 def estimate_cost(text: str, max_length: int) -> int:
-    """Estimate a text's cost for a worker in tokens.
+    """Estimate how many tokens of work a text is for a worker, which reads at most `max_length` tokens of it.
 
     A very long text also costs the search for the part that is read.
     """

@@ -92,7 +92,7 @@ class RecordChecks:
             self.results.pop(name, None)
 
     def list_damaged(self) -> dict[str, str]:
-        """Return what is wrong with each damaged record, by the name of its index."""
+        """Return `{index name: what is wrong}` for each record that the last check found damaged."""
         with self.changed:
             return {name: damage for name, damage in self.results.items() if damage is not None}
 

@@ -274,13 +274,13 @@ class Generation:
 
 
 def describe_state(generation: Generation) -> str:
-    """Return `building` while the graph lacks more rows than exact search is fast for, else `ready`."""
+    """Return "building" while the graph lacks so many rows that searching them exactly is slow, else "ready"."""
     lacking = generation.rows.count - generation.covered
     return "building" if generation.graph is not None and lacking > generation.exact_rows else "ready"
 
 
 def measure_bytes(generation: Generation, record_bytes: int) -> dict[str, int]:
-    """Return the bytes of the record and of the rows, which are files, and of the graph, which is in memory."""
+    """Return `{part: bytes}` for the record and the rows, which are files, and the graph, which is in memory."""
     graph = generation.graph
     return {"record": record_bytes, "rows": generation.rows.bytes, "graph": graph.bytes if graph else 0}
 

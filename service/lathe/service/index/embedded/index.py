@@ -98,7 +98,7 @@ class EmbeddedIndex:
         self.maintenance_problem = ThreadProblem(f"maintenance of the index {name}")
 
     def start(self, maintain: Callable[[], None]) -> None:
-        """Start the maintenance thread, which runs a function that returns soon after `stopping` is set."""
+        """Start the maintenance thread, which calls `maintain`. That must return soon after `stopping` is set."""
         self.maintenance = threading.Thread(target=maintain, name=f"maintenance-{self.name}", daemon=True)
         self.maintenance.start()
 
@@ -292,7 +292,7 @@ class EmbeddedIndex:
         self.move = Move(folder, text_field)
 
     def align_move(self, bridge: Bridge | None) -> None:
-        """Answer queries of the encoder that the index is moving to through an alignment, once there is one."""
+        """Use a fitted map for queries of the encoder that the index is moving to. None changes nothing."""
         assert self.move is not None
         self.move = replace(self.move, bridge=bridge)
 
@@ -376,7 +376,9 @@ class EmbeddedIndex:
         self.record.write_meta({key: None})
 
     def scan(self, max_items: int) -> Iterator[tuple[list[Payload], Vectors]]:
-        """Yield all items of one consistent moment in batches: ids and metadata, and original vectors `(n, d)`.
+        """Yield all items in batches, each a list of (id, metadata) and the original vectors `(n, d)`.
+
+        All are read at one consistent moment.
 
         Raises:
             ConflictError: if the index stores no originals.

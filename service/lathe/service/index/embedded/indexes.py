@@ -88,7 +88,7 @@ class EmbeddedIndexes:
         return unopened + damaged + [message for message in maintenance if message]
 
     def count_states(self) -> dict[str, int]:
-        """Return the number of open, damaged and unavailable indexes."""
+        """Return `{state: number of indexes}` for the states open, damaged and unavailable."""
         damaged = len(self.checks.list_damaged())
         return {"open": len(self.opened) - damaged, "damaged": damaged, "unavailable": len(self.unopened)}
 
@@ -262,7 +262,7 @@ def _delete_leftovers(root: Path) -> None:
 
 
 def list_folders_without_record(root: Path) -> list[str]:
-    """Return the names of folders that would be indexes if they had a record."""
+    """Return the names of folders that look like indexes but have no record file."""
     folders = [folder for folder in root.iterdir() if folder.is_dir()] if root.is_dir() else []
     return [folder.name for folder in folders if is_name(folder.name) and not (folder / "record.db").exists()]
 

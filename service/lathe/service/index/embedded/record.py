@@ -101,7 +101,7 @@ class IndexRecord(RecordFile):
         return row[0], row[1]
 
     def read_counters(self) -> tuple[int, int]:
-        """Return the number of writes, and the last label given.
+        """Return the number of the last write, and the last label (row number) that was given to an item.
 
         Raises:
             UnavailableError: if one of them is damaged.
@@ -283,7 +283,7 @@ class IndexRecord(RecordFile):
             return [label for (label,) in rows]
 
     def find_items(self, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
-        """Return label and metadata of each id, by id, without ids that do not exist."""
+        """Return `{id: (label, metadata)}` for the ids that exist."""
         with self.reading() as db:
             return _find_items(db, ids)
 
@@ -299,7 +299,7 @@ class IndexRecord(RecordFile):
             return items, self._read_originals(db, [label for label, _ in items.values()], read_spec(db))
 
     def read_originals(self, labels: Sequence[int], spec: IndexSpec) -> dict[int, NDArray[np.float32]]:
-        """Return the original vector `(d,)` float32 of each label, by label, without unknown labels."""
+        """Return `{label: original vector (d,) float32}` for the labels that exist."""
         with self.reading() as db:
             return self._read_originals(db, labels, spec)
 

@@ -71,7 +71,7 @@ class Snapshots:
         self.written_at, self.saved = content["written_at"], (content["rows"], content["covered"])
 
     def write(self, generation: Generation) -> None:
-        """Write a snapshot, unless neither rows nor graph have grown since the last one.
+        """Write the rows and the graph to disk as a snapshot, unless neither has grown since the last one.
 
         Raises:
             OSError: if it cannot be written; the previous snapshot stays.

@@ -58,7 +58,10 @@ def _translate_condition(condition: Condition) -> str:
 
 
 def build_entries(entries: Iterable[tuple[str, Value]]) -> list[str]:
-    """Return the sorted digests of each metadata name, and of each name with its value, for the field `entries`."""
+    """Return sorted digests of each metadata field's name, and of each name with its value, for filters.
+
+    They are the content of the field `entries`.
+    """
     digests = {compute_field_digest(name, value) for name, value in entries}
     return sorted(digests | {compute_field_digest(name) for name, _ in entries})
 
@@ -86,9 +89,10 @@ def _build_range_key(name: str, kind: str, side: str) -> str:
 
 
 def build_id_filter(ids: Sequence[str]) -> str:
-    """Return the Milvus expression for the items with these ids, quoted, without ids with control characters.
+    """Return the Milvus expression that selects the items with these ids. Ids are quoted.
 
-    pymilvus does not quote ids, so that an id could otherwise inject an expression.
+    Ids with control characters are left out. pymilvus does not quote ids, so that an id could otherwise inject an
+    expression.
     """
     quoted = (item.replace("\\", "\\\\").replace('"', '\\"') for item in ids if not CONTROL.search(item))
     return "id in [" + ", ".join(f'"{item}"' for item in quoted) + "]"

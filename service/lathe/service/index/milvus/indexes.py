@@ -46,7 +46,7 @@ class MilvusIndexes:
         self.ready = threading.Event()
 
     def warnings(self) -> list[str]:
-        """Return why Milvus last could not be reached, as a list of one message, or [] if it answered."""
+        """Return a list with the reason why Milvus last could not be reached, or [] if it answered."""
         problem = self.connection.problem
         return [] if problem is None else [f"indexes: {self.connection.build_error(problem).message}"]
 

@@ -89,16 +89,16 @@ def _use_extension(connection: Connection) -> None:
 
     Its types and operators are then found. Raises `NotSupportedError` if the extension is missing or too old.
     """
-    found = connection.execute(
+    extension = connection.execute(
         "SELECT extversion, set_config('search_path', concat_ws(', ', current_setting('search_path'), "
         "extnamespace::regnamespace::text), false) FROM pg_extension WHERE extname = 'vector'"
     ).fetchone()
-    if found is None:
+    if extension is None:
         raise NotSupportedError(
             "the database has no extension vector (pgvector): install it on the server, then run CREATE EXTENSION "
             "vector in this database as a user who may"
         )
-    version = found[0]
+    version = extension[0]
     if tuple(int(part) for part in version.split(".")[:2]) < MIN_VERSION:
         least = ".".join(map(str, MIN_VERSION))
         raise NotSupportedError(

@@ -37,8 +37,8 @@ def decode_vectors(fields: Sequence[bytes], column_type: VectorType, dimensions:
         BadValueError: if one has another number of dimensions; the error's `param` is its position in `fields`.
     """
     for position, field in enumerate(fields):
-        found = _HEADER.unpack_from(field)[0]
-        if found != dimensions:
-            raise BadValueError(f"a vector of {found} dimensions, not {dimensions}", param=str(position))
+        field_dimensions = _HEADER.unpack_from(field)[0]
+        if field_dimensions != dimensions:
+            raise BadValueError(f"a vector of {field_dimensions} dimensions, not {dimensions}", param=str(position))
     numbers = np.frombuffer(b"".join(field[_HEADER.size :] for field in fields), NUMBERS[column_type])
     return np.asarray(numbers.reshape(len(fields), dimensions), np.float32)

@@ -76,10 +76,10 @@ def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -
         query = sql.SQL("SELECT vector_dims({}) FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
             sql.Identifier(name), table.name.identifier, sql.Identifier(name)
         )
-        found = connection.execute(query).fetchone()
-        if found is None:
+        first_row = connection.execute(query).fetchone()
+        if first_row is None:
             raise BadValueError(f"no row of {table.name} has a vector in {name}", param="column")
-        dimensions = int(found[0])
+        dimensions = int(first_row[0])
     return FullVectors(table, column, "halfvec" if column.kind == "halfvec" else "vector", dimensions)
 
 

@@ -89,25 +89,25 @@ def parse_table_name(written: str) -> TableName:
 
 def find_table(connection: Connection, name: TableName) -> PgvectorTable | None:
     """Look up a table in the database, and return its columns and primary key, or None if there is none."""
-    found = connection.execute(
+    oid_row = connection.execute(
         "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.relname = %s AND c.relkind IN ('r', 'p') AND "
         "CASE WHEN %s::text IS NULL THEN pg_table_is_visible(c.oid) ELSE n.nspname = %s END",
         (name.table, name.schema, name.schema),
     ).fetchone()
-    if found is None:
+    if oid_row is None:
         return None
     columns = connection.execute(
         "SELECT a.attname, t.typname, format_type(a.atttypid, a.atttypmod), nullif(a.atttypmod, -1), "
         "col_description(a.attrelid, a.attnum) FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
         "WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-        found,
+        oid_row,
     ).fetchall()
     key = connection.execute(
         "SELECT a.attname FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY k (attnum, place) "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum "
         "WHERE i.indrelid = %s AND i.indisprimary ORDER BY k.place",
-        found,
+        oid_row,
     ).fetchall()
     return PgvectorTable(name, {row[0]: Column(*row) for row in columns}, tuple(row[0] for row in key))
 
@@ -131,7 +131,7 @@ def require_column(table: PgvectorTable, name: str) -> Column:
 
 
 def describe_space(space_id: str, chain: str, column_type: VectorType) -> str:
-    """Return the comment of a column: the space of its vectors, and the chain that made them."""
+    """Return the comment for a column of vectors, which names the vectors' space and the chain that made them."""
     what = "signs of vectors" if column_type == "bit" else "vectors"
     return f"{what} in the space {space_id}, chain {chain} (written by lathe)"
 
@@ -151,10 +151,10 @@ def ensure_column(connection: Connection, table: PgvectorTable, wanted: VectorCo
         ConflictError: if the column has another type or number of dimensions, or vectors of another space.
     """
     require_storable(wanted)
-    there = table.columns.get(wanted.name)
+    existing = table.columns.get(wanted.name)
     place = sql.SQL("{}.{}").format(table.name.identifier, sql.Identifier(wanted.name))
     remark = sql.SQL("COMMENT ON COLUMN {} IS {}").format(place, sql.Literal(wanted.comment))
-    if there is None:
+    if existing is None:
         add = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
             table.name.identifier, sql.Identifier(wanted.name), format_type(wanted.kind, wanted.dimensions)
         )
@@ -163,18 +163,18 @@ def ensure_column(connection: Connection, table: PgvectorTable, wanted: VectorCo
             connection.execute(remark)
         return
     label = f"the column {wanted.name} of {table.name}"
-    if (there.kind, there.dimensions) != (wanted.kind, wanted.dimensions):
+    if (existing.kind, existing.dimensions) != (wanted.kind, wanted.dimensions):
         raise ConflictError(
-            f"{label} is of type {there.written}, and these vectors take {wanted.kind}({wanted.dimensions}): name "
+            f"{label} is of type {existing.written}, and these vectors take {wanted.kind}({wanted.dimensions}): name "
             "another column, or drop this one"
         )
-    if there.comment == wanted.comment:
+    if existing.comment == wanted.comment:
         return
-    if there.comment is None and not _has_values(connection, table, wanted.name):
+    if existing.comment is None and not _has_values(connection, table, wanted.name):
         connection.execute(remark)
         return
     raise ConflictError(
-        f"{label} holds vectors of another space ({there.comment or 'its comment names none'}; these are of "
+        f"{label} holds vectors of another space ({existing.comment or 'its comment names none'}; these are of "
         f"{wanted.comment}): name another column, or drop it"
     )
 

@@ -69,7 +69,7 @@ class Reembedding:
         self.on_encoded = on_encoded
 
     def encode_after(self, label: int) -> tuple[Labels, Vectors]:
-        """Encode the next `REPLAY_ROWS` items after a label (row number), and return their labels and vectors `(n, d)`.
+        """Encode the next `REPLAY_ROWS` items after a label (row number). Return their labels and vectors `(n, d)`.
 
         Raises:
             ConflictError: if an item has no text.

@@ -111,7 +111,7 @@ class JobRecords:
         return [record for record in records if record is not None]
 
     def find(self, job_id: str) -> JobRecord:
-        """Return the record of a job.
+        """Return the record of a job (its state, queue and number of tries).
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -160,10 +160,7 @@ class JobRecords:
         return ":" in queue or bool(list_live_workers(self.client, queue))
 
     def read_request(self, job_id: str) -> bytes:
-        """Return a job's request as the JSON that was written.
-
-        The result is empty if the job has no record.
-        """
+        """Return a job's request as the JSON that was written, or empty bytes if the job has no record."""
         content: Any = self.client.hget(RECORD + job_id, "request")
         return content or b""
 
@@ -250,7 +247,7 @@ class JobRecords:
         return self.find(job.id).job
 
     def release(self, job_id: str, worker: str) -> None:
-        """Queue a job again if it has not ended and the worker, whose process for it is over, still has it.
+        """Queue a job again if its worker's process is over and it has not ended. Does nothing if another has it.
 
         A job that was cancelled or has no tries left is ended instead.
         """

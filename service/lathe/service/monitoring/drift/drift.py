@@ -160,9 +160,9 @@ class Drift:
         return {"encoder": window.encoder, "since": since} | figures | {"stale": self.exceeds_threshold(tally)}
 
     def is_stale(self, ref: str) -> bool | None:
-        """Return whether any encoder's rows made a version stale at the last evaluation.
+        """Return whether a version's traffic had drifted too far at the last evaluation. None if there was none.
 
-        The result is None if there were no rows.
+        It is so if the rows of any encoder had.
         """
         tallies = [w.tally for w in list(self.windows.values()) if w.loaded.ref == ref and w.tally is not None]
         return any(self.exceeds_threshold(tally) for tally in tallies) if tallies else None

@@ -138,7 +138,7 @@ class ProductScoring(RowScoring):
         return int(4 * storage.pq.sdc_table.size())
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return the concatenated centroids of a row's bytes."""
+        """Decode rows of codes to vectors `(n, k)`: the centroids of each row's bytes, joined."""
         centroids: Vectors = self.centroids[np.arange(self.code_bytes), rows]
         return centroids.reshape(len(rows), -1)
 
@@ -178,12 +178,15 @@ class ByteScoring(RowScoring):
         return graph
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return the decoded values of codes."""
+        """Decode rows of codes, one byte for each dimension, to float vectors `(n, k)`."""
         decoded: Vectors = self.step.inverse_transform(self.vector_format.reducer.view_codes(rows))
         return np.ascontiguousarray(decoded)
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return 1, over the norm of the decoded vector for cosine, and 0."""
+        """Return two factors for each row `(n, 2)`, 1 and 0, by which inner products become scores.
+
+        For cosine the 1 is divided by the norm of the decoded vector.
+        """
         factors = np.stack([np.ones(len(rows), np.float32), np.zeros(len(rows), np.float32)], axis=1)
         return _divide_by_norms(factors, self.vector_format, rows)
 
@@ -200,7 +203,7 @@ class FloatScoring(RowScoring):
         self.by_distance = vector_format.metric == "l2"
 
     def create_graph(self, m: int) -> Any:
-        """Return a graph over floats."""
+        """Return an empty FAISS HNSW graph with `m` links over floats."""
         faiss: Any = import_module("faiss")
         return faiss.IndexHNSWFlat(self.dimensions, m)
 
