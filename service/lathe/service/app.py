@@ -88,9 +88,7 @@ log = logging.getLogger(__name__)
 
 
 def create_app(settings: Settings, processes: ProcessStarter | None = None) -> FastAPI:
-    """Build the app of one server.
-
-    Its lifespan starts the encoders and threads.
+    """Build the FastAPI app of one server. Its lifespan starts the encoders and threads.
 
     Args:
         settings: settings of the server.
@@ -137,11 +135,11 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
 
 
 def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
-    """Build the components of a server without starting them.
+    """Build the components of a server (registry, encoders, indexes, jobs), without starting them.
 
     The state folder is created, its permissions are restricted, and an admin key is generated if none is set. If the
-    folder cannot be written, the server serves the chains in it, or those shipped with Lathe; fits and administration
-    answer 503.
+    folder cannot be written, the server serves the chains in it, or those shipped with Lathe, and fits and
+    administration answer 503.
 
     Raises:
         ValueError: if others can write to the state folder, or a setting needs a package that is not installed.
@@ -242,10 +240,7 @@ def _build_engine(
 
 
 def build_job_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment variables of a job's process.
-
-    They are those of this process without keys, and some settings.
-    """
+    """Return the environment variables for a job's process: this process's without keys, and some settings."""
     variables = {
         "LATHE_HOME": str(settings.home),
         "LATHE_JOB_THREADS": str(settings.job_threads),
@@ -257,9 +252,10 @@ def build_job_environment(settings: Settings) -> dict[str, str]:
 
 
 def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
-    """Return the lifespan that starts engines, local replica, jobs and indexes, and stops them in order at shutdown.
+    """Return the app's lifespan, which starts the server's threads and encoders and stops them at shutdown.
 
-    What needs the state folder is not started if the folder cannot be written.
+    These are engines, local replica, jobs and indexes, which are stopped in order. What needs the state folder is not
+    started if the folder cannot be written.
     """
 
     @asynccontextmanager
@@ -306,6 +302,10 @@ async def _answer_validation_error(request: Request, error: Exception) -> Respon
 
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
+    """Convert an HTTP error of the framework, such as 404, to this service's JSON error response.
+
+    A 404 for a path that resembles a route suggests that route.
+    """
     status = error.status_code if isinstance(error, HTTPException) else 500
     message = f"{request.method} {request.url.path}: {getattr(error, 'detail', '')}"
     if status == 404 and (meant := _find_route(request.url.path)):
@@ -317,9 +317,9 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
 
 
 def _find_route(path: str) -> str | None:
-    """Return the route without parameters whose last part is that of a path, to suggest it to the client.
+    """Return a route with the same last part as a path, to suggest it to the client, or None.
 
-    The result is None if there is no such route.
+    Routes with parameters are not suggested.
     """
     last_part = path.rstrip("/").rpartition("/")[2]
     routes = [getattr(route, "path", "") for router in (embed.router, *ROUTERS) for route in router.routes]

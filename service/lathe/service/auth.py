@@ -25,7 +25,7 @@ class Keys:
             raise UnauthorizedError("the API key is missing or unknown: send it as Authorization: Bearer KEY")
 
     def require_admin(self, request: Request) -> None:
-        """Raise unless the request has an admin key.
+        """Raise unless the request has an admin key in its `Authorization` header.
 
         Raises:
             UnavailableError: if the server has no admin key.
@@ -47,9 +47,9 @@ class Keys:
 
 
 def _read_token(request: Request) -> bytes:
-    """Return the raw bytes of the `Authorization` header without a leading `Bearer`, in any case of letters.
+    """Return the key in the `Authorization` header as bytes, without a leading `Bearer`. Empty if missing.
 
-    A header of another scheme is returned whole, and empty bytes if there is none.
+    `Bearer` may be in any case of letters. A header of another scheme is returned whole.
     """
     header = request.headers.get("authorization", "").encode("latin-1").strip()
     scheme, _, token = header.partition(b" ")
@@ -57,9 +57,9 @@ def _read_token(request: Request) -> bytes:
 
 
 def _equals_any(token: bytes, keys: tuple[str, ...]) -> bool:
-    """Return whether the token equals one of the keys in UTF-8, comparing all keys in constant time.
+    """Return whether the token equals one of the keys, comparing all keys in constant time.
 
-    The result is False if the token is empty.
+    The keys are compared in UTF-8. The result is False if the token is empty.
     """
     is_equal = False
     for key in keys:

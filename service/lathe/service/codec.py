@@ -32,7 +32,7 @@ def dump_json(content: Any) -> bytes:
 
 
 def dump_npy(vectors: NDArray[Any]) -> bytes:
-    """Serialize an array to the bytes of a .npy file."""
+    """Return the bytes of a .npy file that holds an array."""
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.ascontiguousarray(vectors), allow_pickle=False)
     return buffer.getvalue()
@@ -44,7 +44,7 @@ def _dump_base64(rows: NDArray[Any]) -> list[str]:
 
 
 def _parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
-    """Decode base64 rows, as `_dump_base64` writes them, to an array `(n, dimensions)`.
+    """Decode rows of base64, each the bytes of float32 numbers, to an array `(n, dimensions)`.
 
     Args:
         rows: the rows.
@@ -76,7 +76,7 @@ def encode_rows(rows: NDArray[Any], encoding_format: str) -> Any:
 
 
 def parse_npy(body: bytes, max_rows: int) -> NDArray[np.float32]:
-    """Parse the vectors `(n, d)` of a .npy body to float32, checking the sizes in its header against the body.
+    """Parse the body of a .npy file to vectors `(n, d)` in float32. Its header's sizes are checked.
 
     Raises:
         BadValueError: if the body is not a .npy file, its length does not match its header, or as in `as_vectors`.
@@ -104,7 +104,7 @@ def parse_npy(body: bytes, max_rows: int) -> NDArray[np.float32]:
 
 
 def as_vectors(values: list[Any], max_rows: int, dimensions: int | None = None) -> NDArray[np.float32]:
-    """Convert rows of parsed JSON to vectors `(n, d)` in float32.
+    """Convert vectors from parsed JSON, as lists of numbers or base64, to an array `(n, d)` in float32.
 
     Args:
         values: lists of numbers, or base64 strings as `_dump_base64` writes them.
@@ -122,7 +122,7 @@ def as_vectors(values: list[Any], max_rows: int, dimensions: int | None = None) 
 
 
 def _parse_numbers(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
-    """Convert lists of numbers to an array `(n, dimensions)`.
+    """Convert lists of numbers to a float32 array `(n, dimensions)`, checking lengths and types.
 
     Args:
         rows: the lists.
@@ -156,6 +156,10 @@ def _parse_numbers(rows: list[Any], dimensions: int | None) -> NDArray[np.float3
 
 
 def _require_dimensions(position: int, count: int, dimensions: int) -> None:
+    """Raise `WrongShapeError` if a vector's number of dimensions is 0, too large, or not the expected one.
+
+    `position` is that of the vector in the request, and `count` its number of dimensions.
+    """
     if count == 0:
         raise WrongShapeError(f"vector {position} holds no numbers", param="vectors")
     if count != dimensions:
@@ -175,7 +179,9 @@ def _build_not_numbers_error(position: int) -> WrongShapeError:
 
 
 def _convert_finite(numbers: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Convert an array `(n, d)` to float32, without a copy if it is float32 already.
+    """Return an array `(n, d)` as float32, or raise if a number is NaN, inf or too large for it.
+
+    There is no copy if it is float32 already.
 
     Raises:
         BadValueError: if a number is NaN, inf or beyond float32.
@@ -190,7 +196,7 @@ def _convert_finite(numbers: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 
 def require_rows(count: int, max_rows: int, param: str) -> None:
-    """Raise `BadValueError` if the number of rows is 0, `TooLargeError` if it is over the maximum."""
+    """Raise `BadValueError` if a request has no rows, `TooLargeError` if it has more than `max_rows`."""
     if count == 0:
         raise BadValueError(f"{param} must not be empty", param=param)
     if count > max_rows:

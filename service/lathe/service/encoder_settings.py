@@ -68,7 +68,7 @@ class UpstreamSettings(BaseModel):
 
     @model_validator(mode="after")
     def check_address(self) -> "UpstreamSettings":
-        """Return the settings if their address is valid.
+        """Return the settings unchanged if the API's address is valid and safe for its key. Raise otherwise.
 
         Raises:
             ValueError: for an address of another form, or over which a key would leak.
@@ -134,7 +134,7 @@ class EncoderSettings(BaseModel):
 
     @model_validator(mode="after")
     def check_combination(self) -> "EncoderSettings":
-        """Return the settings if they fit together.
+        """Return the settings unchanged if they fit together. Raise otherwise.
 
         Raises:
             ValueError: unless they name a model, or an upstream with only the settings that go with one.
@@ -151,7 +151,7 @@ class EncoderSettings(BaseModel):
         return self
 
     def build_spec(self, dtype: Dtype) -> EncoderSpec:
-        """Build the spec that the training package loads.
+        """Build the encoder spec that the training package loads, from these settings.
 
         Args:
             dtype: dtype to use if these settings name none.
@@ -173,7 +173,7 @@ class AddedEncoders:
         self.path = home / "encoders.json"
 
     def read(self) -> list[EncoderSettings]:
-        """Read the added encoders from the file, or return an empty list if there is no file.
+        """Return the settings of the encoders that were added to the state folder. Empty if there is no file.
 
         Raises:
             ValueError: if the file is damaged.
@@ -186,7 +186,7 @@ class AddedEncoders:
             raise ValueError(f"{self.path.name} in the state folder cannot be read: {type(error).__name__}") from None
 
     def add(self, encoder: EncoderSettings, others: set[str]) -> None:
-        """Append an encoder to the file, under its lock.
+        """Add an encoder to the file in the state folder, under the file's lock.
 
         Args:
             encoder: the encoder.
@@ -202,7 +202,7 @@ class AddedEncoders:
             self._write([*known, encoder])
 
     def remove(self, name: str) -> None:
-        """Remove an encoder from the file, under its lock.
+        """Remove the encoder of that name from the file in the state folder, under the file's lock.
 
         Raises:
             UnknownNameError: if no encoder of that name was added.

@@ -29,7 +29,7 @@ LONG_WORD = re.compile(r"(?<!\S)(\S{80})\S{121,}")
 
 
 def shorten(text: str) -> str:
-    """Shorten a text that is too long for an error message.
+    """Return a text with its long words and its middle cut, short enough for an error message.
 
     Each word over 200 characters is cut to 80, and the middle is left out past `MAX_MESSAGE`.
     """
@@ -174,7 +174,7 @@ class UnavailableError(ServiceError):
 
 
 def convert_error(error: Exception) -> ServiceError:
-    """Convert an exception of any layer to the `ServiceError` that is answered.
+    """Convert any exception to the `ServiceError` that is answered to the client.
 
     An unexpected exception becomes a generic 500 that does not quote its message, which may hold texts.
     """
@@ -204,6 +204,7 @@ def convert_error(error: Exception) -> ServiceError:
 
 
 def _convert_encoder_error(error: EncoderError) -> ServiceError:
+    """Convert an encoder's error, such as a text that is too long, to the `ServiceError` that is answered."""
     match error:
         case TooLongError():
             return TooLargeError(str(error), param="inputs")
@@ -216,7 +217,7 @@ def _convert_encoder_error(error: EncoderError) -> ServiceError:
 
 
 def _convert_upstream_error(error: UpstreamError) -> ServiceError:
-    """Convert an error of an embeddings API to the `ServiceError` that is answered.
+    """Convert an error of an embeddings API to the `ServiceError` that is answered to the client.
 
     It is never 401: a refused key is the server's, not the caller's.
     """
@@ -243,6 +244,6 @@ def _get_sqlite_code(error: sqlite3.Error) -> str:
 
 
 def error_body(error: ServiceError) -> dict[str, Any]:
-    """Return the JSON body of an error: OpenAI's error object, and TEI's `error_type` next to it."""
+    """Return the JSON body of an error response: OpenAI's error object, and TEI's `error_type` next to it."""
     body = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
     return {"error": body, "error_type": error.error_type}

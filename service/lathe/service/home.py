@@ -97,7 +97,7 @@ class Home:
         return (self.chains, self.shared, self.indexes, self.jobs, self.encoded, self.upstream, self.vectors)
 
     def open(self) -> str | None:
-        """Create missing folders, remove group and others' permissions, and test whether the folder can be written.
+        """Create missing folders and restrict their permissions. Return why they cannot be written, or None.
 
         Returns:
             Why the folder cannot be written; None if it can.
@@ -129,10 +129,10 @@ class Home:
             raise ValueError(f"{problem}: {self.root}; set LATHE_HOME to a folder that can be written")
 
     def require_safe(self) -> None:
-        """Raise `ValueError` if every user can write to the state folder or a folder in it, or another user owns one.
+        """Raise `ValueError` if every user can write to the state folder, or another user owns it.
 
-        The owner must be this process's user, or root, who can do anything anyway. Folders that are missing or cannot
-        be read are skipped: another error reports them.
+        This also holds for each folder in it. The owner must be this process's user, or root, who can do anything
+        anyway. Folders that are missing or cannot be read are skipped: another error reports them.
         """
         for folder in (self.root, *self.folders):
             with suppress(OSError):  # missing or unreadable
@@ -149,7 +149,7 @@ class Home:
                     )
 
     def list_warnings(self) -> list[str]:
-        """Return a warning for each folder that its group can write to."""
+        """Return a sentence for each folder of the state that its group can write to."""
         writable = [folder for folder in (self.root, *self.folders) if _is_group_writable(folder)]
         return [
             f"the group {folder.stat().st_gid} can write to the state folder {folder}: its members can change what is "
@@ -158,7 +158,7 @@ class Home:
         ]
 
     def restrict_permissions(self) -> None:
-        """Remove group and others' permissions from all of this user's files and folders in the state folder.
+        """Remove group's and others' permissions from all files and folders of this user in the state folder.
 
         Links are skipped.
         """
@@ -170,7 +170,9 @@ class Home:
                 _restrict_permissions(path)
 
     def find_write_problem(self) -> str | None:
-        """Write a file to the folder and delete it, to test whether that is possible.
+        """Write and delete a test file in the state folder. Return why that failed, or None if it did not.
+
+        This tests whether the folder can be written.
 
         Returns:
             Why that failed; None if it succeeded.
@@ -203,7 +205,7 @@ class Home:
 
 
 def _read_or_create(path: Path, content: str) -> str:
-    """Return the file's text, stripped, creating the file with mode 600 if there is none.
+    """Return a file's text, stripped. If there is no file, create it with `content` and mode 600 first.
 
     If several processes create the file at once, all return the content of the first.
 
@@ -239,7 +241,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _restrict_permissions(path: Path) -> None:
-    """Remove all group and others' permissions from a file or folder of this user.
+    """Remove all permissions of group and others from a file or folder that belongs to this user.
 
     Errors are ignored. Left unchanged are links, files with several hard links, and what belongs to other users, such
     as the root of a volume in Kubernetes.

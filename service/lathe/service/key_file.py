@@ -34,7 +34,7 @@ class KeyFile:
 
     @classmethod
     def read(cls, path: Path, seconds: float = WAIT_SECONDS) -> "KeyFile":
-        """Read a file of keys and close it.
+        """Read the keys in a file, one on each line, and return them with the path.
 
         It may be a pipe that another process fills now, as of `--api-keys-file <(command)`; devices are refused.
 
@@ -58,7 +58,7 @@ class KeyFile:
 
 
 def _read_keys(path: Path, seconds: float) -> bytes:
-    """Return the bytes of a file, or of a pipe until its writer closes it.
+    """Return the bytes of a file, or of a pipe until its writer closes it, waiting at most `seconds`.
 
     Raises:
         OSError: if it cannot be read, is neither a file nor a pipe, is too large, or nothing more comes in time.
@@ -73,6 +73,7 @@ def _read_keys(path: Path, seconds: float) -> bytes:
 
 
 def _read_pipe(descriptor: int, deadline: float) -> bytes:
+    """Return the bytes that come through a pipe until its writer closes it. Raise `OSError` after `deadline`."""
     content = b""
     while select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))[0]:
         part = os.read(descriptor, MAX_BYTES + 1)

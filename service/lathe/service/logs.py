@@ -27,11 +27,11 @@ CONTEXT: ContextVar[dict[str, Any]] = ContextVar("context", default={})  # noqa:
 
 
 def configure(level: str) -> None:
-    """Write this process's logs to stdout as JSON.
+    """Write this process's logs to stdout as JSON lines. `level` is the lowest level of the service's own logs.
 
-    The service's are written from `level` on, other libraries' from warning on, since below that some libraries quote
-    addresses and headers. The root logger's handlers are replaced. A line is dropped, and counted in the next one, if
-    whoever reads stdout does not: no request waits for a log.
+    Those of other libraries are written from warning on, since below that some libraries quote addresses and headers.
+    The root logger's handlers are replaced. A line is dropped, and counted in the next one, if whoever reads stdout
+    does not: no request waits for a log.
     """
     handler = LineHandler(sys.stdout)
     handler.setFormatter(JsonFormatter())
@@ -44,7 +44,10 @@ def configure(level: str) -> None:
 
 @contextmanager
 def log_context(**fields: Any) -> Iterator[None]:
-    """Add fields, such as the id of a request, to all lines logged in a block, also in tasks and threads it starts."""
+    """Add fields, such as a request's id, to all lines that are logged in the block.
+
+    That includes lines of tasks and threads that the block starts.
+    """
     token = CONTEXT.set(CONTEXT.get() | fields)
     try:
         yield
@@ -74,7 +77,7 @@ class LineHandler(logging.Handler):
             self.descriptor = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record as a line, or drop it if the stream does not take it at once.
+        """Write a log record as a line, or drop and count it if the stream does not take it at once.
 
         If lines were dropped before, a line with their number is written first.
         """
@@ -94,7 +97,7 @@ class LineHandler(logging.Handler):
         return self.format(logging.makeLogRecord({"name": __name__, "levelname": "WARNING", "msg": notice}))
 
     def _write(self, text: str) -> bool:
-        """Write a text and return True, or return False if the stream takes none or only a part of it."""
+        """Write a text to the stream. Return False if the stream takes none or only a part of it, else True."""
         if self.descriptor is None:
             self.stream.write(text)
             return True
@@ -120,7 +123,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as JSON, with the traceback as `exception` if it has one."""
+        """Return a log record as one line of JSON. A traceback is in the field `exception`."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
         event = {"timestamp": time, "level": record.levelname.lower(), "logger": record.name}
         event |= {"event": record.getMessage()} | CONTEXT.get()

@@ -49,7 +49,7 @@ class Arguments(BaseModel):
 
     @model_validator(mode="after")
     def check_replicas(self) -> "Arguments":
-        """Raise `ValueError` if `max_replicas` is less than `min_replicas`."""
+        """Return the arguments unchanged. Raise `ValueError` if `max_replicas` is less than `min_replicas`."""
         if self.max_replicas < self.min_replicas:
             raise ValueError(
                 f"max_replicas is {self.max_replicas}; it must be at least min_replicas, {self.min_replicas}"
@@ -63,7 +63,7 @@ class Arguments(BaseModel):
 
 
 def build(arguments: Arguments) -> Application:
-    """Build the Ray Serve application with the settings of the current process.
+    """Build the Ray Serve application from the environment's settings and from `arguments`.
 
     Raises:
         ValueError: if several replicas would share no state, the server would be public without keys, or a setting is
@@ -84,9 +84,10 @@ def build(arguments: Arguments) -> Application:
 
 
 def make_app_builder(settings: Settings) -> Callable[[], ASGIApp]:
-    """Return a function that builds the app in a replica, with this process's `LATHE_` variables but without keys.
+    """Return a function that builds the app in a replica's process with these settings.
 
-    A replica's node may have other variables, so these travel with the application.
+    The function sets this process's `LATHE_` variables, without keys. A replica's node may have other variables, so
+    these travel with the application.
     """
     variables = {k: v for k, v in get_environment_without_keys().items() if k.startswith("LATHE_")}
     variables["LATHE_THREADS"] = str(settings.threads)  # of the replica, not of the process that builds it
@@ -110,7 +111,7 @@ def make_app_builder(settings: Settings) -> Callable[[], ASGIApp]:
 
 
 def _wait_for_encoders(app: FastAPI) -> None:
-    """Replace the app's lifespan by one that waits at startup until each encoder has loaded or failed.
+    """Change the app's lifespan to wait at startup until each encoder has loaded or failed.
 
     Ray sends requests to a replica as soon as it has started.
     """
@@ -133,7 +134,7 @@ class OneRequestId:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app on one request and filter the headers of its response."""
+        """Run the app on one request, and remove `x-request-id` from the headers of its response."""
 
         async def pass_on(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -160,7 +161,10 @@ def _require_shared_state(settings: Settings, replicas: int) -> None:
 
 
 def _require_keys(settings: Settings) -> None:
-    """Raise `ValueError` if there are no API keys and public use is not allowed: Ray decides who can connect."""
+    """Raise `ValueError` if no API keys are set and use without keys is not allowed by the settings.
+
+    Ray decides who can connect.
+    """
     if not settings.api_keys and not settings.public_without_keys:
         raise ValueError(
             "no API keys are set, and Lathe cannot tell who reaches the proxy of Ray Serve: set LATHE_API_KEYS or "

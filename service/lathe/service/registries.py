@@ -6,9 +6,10 @@ from lathe.service.home import Home
 
 
 def open_registry(home: Home, redis_url: str = "") -> Registry:
-    """Open the registry of a state folder, and install the starter chains that ship with Lathe.
+    """Open the registry of chains in the state folder, or in Redis if `redis_url` is set, and return it.
 
-    If the folder cannot be written and holds no chains, the starter chains are served from the installed package.
+    The starter chains that ship with Lathe are installed. If the folder cannot be written and holds no chains, the
+    starter chains are served from the installed package.
 
     Args:
         home: the state folder.

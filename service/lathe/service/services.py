@@ -59,7 +59,7 @@ class Services:
     closing: Event = field(default_factory=Event)
 
     def list_warnings(self) -> list[str]:
-        """Return all current problems that do not stop the service, as sentences for `/health`."""
+        """Return a sentence for `/health` on each current problem that does not stop the service."""
         engines = self.embedder.engines.values()
         engine_problems = [engine.problem or engine.find_warning() for engine in engines]
         engine_problems += [engine.info.warning for engine in engines if engine.info is not None]
@@ -71,7 +71,7 @@ class Services:
         return [problem for problem in problems if problem] + shared + self.jobs.warnings() + self.drift.warnings()
 
     def describe_encoders(self) -> list[dict[str, Any]]:
-        """Describe each served encoder: name, model, state, and what is wrong, if that is known.
+        """Return a description of each served encoder: name, model, state, and its problem if there is one.
 
         Once an encoder was ready, also its properties, its number of ready workers, and the chains that answer requests
         for fewer dimensions: `size_routes` by number of dimensions, and `nested` for the numbers that have none.
@@ -112,7 +112,7 @@ class Services:
         return self.home_problem is None or not self.indexes.capabilities.in_state_folder
 
     def list_reindex_jobs(self, index: str) -> dict[str, ReindexJob]:
-        """Return the requests of the jobs that are reindexing an index, queued ones included, by job id."""
+        """Return `{job id: request}` of the queued and running jobs that reindex an index."""
         requests = {
             job.id: self.jobs.read_request(job.id)
             for job in self.jobs.list()

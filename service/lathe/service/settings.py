@@ -149,7 +149,7 @@ class Settings(BaseSettings):
     @field_validator("index_url")
     @classmethod
     def check_index_url(cls, url: str) -> str:
-        """Return the URL of a Milvus, or the absolute path of a Milvus Lite file.
+        """Return the URL of a Milvus unchanged, or a Milvus Lite file's path made absolute. Raise otherwise.
 
         Raises:
             ValueError: for anything else.
@@ -166,7 +166,7 @@ class Settings(BaseSettings):
     @field_validator("root_path")
     @classmethod
     def check_root_path(cls, path: str) -> str:
-        """Return the path without a slash at its end.
+        """Return the path prefix without a slash at its end. Raise if it is not a valid path.
 
         Raises:
             ValueError: if it is no path that begins with a slash.
@@ -179,7 +179,7 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def check_redis_url(cls, url: str) -> str:
-        """Return the URL if a Redis client accepts it.
+        """Return the URL unchanged if a Redis client accepts it. Raise otherwise.
 
         Raises:
             ValueError: if not; the message does not quote the URL's password.
@@ -199,9 +199,7 @@ class Settings(BaseSettings):
     @field_validator("api_keys", "admin_keys", "cors_origins", "allowed_hosts", mode="before")
     @classmethod
     def split_commas(cls, value: Any) -> Any:
-        """Split a comma-separated string into a tuple.
-
-        Other values are returned unchanged.
+        """Split a comma-separated string into a tuple of texts. Other values are returned unchanged.
 
         Raises:
             ValueError: if the string holds only commas and spaces.
@@ -216,7 +214,7 @@ class Settings(BaseSettings):
     @field_validator("allowed_hosts")
     @classmethod
     def check_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the hosts in lower case.
+        """Return the host names in lower case. Raise for one that no `Host` header can name.
 
         Raises:
             ValueError: for one that no `Host` header can name.
@@ -239,14 +237,14 @@ class Settings(BaseSettings):
     @field_validator("api_keys", "admin_keys")
     @classmethod
     def join_key_file(cls, keys: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        """Return the keys of the variable, followed by those of its key file."""
+        """Return the keys of the environment variable, followed by those of the key file that goes with it."""
         file = info.data.get(f"{info.field_name}_file")
         return (*keys, *file.keys) if file else keys
 
     @field_validator("cors_origins")
     @classmethod
     def check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the origins in lower case.
+        """Return the origins of web pages in lower case. Raise for one that browsers do not write so.
 
         Raises:
             ValueError: for one that is not written as browsers write it.
@@ -271,7 +269,7 @@ class Settings(BaseSettings):
     @field_validator("encoders", mode="before")
     @classmethod
     def read_encoders(cls, value: Any) -> Any:
-        """Parse the encoders from a JSON list, or from a file that holds one.
+        """Parse the setting of encoders, a JSON list or the path of a file with one, to a list.
 
         A value that is no string is returned unchanged.
         """
@@ -282,7 +280,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def check_combination(self) -> "Settings":
-        """Return the settings if they fit together.
+        """Return the settings unchanged if they fit together. Raise otherwise.
 
         Raises:
             ValueError: if the memory for bodies is less than the largest body allowed, two encoders share a name, or
@@ -304,7 +302,9 @@ class Settings(BaseSettings):
 
     @cached_property
     def hosted(self) -> tuple[EncoderSettings, ...]:
-        """Encoders that the server may host, the default first.
+        """Settings of all encoders that the server may host, the default first.
+
+        Encoders added to the state folder are included.
 
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.
@@ -324,9 +324,7 @@ class Settings(BaseSettings):
         return tuple(encoder.build_spec(self.dtype) for encoder in self.hosted if encoder.load)
 
     def find_encoder_spec(self, name: str) -> EncoderSpec | None:
-        """Return the spec of a named encoder, including encoders added since these settings were read.
-
-        The result is None if there is no such encoder.
+        """Return the spec of a named encoder, or None. Includes encoders added after these settings were read.
 
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.
@@ -335,9 +333,7 @@ class Settings(BaseSettings):
         return next((encoder.build_spec(self.dtype) for encoder in known if encoder.name == name), None)
 
     def find_idle_seconds(self, name: str) -> float:
-        """Return the seconds without a request after which a named encoder is unloaded.
-
-        The result is 0 if it stays loaded.
+        """Return after how many seconds without a request an encoder is unloaded. 0 means never.
 
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.
@@ -404,7 +400,10 @@ class Settings(BaseSettings):
             raise ValueError("LATHE_REDIS_URL needs the extra `redis`: pip install 'lathe-service[redis]'")
 
     def require_safe(self) -> None:
-        """Raise `ValueError` if other machines reach the server, no API keys are set and public use is not allowed."""
+        """Raise `ValueError` if other machines can reach the server and no API keys are required.
+
+        Nothing is raised if the settings allow public use.
+        """
         if not self.loopback and not self.api_keys and not self.public_without_keys:
             raise ValueError(
                 f"other machines can reach {self.host} and no API keys are set: set LATHE_API_KEYS "
@@ -425,14 +424,14 @@ def list_unknown_variables() -> list[str]:
 
 
 def _refuse_misspelt_variables() -> None:
-    """Raise `ValueError` for a variable that nothing reads and that seems to mean one that is read."""
+    """Raise `ValueError` if an unknown `LATHE_` environment variable looks like a misspelt known one."""
     for name in list_unknown_variables():
         if similar := find_similar(name.removeprefix(PREFIX), KNOWN_VARIABLES):
             raise ValueError(f"{name} is not read by anything; did you mean {PREFIX}{similar}?")
 
 
 def read_settings(**overrides: Any) -> Settings:
-    """Read the settings from the environment.
+    """Read the settings from the environment, and validate and return them.
 
     Args:
         **overrides: values of settings; those that are not None override variables.

@@ -55,10 +55,7 @@ class ChainFolder:
         return sorted(f.name for f in self.root.iterdir() if is_name(f.name) and self.versions(f.name))
 
     def versions(self, name: str) -> list[int]:
-        """List the versions of a chain, ascending.
-
-        The result is empty if there is no such chain.
-        """
+        """List the version numbers of a chain, ascending. The list is empty if there is no such chain."""
         folder = self.root / name
         if not folder.is_dir():
             return []
@@ -73,7 +70,7 @@ class ChainFolder:
         return load_chain(self.root / name / str(version), self.links_within)
 
     def read_files(self, name: str, version: int) -> tuple[bytes, bytes]:
-        """Return the bytes of a version's manifest and tensor files, unchecked.
+        """Return a version's (manifest, tensors) as bytes, as they are on disk, unchecked.
 
         Raises:
             OSError: if the files cannot be read.
@@ -82,9 +79,7 @@ class ChainFolder:
         return read_file(folder, MANIFEST, self.links_within), read_file(folder, TENSORS, self.links_within)
 
     def read_pointer(self, name: str) -> Pointer:
-        """Read the pointer of a chain.
-
-        It is an empty one if there is no pointer file.
+        """Read which version of a chain is live. The pointer is an empty one if the chain has no pointer file.
 
         Raises:
             ArtifactError: if the file is damaged or cannot be read.
@@ -104,14 +99,16 @@ class ChainFolder:
         return self.read_pointer_or_empty(name).live
 
     def read_pointer_or_empty(self, name: str) -> Pointer:
-        """Read the pointer of a chain, or return an empty one if its file is missing or damaged."""
+        """Read which version of a chain is live. The pointer is empty if its file is missing or damaged."""
         try:
             return self.read_pointer(name)
         except ArtifactError:
             return Pointer()
 
     def resolve(self, ref: str) -> tuple[str, int]:
-        """Return the name and version that `name`, `name@live` or `name@version` refers to.
+        """Resolve a reference `name`, `name@live` or `name@version` to a chain's name and version number.
+
+        A name without a version means the live version.
 
         Raises:
             UnknownNameError: if there is no such chain or version, or none is live.
@@ -130,7 +127,7 @@ class ChainFolder:
         return name, live
 
     def get_loaded(self, ref: str) -> LoadedChain | None:
-        """Return a chain from memory if its files have not changed since it was loaded, else None.
+        """Return a chain from memory. None if it is not loaded, its files have changed, or no version is live.
 
         A bare name means the live version. The live version is remembered and read again if the pointer file changes.
         """
@@ -146,16 +143,13 @@ class ChainFolder:
         return None if version is None else self._get_unchanged(name, version)
 
     def _get_unchanged(self, name: str, version: int) -> LoadedChain | None:
-        """Return a version from memory, marking it as used.
-
-        The result is None if it is not there or its files have changed.
-        """
+        """Return a version from memory, or None if it is not loaded or its files have changed. Marks it as used."""
         with self.cache_lock:
             chain = self.loaded.get((name, version))
         return chain if chain is not None and chain.file_stamp == get_file_stamp(chain.folder) else None
 
     def load(self, ref: str) -> LoadedChain:
-        """Return a chain ready to apply, from memory if its files have not changed, else from disk.
+        """Load the chain that a reference such as `name@2` names, from memory if its files are unchanged.
 
         A chain read from disk is kept in memory; over `MAX_LOADED` chains, the least recently used one is dropped.
 
@@ -177,7 +171,7 @@ class ChainFolder:
         return chain
 
     def manifest(self, name: str, version: int) -> Manifest:
-        """Read and check the manifest of a version.
+        """Read the manifest of a chain's version, check its fields, and return it as a dict.
 
         Raises:
             ArtifactError: if the manifest is damaged.
@@ -188,10 +182,11 @@ class ChainFolder:
         return manifest
 
     def describe(self, ref: str) -> dict[str, Any]:
-        """Return a chain as JSON: live and earlier live versions, gates overridden for the live one, and all versions.
+        """Describe a chain as a JSON object: the manifest of one version, which version is live, and all versions.
 
-        Each version has its manifest, or is marked as corrupt if damaged. The manifest at the top level is that of the
-        version in `ref`, else of the live one, else of the newest.
+        `live` is the live version, `earlier` lists the live versions before it, and `forced` the gates overridden for
+        the live one. `versions` has the manifest of each version, or marks it as corrupt if it is damaged. The manifest
+        at the top level is that of the version in `ref`, else of the live one, else of the newest.
 
         Raises:
             UnknownNameError: if there is no such chain or version.
@@ -207,9 +202,9 @@ class ChainFolder:
         return current | {"name": name} | pointer_fields | {"versions": versions}
 
     def describe_version(self, name: str, version: int) -> dict[str, Any]:
-        """Return a version's manifest with the state "ready".
+        """Return a version's manifest with `state` "ready", or an object with `state` "corrupt" and the error.
 
-        If it cannot be read, the result is the state "corrupt" and the error.
+        The version is corrupt if its manifest cannot be read.
         """
         try:
             return {"version": version, "state": "ready"} | self.manifest(name, version)
@@ -217,7 +212,7 @@ class ChainFolder:
             return {"version": version, "state": "corrupt", "error": str(error)}
 
     def require_version(self, name: str, version: int | None, versions: Collection[int]) -> None:
-        """Raise `UnknownNameError` unless a version is among the chain's versions.
+        """Raise `UnknownNameError` unless `version` is in `versions`, the versions that the chain has.
 
         Args:
             name: name of the chain.
@@ -232,6 +227,6 @@ class ChainFolder:
             raise UnknownNameError(f"the chain {name} has no version {version}; it has {existing}", param="chain")
 
     def require_known(self, name: str) -> None:
-        """Raise `UnknownNameError` unless the chain has a version."""
+        """Raise `UnknownNameError` unless the chain exists, that is, has a version."""
         if not is_name(name) or not self.versions(name):
             raise UnknownNameError(f"there is no chain {name!r}", param="name")

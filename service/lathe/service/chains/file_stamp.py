@@ -10,10 +10,7 @@ MISSING: FileStamp = (0, 0)
 
 
 def get_file_stamp(path: Path) -> FileStamp:
-    """Return the stamp of a path, which changes when the path is replaced.
-
-    It is `MISSING` if the path does not exist.
-    """
+    """Return a path's inode and modification time, by which a replaced file is noticed, or `MISSING` without a file."""
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -84,9 +84,9 @@ class _FitFields(_Fields):
 
 
 def require_fit_fields(folder: Path, manifest: Manifest) -> None:
-    """Raise `ArtifactError` unless the manifest fields that a fit adds have their types.
+    """Raise `ArtifactError` if a field that a fit adds to the manifest, such as the certificate, has a wrong type.
 
-    All of them may be missing.
+    Each of these fields may be missing.
 
     Args:
         folder: folder of the artifact, for the message.

@@ -56,10 +56,11 @@ class FitContext:
 def run_fit(
     request: NewFit | AddRows, context: FitContext, on_progress: Progress, vectors_to: Path | None = None
 ) -> dict[str, Any]:
-    """Fit a chain, add it to the registry, and make it live if wanted and its gates hold.
+    """Fit a chain and add it to the registry as a new version. Return the version's name, state and certificate.
 
-    Requests for dimensions get the chain only if the request says `serve_dimensions`. Gates are the request's bounds on
-    the certificate: a chain that fails one is registered all the same, but not live.
+    If the request wants it and the gates hold, the version goes live. Gates are the request's bounds on the
+    certificate: a chain that fails one is registered all the same, but not live. Requests for dimensions get the chain
+    only if the request says `serve_dimensions`.
 
     Args:
         request: what to fit.
@@ -87,9 +88,9 @@ def run_fit(
 def _begin_fit(
     request: NewFit | AddRows, context: FitContext, on_progress: Progress
 ) -> AbstractContextManager[FittedChain]:
-    """Return the context manager that does the fit.
+    """Return a context manager that fits a new chain, or fits a chain's version again with more rows.
 
-    For an addition, the version is loaded first.
+    On entry it gives the fitted chain. For an addition of rows, the earlier version is loaded at once.
     """
     if isinstance(request, NewFit):
         return fit_new_chain(
@@ -107,9 +108,13 @@ def _begin_fit(
 
 
 def publish(fitted: FittedChain, request: FitRequest, context: FitContext, on_progress: Progress) -> dict[str, Any]:
-    """Add a fitted chain to the registry, and return the result of the fit as `run_fit` does.
+    """Add a fitted chain to the registry as a new version. Return the version's name, state and certificate.
 
-    While Redis is unreachable or full, publishing waits up to `PATIENCE_SECONDS`.
+    The version goes live if the request wants it and no gate failed. While Redis is unreachable or full, publishing
+    waits up to `PATIENCE_SECONDS`.
+
+    Returns:
+        The dict that `run_fit` describes.
     """
     registry = context.registry
     promote = False if fitted.failed_gates else request.promote
@@ -129,9 +134,9 @@ def publish(fitted: FittedChain, request: FitRequest, context: FitContext, on_pr
 
 
 def wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
-    """Call `change` and return its result, waiting while Redis is unreachable or full.
+    """Call `change` until Redis is reachable and not full, at most `PATIENCE_SECONDS`, and return its result.
 
-    It is tried again each second, and the progress says so.
+    It is tried again each second, and the progress says so. Other errors, and the last one when time is up, are raised.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
@@ -145,9 +150,9 @@ def wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
 
 
 def _write_vectors(fitted: FittedChain, path: Path) -> None:
-    """Write the source's vectors, transformed by the new chain in blocks, to a .npy file `(n, k)`.
+    """Transform the source's vectors with the new chain and write them to a .npy file, of shape `(n, k)`.
 
-    The file appears under its name only when it is complete.
+    The vectors are transformed in blocks. The file appears under its name only when it is complete.
     """
     vectors, chain = fitted.encoded.vectors, fitted.chain
     like = chain.transform(vectors[:1])  # codes have a width and dtype of their own

@@ -36,7 +36,7 @@ class FoldedForms:
         )
 
     def find(self, dimensions: int | None, normalize: bool, side: "Side") -> "Chain | None":
-        """Return a form if it is cached, else None.
+        """Return the cached folded chain for these dimensions, normalization and side. None if it is not cached.
 
         The arguments are those of `get`.
         """
@@ -47,7 +47,7 @@ class FoldedForms:
         return None if entry is None else entry[0]
 
     def get(self, dimensions: int | None, normalize: bool, side: "Side") -> "Chain":
-        """Return a form, folding the chain unless the form is cached.
+        """Return the chain folded (affine steps multiplied into one) for some dimensions, from the cache if possible.
 
         Args:
             dimensions: output dimensions; None for all.
@@ -73,7 +73,7 @@ class FoldedForms:
         return form
 
     def _cut(self, dimensions: int, normalize: bool, side: "Side") -> "tuple[Chain, int]":
-        """Return a form with fewer dimensions, and the bytes that it does not share."""
+        """Fold the chain to fewer dimensions. Return the folded chain and the bytes that only it holds."""
         self.chain.require_dimensions(dimensions)
         cut = self.get(None, normalize, side).cut_folded(dimensions)
         if cut is not None:

@@ -41,7 +41,7 @@ class HubRepo:
 
     @classmethod
     def open(cls, repo: str, revision: str | None = None) -> "HubRepo":
-        """Return a repository at a revision, with the sizes of its files from the hub.
+        """Look up a model repository on the hub, and return it with the commit and file sizes of a revision.
 
         Args:
             repo: `owner/name`.
@@ -57,7 +57,7 @@ class HubRepo:
         return cls(repo, str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or []})
 
     def download(self, names: Iterable[str], folder: Path, max_bytes: int) -> None:
-        """Download files to a folder, each as its path in the repository.
+        """Download the named files of the repository to a folder, each under its path in the repository.
 
         Args:
             names: paths in the repository.
@@ -90,7 +90,7 @@ class HubRepo:
 
 
 def push_files(repo: str, files: Mapping[str, Path | bytes], message: str, private: bool | None = None) -> str:
-    """Commit files to a model repository in one commit, and return its address.
+    """Commit files to a model repository on the hub in one commit, and return the commit's address (URL).
 
     The repository is created if there is none. Files that it has already are skipped, and files of other names are left
     as they are. If nothing changed, the address is that of the last commit.
@@ -116,14 +116,14 @@ def push_files(repo: str, files: Mapping[str, Path | bytes], message: str, priva
 
 
 def require_inner_path(name: str) -> None:
-    """Raise `BadValueError` unless a path of a repository stays in the folder that it is downloaded to."""
+    """Raise `BadValueError` if a path in a repository could lead out of the folder it is downloaded to."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or str(path) != name or name == ".":
         raise BadValueError(f"{name[:80]!r} is no path of a file below the repository's folder")
 
 
 def _connect() -> Any:
-    """Return the client of the hub that `HF_ENDPOINT` names.
+    """Return a hub client for the address in `HF_ENDPOINT`, or for the public hub if that is not set.
 
     The library itself reads that variable only once, when it is imported. Progress bars are switched off unless stderr
     is a terminal.
@@ -138,6 +138,7 @@ def _connect() -> Any:
 
 @contextmanager
 def _explained_errors(repo: str) -> Iterator[None]:
+    """Run a block that talks to the hub, and convert the hub client's errors to errors of this service."""
     from httpx2 import TransportError
     from huggingface_hub import errors
 

@@ -44,10 +44,7 @@ class LoadedChain:
 
     @property
     def encoder_fingerprint(self) -> str | None:
-        """Fingerprint of the encoder whose vectors the chain takes.
-
-        The result is None if it was fitted without an encoder.
-        """
+        """Fingerprint of the encoder whose vectors the chain takes, or None if it was fitted without one."""
         encoder = self.chain.metadata.get("encoder")
         return encoder["fingerprint"] if encoder else None
 
@@ -67,7 +64,7 @@ class LoadedChain:
         return self.chain.nested
 
     def serves(self, dimensions: int) -> bool:
-        """Return whether outputs can have this number of dimensions.
+        """Return whether the chain's outputs can have this number of dimensions.
 
         The answer is that of `Chain.serves`, from the stored dimensions instead of the steps.
         """
@@ -77,9 +74,9 @@ class LoadedChain:
 
     @cached_property
     def fit_distribution(self) -> "FitDistribution | ArtifactError":
-        """Distribution of the rows the chain was fitted on, read on first access.
+        """Distribution of the rows the chain was fitted on, or the `ArtifactError` met in reading it.
 
-        If it cannot be read, it is the error.
+        It is read on first access.
         """
         from lathe.transforms.artifact import FitDistribution
 
@@ -112,7 +109,7 @@ class LoadedChain:
         return ChainRef(self.folder, self.digest, dimensions, self.is_normalized(normalize), side)
 
     def is_normalized(self, wanted: bool) -> bool:
-        """Return whether outputs are unit vectors.
+        """Return whether outputs are unit vectors, for a request that wants them (`wanted`) or not.
 
         They are if the chain normalizes, and that is wanted or the chain has a quantizer.
         """
@@ -120,10 +117,7 @@ class LoadedChain:
         return self.chain.normalize and (wanted or as_fitted)
 
     def clipped_share(self, rows: "NDArray[np.float32]") -> float | None:
-        """Return the share of values of rows `(n, d)` that lie beyond the fitted range of the codes.
-
-        The result is None if the chain's codes have no range.
-        """
+        """Return the share of values in rows `(n, d)` beyond the codes' fitted range, or None without a range."""
         quantizer = self.chain.quantizer
         return None if quantizer is None else quantizer.clipped_share(self._unquantized.transform(rows))
 
@@ -133,7 +127,7 @@ class LoadedChain:
 
 
 def load_chain(folder: Path, root: Path | None) -> "Chain":
-    """Load a chain from its artifact folder, and check the manifest fields that a fit added.
+    """Load a chain from its artifact folder, and check the types of the fields that a fit adds to its manifest.
 
     Args:
         folder: the artifact folder.

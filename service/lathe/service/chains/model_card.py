@@ -20,7 +20,7 @@ PROTOCOL = (
 
 
 def format_header(metadata: Mapping[str, Any], library: str, license_id: str | None, tags: list[str]) -> str:
-    """Return the YAML header of a model card, between lines of three dashes.
+    """Return a model card's YAML header between lines of `---`: library, tags, license and base model.
 
     Args:
         metadata: manifest of the chain; its encoder's model is the base model if it has the form `owner/name`.
@@ -38,7 +38,7 @@ def format_header(metadata: Mapping[str, Any], library: str, license_id: str | N
 
 
 def format_chain_card(metadata: Mapping[str, Any], repo: str, license_id: str | None = None) -> str:
-    """Return the model card of a chain, in Markdown."""
+    """Return the README of a chain for the hub in Markdown: YAML header, steps, measured figures and usage."""
     name, certificate = metadata["name"], metadata.get("certificate") or {}
     encoder = metadata.get("encoder") or {}
     steps = ", ".join(step["kind"] for step in metadata["steps"])
@@ -65,6 +65,7 @@ def format_chain_card(metadata: Mapping[str, Any], repo: str, license_id: str | 
 
 
 def _format_figures(metadata: Mapping[str, Any], certificate: Mapping[str, Any]) -> list[str]:
+    """Return the Markdown lines of the card's "Measured" section, or none if the chain has no certificate."""
     if not certificate:
         return []
     rows = ["| texts | rows | recall@10 | rescored 4x | local Spearman |", "| --- | --- | --- | --- | --- |"]
@@ -84,9 +85,9 @@ def _format_figures(metadata: Mapping[str, Any], certificate: Mapping[str, Any])
 
 
 def _find_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Return bytes of a vector and recall@10 at each number of dimensions that was measured, ascending.
+    """Return the points `(bytes of a vector, recall@10)`, one for each measured number of dimensions, ascending.
 
-    Empty unless there are two. Only a nested chain is measured at several numbers of dimensions.
+    The list is empty unless there are two. Only a nested chain is measured at several numbers of dimensions.
     """
     certificate = metadata.get("certificate") or {}
     sizes = {int(size): measured.get("recall_at_10") for size, measured in certificate.get("sizes", {}).items()}
@@ -100,10 +101,7 @@ def _find_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 
 def draw_recall(metadata: Mapping[str, Any]) -> str | None:
-    """Draw a figure of recall@10 by bytes of a vector, in SVG.
-
-    The result is None if fewer than two numbers of dimensions were measured.
-    """
+    """Draw recall@10 against the bytes of a vector as SVG text. None if fewer than two sizes were measured."""
     points = _find_points(metadata)
     if not points:
         return None

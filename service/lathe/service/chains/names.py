@@ -18,7 +18,7 @@ def is_name(text: str) -> bool:
 
 
 def require_name(name: str, what: str = "a chain", param: str = "name") -> None:
-    """Raise `BadValueError` unless the name is valid and not reserved.
+    """Raise `BadValueError` unless a name has valid characters and length and is not reserved.
 
     Args:
         name: the name.
@@ -39,7 +39,7 @@ def parse_number(text: str) -> int | None:
 
 
 def require_number(text: str, param: str) -> int:
-    """Parse a whole number of at most nine digits.
+    """Parse the text of a whole number of at most nine digits, and return the number.
 
     Raises:
         WrongShapeError: if the text is anything else.
@@ -51,9 +51,7 @@ def require_number(text: str, param: str) -> int:
 
 
 def split_ref(ref: str) -> tuple[str, int | None]:
-    """Split `name`, `name@live` or `name@version` into the name and the version.
-
-    The version is None for the live one.
+    """Split `name`, `name@live` or `name@version` into name and version number. It is None for the live version.
 
     Raises:
         UnknownNameError: if the reference is not valid.

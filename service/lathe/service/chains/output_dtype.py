@@ -38,7 +38,7 @@ def encode_output(floats: NDArray[np.float32], dtype: OutputDtype, quantizer: Qu
 
 
 def find_dtype_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_query: bool, normalized: bool) -> str | None:
-    """Return why floats cannot be encoded as `dtype`, or None if they can.
+    """Return a sentence why a chain's outputs cannot be encoded as `dtype`, or None if they can.
 
     Codes need a quantizer and no query; int8 and uint8 need norms of at most 1, or a chain that ends in int8.
 
@@ -58,7 +58,11 @@ def find_dtype_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_query
 
 
 def _as_int8(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArray[np.int8]:
-    """Return signed bytes: the codes of a chain that ends in int8, else values times a factor that only k decides."""
+    """Encode floats `(n, k)` as signed bytes `(n, k)`.
+
+    A chain that ends in int8 encodes them with its fitted ranges. Otherwise values are multiplied by a factor that only
+    k decides, and clipped.
+    """
     if isinstance(quantizer, Int8):
         return np.asarray(quantizer.transform(floats), np.int8)
     scaled = np.rint(floats * np.float32(127 * np.sqrt(floats.shape[1]) / INT8_RANGE))
@@ -79,7 +83,7 @@ def _offset(octets: NDArray[Any]) -> NDArray[Any]:
 
 
 def _as_codes(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArray[Any]:
-    """Return the chain's own codes, of which the floats are what they decode to."""
+    """Encode floats `(n, k)`, which are decoded codes, as the chain's own codes again."""
     assert quantizer is not None  # `find_dtype_problem` has seen to it
     return np.asarray(quantizer.recode(floats))
 

@@ -33,7 +33,7 @@ class Pointer:
 
     @classmethod
     def parse(cls, name: str, content: bytes) -> "Pointer":
-        """Parse the content of a chain's pointer file.
+        """Parse the content of a chain's pointer file, and return the live version with its history.
 
         Raises:
             ArtifactError: if the content is damaged.
@@ -64,7 +64,7 @@ class Pointer:
         return json.dumps(asdict(self)).encode()
 
     def add_version(self, version: int, promote: bool | None) -> "Pointer":
-        """Return the pointer with `last` set to a new version, promoted if `promote` is true.
+        """Return a copy of the pointer with `last` set to a new version, which is also made live if `promote` is true.
 
         If `promote` is None, the version is promoted if no version is live.
         """
@@ -73,9 +73,9 @@ class Pointer:
         return pointer.promote(version) if live else pointer
 
     def promote(self, version: int, failed_gates: Sequence[str] = ()) -> "Pointer":
-        """Return the pointer with the version live and the previously live one at the end of `earlier`.
+        """Return a copy of the pointer with `version` live. The version that was live is appended to `earlier`.
 
-        It is unchanged if the version is live already.
+        If the version is live already, the pointer is returned unchanged.
 
         Args:
             version: version to make live.
@@ -88,7 +88,7 @@ class Pointer:
         return replace(self, live=version, earlier=tuple(v for v in earlier if v != version), forced=forced)
 
     def roll_back(self, name: str, versions: Collection[int]) -> "Pointer":
-        """Return the pointer after a rollback to the most recent earlier version that exists.
+        """Return a copy of the pointer in which the latest version of `earlier` that still exists is live again.
 
         The version that was live is not added to `earlier`.
 
@@ -101,7 +101,7 @@ class Pointer:
         return replace(self, live=earlier[-1], earlier=tuple(earlier[:-1]))
 
     def remove_version(self, name: str, version: int, versions: Collection[int]) -> "Pointer":
-        """Return the pointer without a version that is being deleted.
+        """Return a copy of the pointer without `version`, which is being deleted.
 
         If the version was live, none is live.
 

@@ -39,7 +39,7 @@ def promote_with_gates(
     gates: Mapping[str, float] | None = None,
     force: bool = False,
 ) -> Pointer:
-    """Make a version live if it passes its gates, and return the new live pointer.
+    """Make a version live if its certificate meets all gates (thresholds), and return the new live pointer.
 
     Args:
         registry: registry that has the chain.
@@ -72,9 +72,9 @@ def promote_with_gates(
 
 
 def _find_failed_gates(manifest: Manifest, requested: Mapping[str, float]) -> list[FailedGate]:
-    """List the gates that a version's certificate fails: those set by its fit, then those in `requested`.
+    """List the gates (thresholds) that a version's certificate misses.
 
-    A metric that was not measured fails its gate.
+    The gates set by its fit come first, then those in `requested`. A metric that was not measured fails its gate.
     """
     certificate = manifest.get("certificate") or {}
     # The fit stored its gates, so that a promotion by hand has to pass them too.

@@ -56,7 +56,9 @@ class Registry(ChainFolder):
         job: str | None = None,
         statistics: "FitStatistics | None" = None,
     ) -> tuple[int, bool]:
-        """Save a fitted chain as the next version, and make it live if wanted.
+        """Save a fitted chain as its next version. Return the version number, and whether the version is live.
+
+        The version is made live if `promote` says so.
 
         Args:
             chain: its metadata becomes the manifest's.
@@ -82,7 +84,7 @@ class Registry(ChainFolder):
         return version, pointer.live == version
 
     def promote(self, name: str, version: int, gate: Gate) -> Pointer:
-        """Make a version live and return the new pointer.
+        """Make a version live, unless `gate` refuses its manifest by raising. Return the new pointer.
 
         Args:
             name: name of the chain.
@@ -103,7 +105,9 @@ class Registry(ChainFolder):
         return self._change_pointer(name, change)
 
     def rollback(self, name: str) -> Pointer:
-        """Make the most recent earlier live version that exists live again, and return the new pointer.
+        """Make the live version before the current one live again, and return the new pointer.
+
+        It is the most recent of the earlier live versions that still exists.
 
         Raises:
             UnknownNameError: if there is no such chain.
@@ -118,9 +122,7 @@ class Registry(ChainFolder):
         return self._change_pointer(name, change)
 
     def delete(self, name: str, version: int) -> None:
-        """Delete a version permanently.
-
-        Its number is not used again.
+        """Delete a version of a chain permanently. Its number is not used again.
 
         Raises:
             UnknownNameError: if there is no such version.
@@ -142,7 +144,7 @@ class Registry(ChainFolder):
         return self.read(name, version)
 
     def _change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
-        """Replace a chain's pointer, and return the new one.
+        """Compute a chain's new pointer with `change`, write it, and return it. Also delete the version `doomed`.
 
         If `change` raises, as it does for a chain without versions, nothing changes.
 
@@ -181,9 +183,9 @@ class Registry(ChainFolder):
         return self._copy_chain(name, shipped, read_serialized_artifact)
 
     def _copy_chain(self, name: str, source: "Registry", check: Callable[[Path, Path | None], object]) -> bool:
-        """Copy all versions of a chain and its pointer, unless it has a pointer here.
+        """Copy a chain with all versions and its pointer from another registry, and return whether it was copied.
 
-        Versions that exist here are left as they are.
+        A chain that has a pointer here is not copied. Versions that exist here are left as they are.
 
         Args:
             name: name of the chain.
@@ -205,16 +207,13 @@ class Registry(ChainFolder):
         return True
 
     def lock(self, name: str) -> FileLock:
-        """Create the chain's folder and return the file lock that must be held to change the chain."""
+        """Create the chain's folder, and return the lock that callers hold while they change the chain."""
         make_root(self.root)
         make_folder(self.root / name)
         return lock_file(self.root / name / ".lock")
 
     def remove_folder(self, name: str, version: int) -> None:
-        """Delete a version's folder and drop the chain from memory.
-
-        The caller holds the chain's lock.
-        """
+        """Delete a version's folder and drop the version from memory. The caller holds the chain's lock."""
         # Renamed first: a reader sees the version whole or not at all.
         doomed = self.root / name / f".{version}.{secrets.token_hex(6)}"
         (self.root / name / str(version)).rename(doomed)
@@ -223,14 +222,14 @@ class Registry(ChainFolder):
             self.loaded.pop((name, version), None)
 
     def write_pointer(self, name: str, pointer: Pointer) -> Pointer:
-        """Replace the chain's pointer file atomically and return the pointer."""
+        """Write a chain's pointer file atomically, replacing the old one, and return `pointer` unchanged."""
         replace_synced(self.root / name / "pointer.json", pointer.serialize())
         sync_folder(self.root / name)
         return pointer
 
 
 def _copy_artifact(source: Path, target: Path, root: Path | None) -> None:
-    """Copy tensors, fit distribution and manifest of an artifact folder, skipping missing ones.
+    """Copy the manifest, tensors and fit distribution of an artifact folder to a new folder, where they exist.
 
     Args:
         source: folder to copy.

@@ -66,9 +66,7 @@ class Target:
         return self.loaded.chain.quantizer if self.loaded else None
 
     def choose_dtype(self, as_codes: bool) -> OutputDtype:
-        """Return the encoding of the outputs.
-
-        It is the requested one, else floats or, with `as_codes`, codes.
+        """Return the encoding of the outputs: the requested one, else floats or, with `as_codes`, codes.
 
         Args:
             as_codes: whether the format of the response, like .npy, holds codes by default. Queries and chains without
@@ -82,7 +80,7 @@ class Target:
         return encode_output(floats, self.choose_dtype(as_codes), self.quantizer)
 
     def require_output_dtype(self, dtype: OutputDtype | None) -> "Target":
-        """Return the target with a requested encoding.
+        """Return a copy of the target that encodes its outputs as `dtype`. With None, return the target itself.
 
         Raises:
             BadValueError: if its outputs cannot be encoded so.
@@ -110,7 +108,10 @@ class ChainResolver:
         normalize: bool = True,
         input_type: InputType = "document",
     ) -> bool:
-        """Return whether `resolve_for_encoder` with the same arguments neither reads a chain from disk nor folds it."""
+        """Return whether `resolve_for_encoder` would answer from memory, without loading or folding a chain.
+
+        The arguments are those of `resolve_for_encoder`.
+        """
         if chain is None and dimensions not in (None, encoder.dimensions):
             chain = self.registry.size_routes.find_ref(encoder.fingerprint, dimensions)
             if chain is None:  # the error lists the sizes of all chains
@@ -128,10 +129,10 @@ class ChainResolver:
         normalize: bool = True,
         input_type: InputType = "document",
     ) -> Target:
-        """Find the chain that a request for an encoder's vectors selects by chain name and dimensions.
+        """Resolve a request's chain name and dimensions to the target: a chain for the encoder's vectors, or none.
 
         The chain name `none` selects raw vectors. If `chain` is None, `dimensions` decides: None or the encoder's own
-        select raw vectors, any other number the chain that its size route names.
+        select raw vectors, any other number the chain that its size route (the chain registered for this number) names.
 
         Args:
             encoder: the encoder.
@@ -180,7 +181,7 @@ class ChainResolver:
     def resolve_for_vectors(
         self, width: int, chain: str, dimensions: int | None, input_type: InputType = "document"
     ) -> Target:
-        """Find the chain that transforms the caller's vectors.
+        """Resolve a request's chain and dimensions to the target that transforms vectors sent by the caller.
 
         The vectors count as those of the encoder that the chain was fitted on.
 
@@ -213,6 +214,7 @@ class ChainResolver:
         width: int,
         input_type: InputType,
     ) -> Target:
+        """Fold a loaded chain for a request and return it as a target. Raise if it does not serve the dimensions."""
         if dimensions is not None and not loaded.serves(dimensions):
             raise BadValueError(
                 f"the chain {loaded.ref} serves {loaded.chain.describe_dimensions()} dimensions, not {dimensions}",

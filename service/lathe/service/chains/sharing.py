@@ -67,7 +67,7 @@ class Pulled:
 def push_chain(
     registry: Registry, ref: str, repo: str, private: bool | None, license_id: str | None, statistics: bool
 ) -> str:
-    """Push a version of a chain with a model card to a repository, and return the address of the commit.
+    """Push a version of a chain with a model card to a hub repository, and return the commit's address (URL).
 
     Args:
         registry: registry of the chain.
@@ -96,7 +96,7 @@ def push_chain(
 
 
 def push_model(folder: Path, repo: str, private: bool | None, license_id: str | None) -> str:
-    """Push an exported model or chain with a model card to a repository, and return the address of the commit.
+    """Push an exported model or chain with a model card to a hub repository. Return the commit's address (URL).
 
     Args:
         folder: folder that `lathe export` wrote.
@@ -138,7 +138,7 @@ def _remove_header(card: str) -> str:
 
 
 def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: int) -> Pulled:
-    """Pull a chain from a repository as a new version.
+    """Download a chain from a hub repository, add it to the registry as a new version, and return the outcome.
 
     The first version of a name goes live. The version appears when it is complete and checked. The same chain under the
     same name is not added twice.
@@ -179,9 +179,9 @@ def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: i
 
 
 def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
-    """Pull an exported model from a repository to a new folder, and return the names of its files.
+    """Download an exported model from a hub repository to a new folder, and return its sorted file names.
 
-    The folder appears when it is complete and its digests are right.
+    The folder appears when it is complete and the SHA-256 digests of its files are right.
 
     Raises:
         BadValueError: if the repository holds no such model, a file of a kind that exports do not have, one whose
@@ -220,7 +220,10 @@ def _parse_sums(text: str, repo: str) -> Mapping[str, str]:
 
 
 def _require_plain(name: str, program: bytes) -> None:
-    """Raise `BadValueError` if a file is neither plain data nor a program that Lathe ships with its exports."""
+    """Raise `BadValueError` for a file that exports do not have, by its name and, for .py files, its content.
+
+    Only plain data is allowed, and programs that equal one that Lathe ships with its exports.
+    """
     path = PurePosixPath(name)
     shipped = SHIPPED / path.name
     if path.suffix == ".py" and shipped.is_file() and shipped.read_bytes() == program:
@@ -242,10 +245,7 @@ def _load_statistics(folder: Path, manifest: Manifest) -> FitStatistics:
 
 
 def _find_same(registry: Registry, name: str, manifest: Manifest) -> int | None:
-    """Return the newest version of a chain with the same tensors and steps as a manifest's.
-
-    The result is None if there is none.
-    """
+    """Return the newest version of a chain with the same tensors and steps as `manifest`, or None if there is none."""
     for version in reversed(registry.versions(name)):
         with suppress(ArtifactError):
             known = registry.manifest(name, version)

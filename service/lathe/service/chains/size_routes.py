@@ -26,7 +26,9 @@ NESTED = "nested"
 
 
 def parse_size_routes(content: Any) -> dict[str, str]:
-    """Check an encoder's size routes from JSON and return a copy, `{size or "nested": chain}`.
+    """Check one encoder's size routes, read from JSON, and return them as a new dict `{dimensions: chain}`.
+
+    A key is a number of dimensions as text, or "nested".
 
     Raises:
         ValueError, AttributeError: if a key is not a size or a value not a string, or it is no object.
@@ -46,9 +48,10 @@ class SizeRoutes:
         self.cached: tuple[tuple[int, int], dict[str, dict[str, str]]] = ((0, 0), {})
 
     def read(self) -> dict[str, dict[str, str]]:
-        """Read all size routes from the file.
+        """Read from the file which chain serves which dimensions, as `{encoder fingerprint: {dimensions: chain}}`.
 
-        The result is empty if there is no file.
+        The result is empty if there is no file. The key "nested" stands for all dimensions a nested chain can be cut
+        to.
 
         Raises:
             ArtifactError: if the file is damaged.
@@ -62,17 +65,14 @@ class SizeRoutes:
             raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
 
     def get_current(self) -> dict[str, dict[str, str]]:
-        """Return all size routes, reading the file again only if it changed.
-
-        Callers must not change the result.
-        """
+        """Return all size routes as `read` does, from memory unless the file changed. Do not modify the result."""
         stamp = get_file_stamp(self.path)
         if stamp != self.cached[0]:
             self.cached = stamp, self.read()
         return self.cached[1]
 
     def find_problem(self) -> str | None:
-        """Return why the size routes cannot be read, or None if they can."""
+        """Return a sentence why the file of size routes cannot be read, or None if it can."""
         try:
             self.get_current()
         except ArtifactError as error:
@@ -82,7 +82,7 @@ class SizeRoutes:
         return None
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
-        """Route an encoder's requests for a number of dimensions to a chain, and return the chain they get from now on.
+        """Set the chain that answers an encoder's requests for a number of dimensions. Return the chain now set.
 
         Args:
             encoder_fingerprint: encoder whose vectors the chain takes.
@@ -106,10 +106,10 @@ class SizeRoutes:
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
     def serve_dimensions(self, name: str) -> list[str]:
-        """Route requests for a chain's output size to the chain, and the route `nested` if it is nested.
+        """Let a chain answer all requests for its output dimensions. Return the routes that it has then.
 
-        The size is that of the live version. Requests that got another chain for these dimensions get this one, so this
-        is called only when a user asked for it.
+        The number of dimensions is that of the live version. A nested chain also gets the route `nested`. Requests that
+        got another chain for these dimensions get this one, so this is called only when a user asked for it.
 
         Returns:
             The routes that the chain then has. Empty if no version is live or it cannot be read, was fitted without an
@@ -127,7 +127,7 @@ class SizeRoutes:
         return [route for route in routes if self.assign(fingerprint, route, name, replace=True) == name]
 
     def import_route(self, encoder_fingerprint: str, route: str, ref: str) -> str | None:
-        """Give a size route to a chain that has it in another state folder, if the route is free here.
+        """Copy a size route from another state folder if it is free here. Return the chain that now has it, or None.
 
         Args:
             encoder_fingerprint: encoder whose vectors the chain takes.
@@ -146,17 +146,14 @@ class SizeRoutes:
         return self.assign(encoder_fingerprint, route, ref, replace=False)
 
     def find_ref(self, encoder_fingerprint: str, dimensions: int) -> str | None:
-        """Return the reference on the route of `dimensions`, else on the route `nested`.
-
-        The result is None if both are free.
-        """
+        """Return the reference of the chain registered for these dimensions, or for all (`nested`), or None."""
         size_routes = self.get_current().get(encoder_fingerprint, {})
         return size_routes.get(str(dimensions)) or size_routes.get(NESTED)
 
     def find_chain_for(self, encoder_fingerprint: str, dimensions: int, width: int) -> LoadedChain:
-        """Return the chain that answers requests for a number of dimensions.
+        """Return the loaded chain that answers an encoder's requests for a number of dimensions.
 
-        It is that of their own route, else of the route `nested`.
+        It is the chain of the size route for this number, else of the route `nested`.
 
         Args:
             encoder_fingerprint: encoder whose vectors the chain takes.
@@ -175,10 +172,7 @@ class SizeRoutes:
         raise BadValueError(f"no chain answers {dimensions} dimensions; there are {sizes}", param="dimensions")
 
     def find_chain(self, size_routes: dict[str, str], route: str) -> LoadedChain | None:
-        """Return the chain of a size route.
-
-        The result is None if the route is free, or its chain is deleted or does not serve the size.
-        """
+        """Load the chain of one size route. None if there is no route, or its chain is deleted or lacks the size."""
         if route not in size_routes:
             return None
         try:

@@ -11,11 +11,11 @@ STARTERS = Path(__file__).parent / "starter_chains"
 
 
 def install_starters(registry: Registry) -> None:
-    """Copy each starter chain to the registry unless its name was ever used, and give those copied free size routes.
+    """Copy the chains that ship with Lathe to a registry, except those whose name was ever used there.
 
-    The size routes come from a file beside the starter chains. In a local replica of a Redis the chains are copied to
-    the replica only; a new Redis gets them from there. If the registry's file of size routes is damaged, no routes are
-    assigned: the server starts, and its health reports it.
+    The copied chains also get the size routes listed in a file beside the starter chains, where these routes are free.
+    In a local replica of a Redis the chains are copied to the replica only. A new Redis gets them from there. If the
+    registry's file of size routes is damaged, no routes are assigned: the server starts, and its health reports it.
 
     Raises:
         OSError: if the registry cannot be written.

@@ -20,7 +20,7 @@ from lathe.transforms.json_files import read_json_file
 
 
 def record_use(path: Path, chain: str, use: str) -> None:
-    """Record in a file that something outside the state folder uses a version of a chain.
+    """Write to a file that something outside the state folder, such as a PostgreSQL column, uses a chain's version.
 
     Args:
         path: file of the recorded uses; it is created if it is missing.
@@ -39,9 +39,9 @@ def record_use(path: Path, chain: str, use: str) -> None:
 
 
 def read_recorded_uses(path: Path) -> dict[str, list[str]]:
-    """Read the recorded uses, by version of a chain.
+    """Read who uses chains outside the state folder, as `{"name@version": [what uses it]}`.
 
-    The result is empty if there is no file.
+    The result is empty if there is no file. `record_use` writes the file.
 
     Raises:
         ArtifactError: if the file is damaged.
@@ -64,7 +64,7 @@ def list_uses(
     indexes: Iterable[Mapping[str, Any]],
     recorded: Mapping[str, Iterable[str]],
 ) -> Iterator[str]:
-    """Yield the uses of a version, in words: size routes to it, indexes made with it, and recorded uses.
+    """Yield a phrase for each size route, index and recorded outside use that depends on a chain's version.
 
     Args:
         registry: registry that has the chain.
@@ -92,9 +92,9 @@ def require_unused(
     indexes: Iterable[Mapping[str, Any]],
     recorded: Mapping[str, Iterable[str]],
 ) -> None:
-    """Raise `ConflictError` with the code `chain_in_use` if something uses a version of a chain.
+    """Raise `ConflictError` (code `chain_in_use`) if a size route, an index or a recorded use needs the version.
 
-    The uses and arguments are those of `list_uses`.
+    The arguments are those of `list_uses`.
     """
     uses = list(list_uses(registry, name, version, indexes, recorded))
     if uses:

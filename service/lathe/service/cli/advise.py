@@ -131,7 +131,7 @@ def advise(
 
 
 def _ask_for_place() -> PlaceName:
-    """Return the place that the user names on the terminal, or `lathe` where there is no terminal."""
+    """Ask the user on the terminal where the vectors will be stored, and return it. `lathe` without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "lathe"
     names = get_args(PlaceName)
@@ -143,7 +143,7 @@ def _ask_for_place() -> PlaceName:
 
 
 def _print_decision(progress: ProgressBar, decision: "PlaceDecision") -> None:
-    """Print a decision at once: the evidence that follows takes minutes."""
+    """Print the advice's decision at once, above the progress bar: the evidence that follows takes minutes."""
     from lathe.training.advice.report import format_decision
 
     progress.clear()
@@ -157,7 +157,7 @@ def _require_report_folder(report: Path | None) -> None:
 
 
 def _build_planner(recall: float, memory: str | None, rows: int | None) -> "IndexPlanner | None":
-    """Return the planner of an index, or None without a limit of memory.
+    """Return the planner of an index that reaches a recall within `memory`, or None without a memory limit.
 
     Raises:
         BadValueError: if `memory` is no number of bytes.
@@ -171,7 +171,7 @@ def _build_planner(recall: float, memory: str | None, rows: int | None) -> "Inde
 
 
 def _parse_bytes(written: str) -> int:
-    """Parse a number of bytes with a unit, as `2GB`, `500 MB` or `512MiB`.
+    """Parse a number of bytes with a unit, such as `2GB`, `500 MB` or `512MiB`, and return the bytes.
 
     Raises:
         BadValueError: for anything else.
@@ -190,7 +190,7 @@ def _parse_bytes(written: str) -> int:
 def _fit_recommended(
     advice: "Advice", name: str, advice_request: AdviceRequest, encoder: "TextEncoder | None", settings: "Settings"
 ) -> dict[str, Any]:
-    """Fit the recommended chain on the whole source, register it under the name, and return the result.
+    """Fit the chain that the advice recommends on the whole source and register it. Return the result as a dict.
 
     Returns:
         `{"fit": result}`, or `{"fit": None, "fit_error": message}` if the advice recommends none.

@@ -141,7 +141,10 @@ def import_chains(folder: Annotated[Path, typer.Argument(help="Another state fol
 
 
 def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder: str, route: str, ref: str) -> str:
-    """Give a copied chain its size route, unless another chain has the route here.
+    """Register a copied chain for the dimensions it served elsewhere, if they are free. Return a line to print.
+
+    The size route (the chain that answers requests for a number of dimensions) is copied unless another chain has it
+    here.
 
     Returns:
         What was done, as a text to print.

@@ -57,6 +57,7 @@ def compare(
 def _sample_vectors(
     settings: "Settings", first: "LoadedChain", second: "LoadedChain", source: str, rows: int, seed: int
 ) -> "NDArray[np.float32]":
+    """Sample distinct rows of a source and return their vectors `(n, d)`, encoding texts if needed."""
     import numpy as np
 
     from lathe.training.advice.row_sample import sample_rows
@@ -79,7 +80,7 @@ def _sample_vectors(
 
 
 def format_comparison(comparison: dict[str, Any]) -> str:
-    """Format a comparison as a table, and a sentence that says which chain finds more of the raw neighbours."""
+    """Format a comparison of two chains as a table and a sentence on which finds more of the raw neighbours."""
     recall, k = comparison["raw_recall_at_k"], comparison["k"]
     table = [
         ["", comparison["first"], comparison["second"]],

@@ -93,6 +93,7 @@ def doctor() -> None:
 
 
 def _check_state_folder(home: "Home") -> str | None:
+    """Open the state folder and print its state and warnings. Return why it cannot be written, or None."""
     try:
         problem = home.open()
         _print_line("state folder", f"{home.root} can be written" if problem is None else f"{problem}: {home.root}")
@@ -105,7 +106,7 @@ def _check_state_folder(home: "Home") -> str | None:
 
 
 def _check_encoder(spec: EncoderSpec) -> bool:
-    """Print where an encoder's files are, and a warning if they hold a chat template.
+    """Print where an encoder's files are, with a warning on a chat template. Return whether it can be loaded.
 
     The files of a model that was not downloaded yet are not looked into.
 
@@ -121,9 +122,9 @@ def _check_encoder(spec: EncoderSpec) -> bool:
 
 
 def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
-    """Describe where an encoder's files are, or its API.
+    """Describe where an encoder's files or its API are, and return that and whether they can be used.
 
-    An API is not called, since that may cost; its key must be in the environment.
+    An API is not called, since that may cost. Its key must be in the environment.
 
     Returns:
         The description, and whether the files are there or can be downloaded.
@@ -152,6 +153,7 @@ def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
 
 
 def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
+    """Return a file of an encoder's model, from its folder or the hub's cache, or None if it is not there."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -169,6 +171,7 @@ def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
 
 
 def _describe_upstream(upstream: UpstreamSpec) -> tuple[str, bool]:
+    """Describe an embeddings API, and return that and whether its key is in the environment."""
     place = f"{upstream.protocol} at {upstream.url}"
     if upstream.api_key_env is None:
         return f"{place}, without a key", True
@@ -180,6 +183,7 @@ def _describe_upstream(upstream: UpstreamSpec) -> tuple[str, bool]:
 
 
 def _check_servers(settings: "Settings", home: "Home") -> bool:
+    """Print whether Milvus and Redis answer, if they are used, and return whether one of them does not."""
     from lathe.service.index.backend import find_problem, get_capabilities
 
     problems = []
@@ -193,6 +197,7 @@ def _check_servers(settings: "Settings", home: "Home") -> bool:
 
 
 def _check_redis(settings: "Settings") -> str | None:
+    """Print the state of Redis. Return the error message if it cannot be used, else None."""
     settings.require_redis_extra()
     try:
         for subject, sentence in _describe_redis(settings.redis_url):
@@ -204,6 +209,7 @@ def _check_redis(settings: "Settings") -> str | None:
 
 
 def _describe_redis(url: str) -> list[tuple[str, str]]:
+    """Return lines `(subject, sentence)` on Redis: whether it answers, its disk, its memory, its jobs."""
     from lathe.service.jobs.redis.heartbeats import build_queue_name, list_live_workers
     from lathe.service.jobs.redis.queue import JobRecords
     from lathe.service.redis.connection import RedisConnection
@@ -222,7 +228,7 @@ def _describe_redis(url: str) -> list[tuple[str, str]]:
 
 
 def _read_setting(client: "Redis", name: str) -> str | None:
-    """Return a setting of Redis, or None if this user may not read it."""
+    """Return the value of a setting of Redis as text, or None if this user may not read it."""
     from redis.exceptions import ResponseError
 
     from lathe.service.redis.connection import decode_text
@@ -235,10 +241,7 @@ def _read_setting(client: "Redis", name: str) -> str | None:
 
 
 def _is_aof_enabled(client: "Redis") -> bool | None:
-    """Return whether Redis appends every change to a file (AOF).
-
-    The result is None if this user may not read that.
-    """
+    """Return whether Redis appends every change to a file (AOF), or None if this user may not read that."""
     from redis.exceptions import ResponseError
 
     try:
@@ -249,7 +252,7 @@ def _is_aof_enabled(client: "Redis") -> bool | None:
 
 
 def describe_persistence(aof: bool | None, save: str | None) -> str:
-    """Describe what is lost when Redis crashes or restarts, by its append-only file and its setting `save`."""
+    """Return a sentence on what is lost when Redis crashes, by whether it has an append-only file and by `save`."""
     match aof, save:
         case True, _:
             return "every change is in its append-only file: a crash costs the last second"
@@ -267,7 +270,7 @@ def describe_persistence(aof: bool | None, save: str | None) -> str:
 
 
 def describe_memory(max_memory: str | None, policy: str | None) -> str:
-    """Describe what Redis does when its memory is full, by its settings `maxmemory` and `maxmemory-policy`."""
+    """Return a sentence on what Redis does when its memory is full, by `maxmemory` and `maxmemory-policy`."""
     if max_memory is None or policy is None:
         return UNKNOWN
     if max_memory == "0":

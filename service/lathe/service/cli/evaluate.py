@@ -116,7 +116,7 @@ def _print_outcome(text: str, files: Sequence[Path], results: "Results") -> None
 
 
 def _require_evaluation_extra() -> None:
-    """Raise `EvaluationError` if the first module that evaluating imports of the extra `evaluation` is missing."""
+    """Raise `EvaluationError` if mteb, of the extra `evaluation`, is not installed."""
     from importlib.util import find_spec
 
     if find_spec("mteb") is None:
@@ -128,6 +128,7 @@ def _split_commas(value: str | None) -> list[str]:
 
 
 def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dtype: Dtype) -> "list[RequestedEncoder]":
+    """Return the encoders to evaluate: those of the option, else of the suite, else the default one."""
     from lathe.training.evaluation.encoders import RequestedEncoder
 
     def build_request(name: str | None) -> RequestedEncoder:
@@ -147,10 +148,11 @@ def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dty
 
 
 def name_folders(folders: Sequence[str]) -> dict[str, str]:
-    """Return a short name for each folder or hub id of a model: the last part, with those before it where needed.
+    """Return a short, distinct name for each model's folder or hub id, as `{folder: name}`.
 
-    A last part `model` is left out, because `lathe train` calls all its results so: `build/adapted/model` is called
-    `adapted`. The last part alone is not enough if another model has the same.
+    It is the last part, with those before it where needed. A last part `model` is left out, because `lathe train` calls
+    all its results so: `build/adapted/model` is called `adapted`. The last part alone is not enough if another model
+    has the same.
     """
     parts = {folder: _split_path(folder) for folder in folders}
     names = {}
@@ -169,7 +171,7 @@ def _split_path(folder: str) -> list[str]:
 
 
 def load_chain_methods(names: Sequence[str]) -> "list[Method]":
-    """Load chains from the registry as methods to evaluate."""
+    """Load the named chains from the registry, and return each as a method to evaluate."""
     from lathe.training.evaluation.methods import build_chain_method, hash_chain
 
     if not names:

@@ -81,7 +81,7 @@ def export(
 
 
 def _require_side(loaded: "LoadedChain", side: Side | None) -> Side | None:
-    """Return the side of a chain to export, or None for a chain that maps both sides alike.
+    """Return the side of a search (query or document) to export, or None for a chain that maps both alike.
 
     Raises:
         BadValueError: if a side is missing or not needed, or the documents end in codes, whose export would map
@@ -106,9 +106,10 @@ def _require_side(loaded: "LoadedChain", side: Side | None) -> Side | None:
 
 
 def _load_export_encoder(chain: "Chain", settings: "Settings", name: str | None) -> "Encoder | None":
-    """Load the encoder of an export in float32 on the CPU: the named one, else the one the chain was fitted for.
+    """Load the encoder to export with a chain, in float32 on the CPU. None if the chain has none.
 
-    The result is None if none is named and the chain has none.
+    It is the named one, else the one the chain was fitted for. The result is None if none is named and the chain was
+    fitted without one.
     """
     from lathe.training.encoder.encoder import Encoder
 
@@ -128,10 +129,7 @@ def _load_export_encoder(chain: "Chain", settings: "Settings", name: str | None)
 
 
 def _build_recorded_spec(recorded: dict[str, Any]) -> EncoderSpec:
-    """Build the spec of the encoder that a chain's manifest records.
-
-    The spec never runs the model's own code.
-    """
+    """Build the spec of the encoder that a chain's manifest records. It never runs the model's own code."""
     if recorded.get("upstream"):
         raise BadValueError(
             f"the chain was fitted for {recorded['name']}, which is behind an embeddings API and not in the settings"

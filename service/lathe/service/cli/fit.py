@@ -181,7 +181,7 @@ def fit(
 
 
 def build_request(add_to: str | None, steps: str | None, normalize: bool, **options: Any) -> NewFit | AddRows:
-    """Build the request that the options of the command stand for.
+    """Build the request for a fit, or for adding rows to a version, from the options of the command.
 
     Args:
         add_to: version to add rows to; None for new steps.
@@ -212,9 +212,9 @@ def build_request(add_to: str | None, steps: str | None, normalize: bool, **opti
 
 
 def _find_encoder_name(settings: "Settings", manifest: Manifest) -> str | None:
-    """Return the encoder of a chain version for `find_encoder`: its name if the settings have it, else its model.
+    """Return the name or model of the encoder that a chain's manifest records, or None if it has none.
 
-    None for a chain without an encoder.
+    It is for `find_encoder`: the name if the settings have it, else the model.
     """
     description = manifest.get("encoder") or {}
     configured = description.get("name") in {spec.name for spec in settings.specs}
@@ -250,7 +250,7 @@ def format_fit_result(result: dict[str, Any]) -> str:
 
 
 def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
-    """Build the table rows of a certificate, with a column for held-out rows and for each out-of-domain corpus.
+    """Return a certificate as table rows, with a column for held-out rows and each out-of-domain corpus.
 
     Held-out rows alone have the recall at smaller sizes, the alignment to targets, mean norm, IsoScore and bytes per
     vector before → after the chain, the weighting of codes, and parameters that were derived from the data, where the
@@ -259,7 +259,7 @@ def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
     corpora = certificate["out_of_domain"]
     rows = [["", "held out", *corpora]]
     for measure in MEASURES:
-        rows.append([measure, *(_format_measure(one[measure]) for one in (certificate, *corpora.values()))])
+        rows.append([measure, *(_format_measure(measured[measure]) for measured in (certificate, *corpora.values()))])
     for dimensions, measured in certificate.get("sizes", {}).items():
         rows.append([f"recall_at_10, cut to {dimensions}", _format_measure(measured["recall_at_10"])])
     for measure, value in certificate.get("alignment", {}).items():
@@ -276,22 +276,24 @@ def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
 
 
 def _build_relevance_rows(relevance: dict[str, Any] | None) -> list[list[str]]:
+    """Return table rows of nDCG and recall before and after the chain, one for each set of queries and measure."""
     if relevance is None:
         return []
     searches = {f"{relevance['queries']:,} queries": relevance}
-    searches |= {f"halves of {name}": found for name, found in relevance["out_of_domain"].items()}
+    searches |= {f"halves of {name}": gains for name, gains in relevance["out_of_domain"].items()}
     return [
         [
             f"{measure}, {name}",
-            f"{_format_measure(found[measure]['before'])} → {_format_measure(found[measure]['after'])}",
+            f"{_format_measure(gains[measure]['before'])} → {_format_measure(gains[measure]['after'])}",
         ]
-        + [f"{found[measure]['gain']:+.4f} ± {_format_measure(found[measure]['ci95'])}"]
-        for name, found in searches.items()
+        + [f"{gains[measure]['gain']:+.4f} ± {_format_measure(gains[measure]['ci95'])}"]
+        for name, gains in searches.items()
         for measure in ("ndcg_at_10", "recall_at_10")
     ]
 
 
 def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
+    """Return a table of the codes that a fit tried: retrieval, gain over another, and its interval."""
     header = ["codes tried", "split-half retrieval", "ahead", "±", "compared with", "rows"]
     rows = []
     for trial in codes["tried"]:
@@ -303,6 +305,7 @@ def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
 
 
 def _build_difference_rows(certificate: dict[str, Any], compared: dict[str, Any]) -> list[list[str]]:
+    """Return a table of the measures of a new certificate less those of the one it is compared with."""
     corpora = compared["out_of_domain"]
     pairs = [(certificate, compared), *((certificate["out_of_domain"][name], corpora[name]) for name in corpora)]
     rows = [["", "held out", *corpora]]

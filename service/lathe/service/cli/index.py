@@ -91,7 +91,7 @@ def delete(name: Name) -> None:
 
 
 def _require_backups() -> "Home":
-    """Return the state folder of a backend whose indexes `lathe index` backs up.
+    """Return the state folder. Raise if the indexes are in a backend that another tool backs up.
 
     Raises:
         NotSupportedError: if the backend of the indexes is backed up by another tool.

@@ -47,6 +47,7 @@ def export(
 
 
 def _export_to_file(name: str, out: Path) -> None:
+    """Write all items of an index to a .jsonl, .parquet or .npy file, with a progress bar, and print the count."""
     from lathe.service.index.backend import get_capabilities, read_items
     from lathe.training.sources.writers import open_writer
 
@@ -77,6 +78,7 @@ def _export_to_table(
     postgres_url: str | None,
     delete_others: bool,
 ) -> None:
+    """Write all items of an index to a PostgreSQL table, and print the counts and the SQL for its index."""
     require_driver()
     from lathe.service.chains.names import RAW
     from lathe.service.index.backend import read_items

@@ -48,10 +48,7 @@ class LazyEncoders:
         self.loaded: dict[str, TextEncoder] = {}
 
     def load(self, name: str | None) -> "TextEncoder":
-        """Return the encoder of that name or alias, loading it if it is not loaded yet.
-
-        None means the default encoder.
-        """
+        """Return the encoder of that name, loading it on first use. None means the default encoder."""
         spec = find_encoder(self.settings, name)
         if spec.name not in self.loaded:
             self.loaded[spec.name] = load_encoder(self.settings, name)
@@ -170,7 +167,7 @@ def import_rows(
 
 
 def _find_metric(source: "Source") -> "Metric":
-    """Return the metric of a source that is one FAISS index, else cosine."""
+    """Return the metric of a source that is one FAISS index, or cosine for other sources."""
     from lathe.training.sources.faiss_indexes import read_faiss_metric
 
     files = [Path(file) for file in source.files if file.endswith(".faiss")]
@@ -184,7 +181,7 @@ def _encode_texts(encoder: "TextEncoder | None", texts: list[str]) -> Any:
 
 
 def _require_gates(cost: "ImportCost", gates: Mapping[str, float]) -> None:
-    """Raise `BadValueError` if a measure of the chain's quality is missing or does not reach its gate."""
+    """Raise `BadValueError` unless the chain's measured quality reaches each gate `{measure: threshold}`."""
     unknown = set(gates) - set(cost.quality)
     if unknown:
         raise BadValueError(f"there is no gate {', '.join(sorted(unknown))}; there are {', '.join(cost.quality)}")

@@ -94,7 +94,10 @@ class Machine:
 
 
 def read_machine(settings: Settings, include: Path = INCLUDE) -> Machine:
-    """Determine the properties of this machine."""
+    """Find out what this machine has (device, CPU, disk, compiler), and return it.
+
+    `include` is the folder in which Python's headers are looked for.
+    """
     device = settings.device or best_device()
     return Machine(
         device=device,
@@ -109,7 +112,7 @@ def read_machine(settings: Settings, include: Path = INCLUDE) -> Machine:
 
 
 def find_existing_folder(path: Path) -> Path:
-    """Return the folder, or its nearest parent that exists."""
+    """Return the folder at `path`, or the nearest parent of it that exists."""
     folder = expand_home(path)
     while not folder.exists():
         folder = folder.parent
@@ -117,7 +120,7 @@ def find_existing_folder(path: Path) -> Path:
 
 
 def describe_instructions(flags: Set[str], machine: str) -> str:
-    """Describe which of the instruction sets that speed up encoding a CPU has, and which it lacks.
+    """Return text that lists which of the instruction sets that speed up encoding a CPU has and lacks.
 
     Args:
         flags: flags of the CPU; empty if the system does not report them.
@@ -141,7 +144,7 @@ def lacks_avx512(flags: Set[str], machine: str) -> bool:
 
 
 def describe_kernels(environment: Mapping[str, str] = os.environ) -> str:
-    """Describe the kernels that torch and NumPy chose, and the environment variables that may override the choice."""
+    """Return text on the CPU kernels that torch and NumPy chose, and on variables that override the choice."""
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     used = [*extensions.get("baseline", []), *extensions.get("found", [])]
     chosen = f"torch {torch.backends.cpu.get_cpu_capability()}, NumPy {used[-1] if used else 'plain'}"
@@ -151,7 +154,7 @@ def describe_kernels(environment: Mapping[str, str] = os.environ) -> str:
 
 @cache
 def find_unmet(distribution: str, extra: str = "", version: Callable[[str], str] = version) -> tuple[str, ...]:
-    """Return the requirements of a distribution that are not met, each as `torch>=2.9 (2.3.1 is installed)`.
+    """Return the requirements of a package that are not met, each as `torch>=2.9 (2.3.1 is installed)`.
 
     Args:
         distribution: name on the package index.
@@ -192,7 +195,7 @@ def _check_requirement(requirement: Requirement, version: Callable[[str], str]) 
 def find_shortfalls(
     settings: Settings, machine: Machine, version: Callable[[str], str] = version
 ) -> Iterator[tuple[str, str]]:
-    """Yield what the machine and the installation lack, most important first, each with its consequence."""
+    """Yield (what is missing, its consequence) for machine and installation, most important first."""
     yield from _find_device_shortfalls(machine)
     unmet = [problem for name in DISTRIBUTIONS for problem in find_unmet(name, version=version)]
     for problem in dict.fromkeys(unmet):
@@ -212,6 +215,7 @@ def find_shortfalls(
 
 
 def _find_device_shortfalls(machine: Machine) -> Iterator[tuple[str, str]]:
+    """Yield (what is missing, its consequence) for the device: GPU, bfloat16, AVX-512 and CPU cores."""
     if machine.device == "cpu":
         yield ("no GPU", _describe_missing_gpu(machine))
     if not machine.bfloat16:
@@ -228,6 +232,7 @@ def _find_device_shortfalls(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def _describe_missing_gpu(machine: Machine) -> str:
+    """Return why no GPU is used: a build of torch that does not fit the driver, or no driver."""
     if machine.driver:
         return (
             f"there is an NVIDIA driver, but this torch ({torch.__version__}) finds no GPU: install a build of torch "

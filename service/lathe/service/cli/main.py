@@ -38,7 +38,7 @@ app = typer.Typer(
 
 
 def show_version(requested: bool) -> None:
-    """Print the version and end the program, if requested."""
+    """Print the version of Lathe and end the program, if `requested`."""
     if requested:
         from importlib.metadata import version
 
@@ -90,7 +90,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line, and print an expected error as one line.
+    """Run the `lathe` command line, and print an expected error as one line instead of a traceback.
 
     The exit status is then 1, or 130 after Ctrl-C. The variables of `ENVIRONMENT` that are not set are set first.
     """

@@ -40,7 +40,10 @@ SERVE_DIMENSIONS = (
 
 
 def describe_served(routes: list[str]) -> str:
-    """Describe the size routes that lead to a chain, or say that there are none."""
+    """Return a sentence on the dimensions for which a chain is registered, given as its size routes.
+
+    A size route is a number of dimensions whose requests the chain answers, or `nested`.
+    """
     sizes = ["sizes without a chain of their own" if route == "nested" else f"dimensions: {route}" for route in routes]
     return (
         f"It answers {' and '.join(sizes)}." if sizes else "It serves no dimensions: it reduces none, or no encoder's."
@@ -77,10 +80,7 @@ WorkersOption = Annotated[
 
 
 def load_state() -> "tuple[Settings, Home]":
-    """Read the settings, and return them and the state folder.
-
-    Nothing is created or checked.
-    """
+    """Read the settings, and return them with the state folder. Nothing is created or checked."""
     from lathe.service.home import Home
     from lathe.service.settings import read_settings
 
@@ -89,7 +89,7 @@ def load_state() -> "tuple[Settings, Home]":
 
 
 def load_writable_state() -> "tuple[Settings, Home]":
-    """Read the settings, prepare the state folder for writing, and return both.
+    """Read the settings and prepare the state folder for writing. Return both, or raise if it is not writable.
 
     Raises:
         ValueError: if the folder cannot be written, or is not safe to use.
@@ -100,7 +100,9 @@ def load_writable_state() -> "tuple[Settings, Home]":
 
 
 def open_chains(write: bool) -> "Registry":
-    """Open the registry of the state folder, or the one that replicas share, and install the starter chains.
+    """Open and return the registry of chains, from the state folder or shared in Redis.
+
+    The starter chains are installed.
 
     Args:
         write: whether the command changes chains; without, a folder that cannot be written is only read.
@@ -118,7 +120,7 @@ def open_chains(write: bool) -> "Registry":
 
 
 def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
-    """Return the spec of an encoder of the settings, or build one for a model's folder or hub id.
+    """Return the spec of the named encoder in the settings, or build one for a model's folder or hub id.
 
     None means the default encoder.
     """
@@ -129,7 +131,7 @@ def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
 
 
 def load_encoder(settings: "Settings", name: str | None, stored: bool = True) -> "TextEncoder":
-    """Load an encoder of the settings, or one by a model's folder or hub id.
+    """Load an encoder by its name in the settings, or by a model's folder or hub id, and return it.
 
     Sets torch's number of threads as the settings say.
 
@@ -149,7 +151,7 @@ def load_encoder(settings: "Settings", name: str | None, stored: bool = True) ->
 
 @contextmanager
 def open_engine(name: str, address: str | None, workers: int | None, settings: "Settings") -> "Iterator[FitEngine]":
-    """Open an engine for the duration of the block, and yield it.
+    """Open the engine that runs a fit's work, on this machine or on Ray, for the block, and yield it.
 
     A note is printed if `address` is not used.
 
@@ -182,7 +184,7 @@ def format_command_line() -> str:
 
 
 def parse_pairs(values: list[str] | None, option: str) -> dict[str, str]:
-    """Parse the KEY=VALUE values of an option to a dictionary.
+    """Parse an option's values, each KEY=VALUE, to a dict of texts.
 
     Args:
         values: the values; None stands for none.
@@ -201,7 +203,7 @@ def parse_pairs(values: list[str] | None, option: str) -> dict[str, str]:
 
 
 def parse_numbers(values: list[str] | None, option: str) -> dict[str, float]:
-    """Parse the KEY=NUMBER values of an option to a dictionary.
+    """Parse an option's values, each KEY=NUMBER, to a dict of floats.
 
     Args:
         values: the values; None stands for none.
@@ -244,7 +246,7 @@ class ProgressBar:
         self.bar.close()
 
     def __call__(self, fraction: float, message: str) -> None:
-        """Show the fraction of the work that is done, in [0, 1], and a message."""
+        """Show how much of the work is done, as a fraction in [0, 1], and a message."""
         self.percent, self.message = round(100 * fraction, 1), message
         self.bar.n = self.percent
         self.bar.set_description_str(message)

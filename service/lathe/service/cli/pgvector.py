@@ -33,7 +33,7 @@ SourceColumn = Annotated[str, flag("--column", "Column of the full vectors, of v
 
 
 def require_driver() -> None:
-    """Raise `NotSupportedError`, which names the extra, if psycopg cannot be imported."""
+    """Raise `NotSupportedError`, which says what to install, if psycopg cannot be imported."""
     try:
         import psycopg  # noqa: F401
     except ImportError as error:
@@ -41,7 +41,7 @@ def require_driver() -> None:
 
 
 def record_column(connection: "Connection", table: object, column: str, chain: str) -> None:
-    """Record that a chain fills a column, so that the chain is not deleted by mistake.
+    """Record in the state folder that a chain fills a table's column, so that it is not deleted by mistake.
 
     If that is not possible, a warning is printed.
     """

@@ -29,10 +29,10 @@ def serve(
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Return a socket bound to each address of a host.
+    """Return sockets bound to each address of a host at this port. They do not listen yet.
 
-    None of them listens yet, so that clients are refused until then. The host `::` stands for all addresses, those of
-    IPv4 included. Port 0 is one free port, the same for each address.
+    Clients are refused until they listen. The host `::` stands for all addresses, those of IPv4 included. Port 0 is one
+    free port, the same for each address.
 
     Raises:
         ValueError: if the host has no address.
@@ -61,7 +61,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def _raise_file_limit() -> None:
-    """Raise this process's limit of open files to the system's maximum: each index holds a dozen."""
+    """Raise this process's limit of open files to the system's maximum, because each index holds a dozen."""
     with suppress(ImportError, OSError, ValueError):  # Windows has no such limit; a container may forbid it
         import resource
 

@@ -50,9 +50,9 @@ class Server(uvicorn.Server):
         self.services = services
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the shutdown on a signal.
+        """Begin the shutdown when a signal arrives: end event streams, and fail late requests after a while.
 
-        Event streams are ended, and unfinished requests fail after `shutdown_seconds`.
+        Unfinished requests fail after `shutdown_seconds`.
         """
         if not self.services.closing.is_set():
             self.services.closing.set()
@@ -62,9 +62,10 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Check the limits of all connections once a second.
+        """Check the time limits of all connections once a second. uvicorn calls this ten times a second.
 
-        uvicorn calls this ten times a second.
+        Returns:
+            What uvicorn's own `on_tick` returns: whether the server should exit.
         """
         if counter % 10 == 0:
             check_connections(self.server_state.connections, asyncio.get_running_loop().time())
@@ -72,7 +73,7 @@ class Server(uvicorn.Server):
 
 
 def run_server(settings: Settings, processes: ProcessStarter, sockets: list[socket.socket]) -> None:
-    """Serve until a signal stops the server.
+    """Set up this process and serve requests until a signal stops the server.
 
     First sets the process's memory allocator, torch threads, logging and signal handlers. Prints a greeting when ready.
     Exits with status 1 if the server cannot start, with 0 after a signal.
@@ -120,7 +121,7 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
 async def serve_and_greet(
     server: uvicorn.Server, sockets: list[socket.socket], settings: Settings, services: Services
 ) -> None:
-    """Serve until the server stops, and print the greeting once all encoders have loaded or failed."""
+    """Serve requests until the server stops. Print the greeting once all encoders have loaded or failed."""
     greeting = asyncio.create_task(_greet(server, settings, services))
     try:
         await server.serve(sockets)
@@ -139,7 +140,7 @@ async def _greet(server: uvicorn.Server, settings: Settings, services: Services)
 
 
 def list_start_warnings(services: Services) -> list[str]:
-    """Return what a user should know at the start: the warnings of `/health`, and live chains that cannot be read."""
+    """Return sentences to show at the start: the warnings of `/health`, and live chains that cannot be read."""
     warnings = services.list_warnings()
     if services.home_problem:
         warnings.append("fits and administration are off, because the state folder cannot be written")
@@ -152,7 +153,7 @@ def list_start_warnings(services: Services) -> list[str]:
 
 
 def _format_greeting(settings: Settings, services: Services, port: int) -> str:
-    """Return the greeting: URL, encoders, chains, where the admin key is, and three example requests for curl.
+    """Return the text printed at the start: URL, encoders, chains, admin key, and example requests for curl.
 
     Keys that only the user knows are the placeholders `API_KEY` and `ADMIN_KEY`.
     """
@@ -175,7 +176,10 @@ def _format_greeting(settings: Settings, services: Services, port: int) -> str:
 
 
 def _format_example_dimensions(services: Services) -> str:
-    """Return the JSON field `dimensions` of the examples: the first size for which the default encoder has a chain."""
+    """Return the JSON field `dimensions` for the example requests, or an empty text if no chain serves any.
+
+    The value is the first size for which the default encoder has a chain.
+    """
     info = services.embedder.default.info
     size_routes = services.registry.size_routes.get_current().get(info.fingerprint, {}) if info else {}
     return next((f', "dimensions": {size}' for size in size_routes if size.isdecimal()), "")

@@ -35,7 +35,7 @@ def embed_source(
     address: str | None,
     workers: int | None,
 ) -> None:
-    """Embed the texts of a source into a file, and print a summary.
+    """Embed the texts of a source, write them to a file with their vectors, and print a summary.
 
     Parameters are the options of `lathe embed`.
 
@@ -80,10 +80,7 @@ class EncodedSource:
         self.vectors, self.encoder, self.taken = vectors, encoder, 0
 
     def take(self, batch: Batch) -> NDArray[np.float32]:
-        """Return the vectors `(n, d)` of the next batch, and advance.
-
-        Blank texts are encoded now.
-        """
+        """Return the vectors `(n, d)` of the source's next batch, and advance. Blank texts are encoded now."""
         texts = list(batch.values)
         blank = np.array([not text.strip() for text in texts])
         count = len(texts) - int(blank.sum())
@@ -99,9 +96,9 @@ class EncodedSource:
 
 
 def reduce_source(source: str, out: Path, chain: str, dimensions: int | None) -> None:
-    """Transform the vectors of a source into a file, and print a summary.
+    """Transform the vectors of a source by a chain, write them to a file, and print a summary.
 
-    Parameters are those of `lathe reduce`.
+    Parameters are the options of `lathe reduce`.
 
     Raises:
         SourceError: if the source holds texts.
@@ -119,7 +116,10 @@ def reduce_source(source: str, out: Path, chain: str, dimensions: int | None) ->
 
 
 def _write_file(source: Source, out: Path, target: Target, transform: Callable[[Batch], NDArray[np.float32]]) -> None:
-    """Write a source's fields and vectors to a file, show progress, and print a summary to stderr."""
+    """Write each row of a source with its vector, as `transform` computes it, to a file. Print a summary.
+
+    Progress is shown. The summary goes to stderr.
+    """
     total, written, started = source.count(), 0, time.monotonic()
     with ProgressBar() as progress, open_writer(out) as writer:
         for batch in source.batches():
@@ -134,7 +134,7 @@ def _write_file(source: Source, out: Path, target: Target, transform: Callable[[
 
 
 def _build_records(batch: Batch, field: str) -> list[Record]:
-    """Return the fields to write beside each vector: all of the source's row, except the vector that was read.
+    """Return the fields to write beside each vector of a batch: the source's row without its vector field.
 
     Raises:
         SourceError: if a field holds a number of 2^64 or more, which may have been rounded.

@@ -86,6 +86,7 @@ def synthesize(
 
 
 def _synthesize_pairs(config: Path, out: Path, yes: bool, only_estimate: bool) -> None:
+    """Estimate the cost of synthesizing pairs and, with the user's consent, generate them and print a report."""
     from lathe.training.finetuning.job import read_settings
     from lathe.training.reporting.tables import Table
     from lathe.training.synthesis.chat import open_endpoint
@@ -122,6 +123,7 @@ def _default_folder(config: Path, method: str) -> Path:
 
 
 def _train(method: str, config: Path, out: Path | None) -> None:
+    """Train an encoder by a method as a config file says, and print a summary of sources, mining and steps."""
     _require_training_extra()
     import torch
 

@@ -74,10 +74,10 @@ class VectorCache:
         return self.max_bytes > 0 and options.long_text != "error"
 
     def compute_keys(self, encoder: EncoderInfo, options: EncodeOptions, texts: Iterable[str]) -> list[bytes]:
-        """Return each text's cache key, a hash of all that its vector depends on.
+        """Return the cache key of each text, a hash of everything that its vector depends on.
 
-        That is the text, the encoder's fingerprint and dtype, the prompt's text, truncation side and normalization,
-        and whether long texts are means.
+        That is the text, the encoder's fingerprint and dtype, the prompt's text, truncation side and normalization, and
+        whether long texts are means.
         """
         prompt = encoder.find_prompt(options.prompt_name)
         side = "mean" if options.long_text == "mean" else options.truncation_side
@@ -92,10 +92,10 @@ class VectorCache:
         return keys
 
     def get(self, encoder: EncoderInfo, keys: list[bytes], normalized: bool) -> list[CachedVector | None]:
-        """Return the entry of each key, in order, None where it is missing.
+        """Look up vectors by key, in memory and then in the second-level cache. None where there is no entry.
 
-        The hit and miss counters are updated. Keys that are not in memory are looked up in the second-level cache,
-        which may block, and kept in memory: do not call this on the event loop if there is one.
+        The entries are in the order of the keys. The hit and miss counters are updated. The second-level cache may
+        block, and its entries are kept in memory: do not call this on the event loop if there is one.
         """
         with self.guard:
             entries = [self.entries.get(key) for key in keys]
@@ -121,7 +121,7 @@ class VectorCache:
         tokens: NDArray[np.int64],
         cut: NDArray[np.int64],
     ) -> None:
-        """Store copies of the vectors `(n, d)`, also in the second-level cache.
+        """Store copies of vectors `(n, d)` with token counts under their keys, also in the second-level cache.
 
         The least recently used entries are evicted.
         """
@@ -132,7 +132,7 @@ class VectorCache:
             self.second_level.put(keys, vectors, tokens, cut)
 
     def _store(self, entries: Mapping[bytes, CachedVector]) -> None:
-        """Add the entries to memory, except those larger than the whole cache, and update the size metric."""
+        """Add entries to memory, except those larger than the whole cache, and update the metric of its size."""
         with self.guard:
             for key, entry in entries.items():
                 if entry.vector.nbytes + ENTRY_BYTES <= self.max_bytes:

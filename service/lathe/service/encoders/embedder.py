@@ -48,7 +48,7 @@ class Answer:
     cut_tokens: int | None = None
 
     def build_headers(self, as_codes: bool = False) -> dict[str, str]:
-        """Return the headers of a response with vectors.
+        """Return the HTTP headers that describe the vectors: space, chain, dimensions, dtype, times and tokens.
 
         Times are in milliseconds.
 
@@ -95,9 +95,10 @@ class Pending:
     chain_waits: bool = False
 
     def wait_for_answer(self) -> Answer:
-        """Wait for the encoder if texts were missing, and return the vectors of all texts in order.
+        """Wait until all texts are encoded, and return their vectors in order, transformed by the chain.
 
-        The new vectors are cached, the texts counted by chain, and the raw vectors passed to their observer.
+        Texts found in the cache are not encoded. The new vectors are cached, the texts counted by chain, and the raw
+        vectors passed to their observer.
 
         Raises:
             ArtifactError: if the chain maps a text to NaN or inf.
@@ -130,9 +131,9 @@ class Pending:
         return Answer(vectors, self.target, tokens, timings, cut_tokens=cut)
 
     def _require_finite(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the vectors if all are finite.
+        """Return the vectors unchanged, or raise if a chain made NaN or inf of the encoder's vectors.
 
-        Loading a chain tries two rows; its weights may be such that only others overflow.
+        Loading a chain tries two rows. Its weights may be such that only others overflow.
 
         Raises:
             ArtifactError: if a chain made NaN or inf of the encoder's finite vectors.
@@ -142,15 +143,12 @@ class Pending:
         return vectors
 
     def _stack_cached(self) -> NDArray[np.float32]:
-        """Stack the cached vectors before the chain, `(n, d)`, in text order.
-
-        Returns `(0, 0)` if there are none.
-        """
+        """Return the cached vectors `(n, d)`, before the chain, in text order, or `(0, 0)` if there are none."""
         cached = [entry.vector for entry in self.found if entry is not None]
         return np.concatenate(cached).reshape(len(cached), -1) if cached else np.empty((0, 0), np.float32)
 
     def _notify_observer(self, *raw: NDArray[np.float32]) -> None:
-        """Pass the encoder's vectors to their observer, if the request has a chain and anything observes."""
+        """Pass the encoder's vectors, before the chain, to their observer. Does nothing without a chain or observer."""
         loaded = self.target.loaded
         if loaded is None or self.live_vectors is None:
             return
@@ -159,7 +157,7 @@ class Pending:
         self.live_vectors.notify(ObservedVectors(self.encoder, loaded, stacked))
 
     def _count_tokens(self, encoded_texts: EncodedTexts | None) -> tuple[int, int]:
-        """Return how many tokens of all texts were read, and how many were cut.
+        """Return how many tokens of the request's texts the encoder read, and how many were cut off.
 
         The tokens of a text that was cut before it was tokenized are estimated by those of the part.
 
@@ -177,7 +175,7 @@ class Pending:
 
 
 def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) -> list[str]:
-    """Cut each text where the encoder certainly stops reading, so that less is hashed, stored and sent.
+    """Return the texts, each cut where the encoder certainly stops reading, so that less is hashed and sent.
 
     With `long_text` "mean", no text is cut.
 
@@ -211,12 +209,12 @@ class Embedder:
         self.cache = cache
 
     def add(self, engine: Engine) -> None:
-        """Start the engine and serve its encoder."""
+        """Start an encoder's engine, and serve the encoder from now on."""
         engine.start()
         self.engines = self.engines | {engine.spec.name: engine}  # replaced as a whole, because other threads read it
 
     def remove(self, name: str) -> Engine:
-        """Stop serving an encoder and return its engine, which the caller must stop.
+        """Remove an encoder from those served, and return its engine, which the caller must stop.
 
         Raises:
             UnknownNameError: if the encoder is not served.
@@ -247,9 +245,7 @@ class Embedder:
         return next(iter(self.engines.values()))
 
     def find_engine(self, name: str | None, param: str = "model") -> Engine:
-        """Return the engine of an encoder, by its name or its model's name.
-
-        None means the default encoder.
+        """Return the engine of an encoder by its name or its model's name. None means the default encoder.
 
         Raises:
             UnknownNameError: if there is no such encoder; the message lists the encoders.
@@ -266,7 +262,7 @@ class Embedder:
         )
 
     def parse_model(self, model: str | None) -> ModelChoice:
-        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`.
+        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`, and return what it selects.
 
         The grammar is in `lathe.service.encoders.model_names`.
         """
@@ -284,10 +280,10 @@ class Embedder:
         output_dtype: OutputDtype | None = None,
         at_once: bool = False,
     ) -> "Pending":
-        """Resolve the chain, look the texts up in the cache, and queue the missing ones for the encoder.
+        """Look texts up in the cache and queue missing ones for the encoder. Return the pending request.
 
-        This does not wait for the encoder. Texts are first cut to what the encoder can read. Only a chain that must be
-        read from disk or folded, and a second-level cache, may block.
+        This resolves the chain and does not wait for the encoder. Texts are first cut to what the encoder can read.
+        Only a chain that must be read from disk or folded, and a second-level cache, may block.
 
         Args:
             texts: the texts.
@@ -353,7 +349,9 @@ class Embedder:
         input_type: InputType = "document",
         output_dtype: OutputDtype | None = None,
     ) -> Answer:
-        """Transform the caller's vectors `(n, d)` by a chain, and pass them to their observer if there is one.
+        """Transform vectors `(n, d)` sent by the caller with a chain, and return the outputs with their headers' data.
+
+        The vectors are passed to their observer if there is one.
 
         Raises:
             BadValueError: if the chain does not serve the dimensions, or outputs overflow float32 or cannot be encoded
@@ -379,9 +377,10 @@ class Embedder:
         return list_model_names(self.engines, self.registry, self.resolver)
 
     def require_model(self, model: str) -> None:
-        """Check that a request's `model` names an encoder that serves its chain and dimensions.
+        """Raise unless a request's `model`, such as `ENCODER+CHAIN:256`, names a served encoder and chain.
 
-        While the encoder was never ready, only its name is checked.
+        The chain must take the encoder's vectors and serve the dimensions. While the encoder was never ready, only its
+        name is checked.
 
         Raises:
             BadValueError, ConflictError, UnknownNameError: if it does not.

@@ -73,10 +73,7 @@ class LiveVectors:
             self.thread = None
 
     def notify(self, seen: ObservedVectors) -> None:
-        """Call the observer with a request's vectors, if there is one.
-
-        Its error is logged, not raised.
-        """
+        """Call the observer, if there is one, with a request's vectors. Its error is logged, not raised."""
         observer = self.observer
         if observer is not None:
             try:
@@ -85,7 +82,7 @@ class LiveVectors:
                 self.unexpected.record(error)
 
     def submit(self, work: Work) -> bool:
-        """Queue work for the thread.
+        """Queue a function to be called in the thread. Return False if the queue is full and it was dropped.
 
         Returns:
             Whether the work was queued; if the queue is full, it is dropped.
@@ -99,7 +96,7 @@ class LiveVectors:
         return True
 
     def run(self) -> None:
-        """Do queued work until the thread is stopped and the queue is empty."""
+        """Call the queued functions until the thread is stopped and the queue is empty. Errors are noted."""
         ended = False
         while not ended:
             self.wakeup.wait()

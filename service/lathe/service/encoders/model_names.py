@@ -40,7 +40,7 @@ class ModelChoice:
     dimensions: int | None = None
 
     def choose_dimensions(self, requested: int | None) -> int | None:
-        """Return the dimensions that the name or the request's `dimensions` selects, or None if neither does.
+        """Return the dimensions from the model name or from the request's field, or None if neither names any.
 
         Raises:
             BadValueError: if they select different ones.
@@ -55,7 +55,7 @@ class ModelChoice:
 
 
 def parse_model(model: str | None, find_engine: Callable[[str | None], Engine], names: set[str]) -> ModelChoice:
-    """Parse a request's `model` to the encoder, chain and dimensions that it selects.
+    """Parse a request's `model`, `ENCODER+CHAIN:DIMENSIONS` with optional parts, and return what it selects.
 
     Without the name of an encoder, such as in `+CHAIN`, the default encoder is meant.
 
@@ -82,7 +82,7 @@ def parse_model(model: str | None, find_engine: Callable[[str | None], Engine], 
 
 
 def list_model_names(engines: dict[str, Engine], registry: Registry, resolver: ChainResolver) -> list[str]:
-    """List values of `model`: encoders, then `ENCODER+CHAIN` for each matching live chain, then both with sizes.
+    """List values that a request's `model` can have: encoders, then `ENCODER+CHAIN`, then both with dimensions.
 
     A chain matches the encoder it was fitted on, or all if it was fitted without one. Encoders that were never ready
     are listed without chains, and chains that cannot be read are left out. Of a nested chain, the halves of its
@@ -116,9 +116,9 @@ def list_model_names(engines: dict[str, Engine], registry: Registry, resolver: C
 
 
 def _list_route_sizes(encoder: EncoderInfo, resolver: ChainResolver) -> list[int]:
-    """Return the sizes that an encoder's size routes serve, largest first.
+    """Return the numbers of dimensions for which chains are registered for an encoder, largest first.
 
-    Of its nested chain, only the halves are listed.
+    Of a nested chain, which can be cut to any number, only the halves are listed.
     """
     try:
         routes = resolver.registry.size_routes.get_current().get(encoder.fingerprint, {})
@@ -131,7 +131,7 @@ def _list_route_sizes(encoder: EncoderInfo, resolver: ChainResolver) -> list[int
 
 
 def _halve(dimensions: int | None) -> Iterator[int]:
-    """Yield a half, a quarter and so on of a nested chain's dimensions, down to `MIN_LISTED_DIMENSIONS`."""
+    """Yield half of `dimensions`, a quarter and so on, down to `MIN_LISTED_DIMENSIONS`. None yields nothing."""
     size = (dimensions or 0) // 2
     while size >= MIN_LISTED_DIMENSIONS:
         yield size

@@ -36,7 +36,7 @@ class Residency:
         self.thread = threading.Thread(target=self._run, name="residency", daemon=True)
 
     def start(self) -> None:
-        """Start the thread if it is needed and does not run.
+        """Start the thread if some encoder may be unloaded and it does not run. Safe to call again.
 
         Called again when an encoder is added.
         """
@@ -51,10 +51,7 @@ class Residency:
             self.thread.join(timeout=2 * CHECK_SECONDS)
 
     def find_problem(self) -> str | None:
-        """Return why encoders are not unloaded, or that the loaded ones exceed the limit.
-
-        The result is None if neither is so.
-        """
+        """Return a message if unloading fails or the loaded encoders exceed the memory limit, else None."""
         if self.unexpected.message is not None:
             return self.unexpected.message
         total = sum(engine.model_bytes for engine in self.list_engines() if engine.ready_dispatchers)
@@ -81,7 +78,7 @@ class Residency:
                 engine.unload()
 
     def unload_beyond_limit(self, wanted: Engine | None = None) -> list[Engine]:
-        """Unload the least recently used encoders until the others fit the limit.
+        """Unload the least recently used encoders until the rest fits the memory limit. Return those unloaded.
 
         Encoders that are at work are left. The one used last, or `wanted`, stays, even if it alone exceeds the limit.
 
@@ -111,7 +108,7 @@ class Residency:
             return unloaded
 
     def make_room(self, engine: Engine) -> None:
-        """Unload other encoders so that one that is loaded again fits the limit, and wait until they are gone."""
+        """Unload other encoders so that `engine`, which is loaded again, fits the limit. Waits until they are gone."""
         unloaded = self.unload_beyond_limit(engine)
         # An unloaded encoder may be loaded again with new workers: only those that it has now must be gone.
         leaving = [(evicted, frozenset(evicted.ready_dispatchers)) for evicted in unloaded]

@@ -19,9 +19,9 @@ async def answer_json(content: Any, status: int = 200, headers: dict[str, str] |
 
 
 async def answer_job(job_id: str) -> Response:
-    """Return the 202 response for a queued job.
+    """Return the 202 response for a queued job, with the job's id and the URL of its status.
 
-    Its body holds the job's id and the URL of its status; the URL is also in the `location` header.
+    The URL is also in the `location` header.
     """
     url = f"/jobs/{job_id}"
     return await answer_json({"job_id": job_id, "status_url": url}, 202, {"location": url})

@@ -25,7 +25,7 @@ class HeldBody:
         self.counted = 0
 
     def resize(self, size: int) -> None:
-        """Set the bytes that the body holds.
+        """Set how many bytes the request's body holds. Raise if the bodies of all requests exceed their limit.
 
         Args:
             size: bytes of the body; 0 releases its memory. Up to `FREE_BYTES` are not counted.
@@ -60,10 +60,11 @@ class BodyMemoryMiddleware:
         self.parse_memory = ParseMemory(parse_limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app on an HTTP request with `held_body` and `parse_reservation` in its scope.
+        """Run the app with memory accounting for the request's body, and release the memory afterwards.
 
-        The reservation is released when the response begins, the body's memory when the app ends, also by an error.
-        Other scopes, such as the lifespan, are passed on unchanged.
+        `held_body` and `parse_reservation` are put in the scope of an HTTP request. The reservation is released when
+        the response begins, the body's memory when the app ends, also by an error. Other scopes, such as the lifespan,
+        are passed on unchanged.
         """
         if scope["type"] != "http":
             await self.app(scope, receive, send)

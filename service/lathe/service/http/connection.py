@@ -102,10 +102,7 @@ class Limits:
         return self.descriptors is not None and descriptor >= self.descriptors - spare
 
     def close_an_idle_connection(self) -> bool:
-        """Close the connection that is idle for longest.
-
-        Returns False if none is idle.
-        """
+        """Close the connection that is idle for longest, and return whether there was one."""
         if not self.idle:
             return False
         # A dict keeps the order of insertion, so the first is the one that is idle for longest.
@@ -116,7 +113,7 @@ class Limits:
         return True
 
     def log_refusal(self, connections: int) -> None:
-        """Log that connections are refused, at most once per `LOG_SECONDS`."""
+        """Log that new connections are refused, at most once in `LOG_SECONDS`. `connections` is how many are open."""
         now = time.monotonic()
         if now - self.logged_at >= LOG_SECONDS:
             self.logged_at = now
@@ -145,10 +142,10 @@ class Connection(HttpToolsProtocol):
         self.unsent, self.unsent_since = 0, 0.0
 
     def connection_made(self, transport: Any) -> None:
-        """Accept a connection and start the time limit of its first head.
+        """Accept a connection, or answer 503 if there are too many and none is idle. Starts its first time limit.
 
-        If there are too many, close an idle one. If none is idle, answer 503 and log it; the connection is closed after
-        `LINGER_SECONDS`, or at once if descriptors are nearly used up.
+        If there are too many, an idle one is closed. A refused connection is logged, and closed after `LINGER_SECONDS`,
+        or at once if descriptors are nearly used up.
         """
         super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self.deadline = self.loop.time() + HEAD_SECONDS
@@ -165,9 +162,10 @@ class Connection(HttpToolsProtocol):
                 transport.close()  # refused connections that linger would use up the descriptors
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes in pieces of at most `HEAD_BYTES`, and refuse a head that exceeds the limit.
+        """Parse received bytes, and refuse the request if its line and headers exceed `HEAD_BYTES`.
 
-        The first bytes after a request start the time limit of the next head. After a refusal, bytes are dropped.
+        The bytes are parsed in pieces of at most `HEAD_BYTES`. The first bytes after a request start the time limit of
+        the next head. After a refusal, bytes are dropped.
         """
         self.limits.idle.pop(self, None)
         if self.deadline is None:
@@ -183,7 +181,7 @@ class Connection(HttpToolsProtocol):
                 self.refuse(ServiceError(message, status=431))
 
     def on_headers_complete(self) -> None:
-        """Start the request and the time limit of its body.
+        """Begin the request whose headers were parsed, and start its body's time limit. Raise for too many headers.
 
         Raises:
             ServiceError: for over `HEADERS` headers, a path and query over `LINE_BYTES`, or over `MAX_PIPELINED`
@@ -217,7 +215,7 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request, and clear the deadline until the next request begins."""
+        """End the request whose body was parsed, and clear the time limit until the next request begins."""
         self.progressed = True
         if self.parser.has_offer:
             return
@@ -225,13 +223,13 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Begin the next request that was sent ahead, or become idle."""
+        """Begin the next request if the client sent one ahead, or count the connection as idle."""
         super().on_response_complete()
         if self.timeout_keep_alive_task is not None and self.deadline is None:
             self.limits.idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the request in progress as if its client had disconnected, and free the connection's memory."""
+        """End the running request as if its client had disconnected, and free the connection's memory."""
         self.limits.idle.pop(self, None)
         super().connection_lost(exc)
         self._unset_keepalive_if_required()  # after a reset, uvicorn's timer would hold the connection until it fires
@@ -241,7 +239,7 @@ class Connection(HttpToolsProtocol):
         self.refuse(self.refusal or BadValueError(msg, code="malformed_request"))
 
     def refuse(self, error: ServiceError) -> None:
-        """Count the refusal, send the error as a response, and set the deadline to close after `LINGER_SECONDS`.
+        """Answer the client with an error, count that, and close the connection after `LINGER_SECONDS`.
 
         If the response to a request has begun, or its whole body was received, close at once without the error. A
         request whose body is incomplete is ended as if its client had disconnected. A second refusal does nothing.
@@ -262,20 +260,16 @@ class Connection(HttpToolsProtocol):
         self.transport.write_eof()
 
     def check(self, now: float) -> None:
-        """End the connection if it is past its deadline or its client reads too slowly.
-
-        Called once a second.
-        """
+        """End the connection if it is past its time limit or its client reads too slowly. Called once a second."""
         if self.deadline is not None and now > self.deadline:
             self._time_out()
         elif now - self.unsent_since > SENT_SECONDS:
             self._check_response(now)
 
     def _time_out(self) -> None:
-        """End a connection that is past its deadline.
+        """End a connection that is past its time limit: with a 408 if a request has begun, else silently.
 
-        It is answered 408 if a request has begun, closed silently if none has, and aborted if it was refused before. Do
-        nothing while the server itself keeps the request waiting.
+        It is aborted if it was refused before. Nothing happens while the server itself keeps the request waiting.
         """
         answering = self.cycle is not None and not self.cycle.response_complete
         if self.refused:
@@ -295,9 +289,10 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _check_response(self, now: float) -> None:
-        """Abort and count the connection if its client took under `SENT_BYTES` of a response since the last check.
+        """Abort the connection if its client took under `SENT_BYTES` of a response since the last check.
 
-        Only finished responses count. Their unsent bytes and the time `now` are stored for the next check.
+        Aborted connections are counted. Only finished responses count. Their unsent bytes and the time `now` are stored
+        for the next check.
         """
         unsent_before, self.unsent_since = self.unsent, now
         self.unsent = 0
@@ -328,7 +323,7 @@ def _serialize_response(error: ServiceError) -> bytes:
 
 
 def check_connections(connections: Iterable[object], now: float) -> None:
-    """End each connection that is past its deadline or whose client reads too slowly.
+    """Call `check` on each connection, which ends it if it is past its time limit or reads too slowly.
 
     Args:
         connections: connections of the server; objects that are no `Connection` are skipped.
@@ -340,10 +335,7 @@ def check_connections(connections: Iterable[object], now: float) -> None:
 
 
 def get_descriptor_limit() -> int | None:
-    """Return how many files and sockets this process may have open.
-
-    The result is None if the number is unlimited or unknown.
-    """
+    """Return how many files and sockets this process may open, or None if that is unlimited or unknown."""
     with suppress(ImportError, OSError):  # not on Windows
         import resource
 

@@ -11,7 +11,7 @@ MAX_BYTES = 2_000_000
 
 
 def find_damaged_text(body: bytes) -> BadValueError | None:
-    """Find the first text of a JSON body that is not valid Unicode.
+    """Find the first text in a JSON body that is not valid Unicode. Return an error that names it, or None.
 
     Such a text holds half of a surrogate pair, or bytes that are not UTF-8.
 
@@ -36,7 +36,7 @@ def find_damaged_text(body: bytes) -> BadValueError | None:
 
 
 def _describe_damage(text: str, escaped: bool) -> str:
-    """Return what is wrong with a text, or an empty string if nothing is.
+    """Return what makes a text invalid Unicode, such as a lone surrogate, or an empty string if it is valid.
 
     Python's `surrogateescape` has U+DC80 to U+DCFF for bytes that are not UTF-8.
 
@@ -55,7 +55,7 @@ def _describe_damage(text: str, escaped: bool) -> str:
 
 
 def _iterate_texts(content: Any, path: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the texts of parsed JSON, keys included, as `(path, beginning of a sentence about the text, text)`."""
+    """Yield each text in parsed JSON, keys included, as (path, beginning of a sentence about it, text)."""
     name = path or "the body"
     if isinstance(content, str):
         yield path, f"{name} is", content

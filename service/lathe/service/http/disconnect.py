@@ -9,7 +9,7 @@ from lathe.service.errors import ServiceError
 
 
 async def wait_for_encoding(request: Request, work: Work | None) -> None:
-    """Wait until the texts are encoded, or cancel their encoding if the client disconnects first.
+    """Wait until a request's texts are encoded. If the client disconnects, cancel the encoding and raise.
 
     Args:
         request: request whose client is watched.

@@ -25,7 +25,9 @@ def get_space_id(body: TextsOrVectors, request: Request) -> str | None:
 
 
 def require_space(space_id: str | None, spec: IndexSpec, originals_only: bool) -> None:
-    """Raise `ConflictError` if the space id, which names a set of comparable vectors, is not the index's.
+    """Raise `ConflictError` if the space that a request names for its vectors is not the index's.
+
+    A space is a set of comparable vectors.
 
     Args:
         space_id: space that the request names; None passes.
@@ -42,7 +44,10 @@ def require_space(space_id: str | None, spec: IndexSpec, originals_only: bool) -
 
 
 def require_space_id(space_id: str | None, spec: IndexSpec) -> None:
-    """Raise `ConflictError` if the request names no space and the index has held vectors of another encoder."""
+    """Raise `ConflictError` if a request must name the space of its vectors and does not.
+
+    It must if the index has held vectors of another encoder before.
+    """
     if space_id is None and spec.vectors > 1:
         raise ConflictError(
             f"space_id is missing: this index was moved to another encoder, so vectors must name their space; "
@@ -55,10 +60,10 @@ def require_space_id(space_id: str | None, spec: IndexSpec) -> None:
 async def encode_body_texts(
     request: Request, body: TextsOrVectors, spec: IndexSpec, services: Services, side: InputType
 ) -> Vectors:
-    """Encode the texts of a body by the index's encoder to vectors that are not reduced, `(n, d)`.
+    """Encode the texts in a request body with the index's encoder, and return original vectors `(n, d)`.
 
-    Without a `prompt_name`, texts get the encoder's prompt for their side of a search, if it has one. The encoding is
-    cancelled if the client disconnects.
+    They are not reduced by the chain. Without a `prompt_name`, texts get the encoder's prompt for their side of a
+    search, if it has one. The encoding is cancelled if the client disconnects.
 
     Raises:
         ServiceError: if the texts are not valid, or the encoder is not served, not ready or overloaded.
@@ -74,7 +79,7 @@ async def encode_body_texts(
 
 
 def parse_body_vectors(body: TextsOrVectors, spec: IndexSpec, services: Services, reduced: bool = False) -> Vectors:
-    """Convert the vectors of a body to an array.
+    """Check the vectors in a request body, and return them as an array `(n, d)`, or `(n, k)` if `reduced`.
 
     Args:
         body: body with vectors.

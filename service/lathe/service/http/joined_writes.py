@@ -21,7 +21,7 @@ class JoinedWrites:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Buffer the bytes if the buffer is empty, else send the buffer and the bytes in one call.
+        """Buffer the first bytes, and send them together with the next bytes in one system call.
 
         Buffered bytes that no others follow are sent when the event loop's iteration ends.
         """

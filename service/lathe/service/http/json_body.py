@@ -43,7 +43,7 @@ AnyBody = TypeVar("AnyBody", bound=JsonObject)
 
 
 async def read_json(request: Request, settings: Settings, any_content_type: bool = False) -> bytes:
-    """Read the whole body of a JSON request, wait until there is memory to parse it, and return it unparsed.
+    """Read the body of a JSON request and return its unparsed bytes, after waiting for memory to parse them.
 
     The memory is reserved until the response begins, or until `release_parse_memory`. Parsing and using the body take
     time: pass it to a function in another thread, which begins with `validate_json`. A route that then waits must keep
@@ -65,7 +65,7 @@ async def read_json(request: Request, settings: Settings, any_content_type: bool
 
 
 def require_json_type(request: Request) -> None:
-    """Raise a 415 unless the request's content type is JSON.
+    """Raise `ServiceError` (415) unless the request's content type is JSON.
 
     A web page can make a browser send text, forms and bodies without a content type to any server, without a preflight
     request, but not JSON.
@@ -107,7 +107,7 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Parse a JSON object.
+    """Parse a JSON body that must be an object, and return it as a dict.
 
     Raises:
         BadValueError, TooLargeError: as `parse_json`.
@@ -120,7 +120,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def validate_object(content: dict[str, Any], schema: type[AnyBody]) -> AnyBody:
-    """Validate a parsed JSON object by the schema.
+    """Validate a parsed JSON object by a schema, and return it as an instance of that schema.
 
     Raises:
         BadValueError: if a field has a wrong value.
@@ -133,7 +133,7 @@ def validate_object(content: dict[str, Any], schema: type[AnyBody]) -> AnyBody:
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse a JSON body.
+    """Parse a JSON body and return its content. Raise `BadValueError` if it is not valid JSON.
 
     If a key is repeated, its last value counts. A byte order mark before it is ignored.
 
@@ -153,7 +153,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def _explain_json_error(error: orjson.JSONDecodeError, body: bytes) -> str:
-    """Return the parser's message and position, or the first byte that is not UTF-8, for which the parser has none."""
+    """Return why a body is not JSON, in words, with the position: invalid UTF-8 or the parser's message."""
     try:
         body.decode()
     except UnicodeDecodeError as problem:
@@ -171,7 +171,10 @@ def _require_few_containers(body: bytes) -> None:
 
 
 def count_containers(body: bytes) -> int:
-    """Count the lists and objects of an unparsed JSON body by the opening brackets outside its strings."""
+    """Return the number of lists and objects in an unparsed JSON body, counted by their opening brackets.
+
+    Brackets inside strings are not counted.
+    """
     unescaped = body.replace(rb"\\", b"  ").replace(rb"\"", b"  ")  # what is left of the quotes begins or ends a text
     characters = np.frombuffer(unescaped, np.uint8)
     # A character is outside strings if an even number of quotes precede it; a sum that overflows keeps its parity.

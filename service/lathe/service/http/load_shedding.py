@@ -27,9 +27,9 @@ class SheddingMiddleware:
         self.embedder = embedder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 429 to a request to encode texts while all admission queues are full.
+        """Answer 429 to requests to encode texts while the queues of all encoders are full. Pass on all others.
 
-        These are POST requests to a path of `TAKES_TEXTS`; others are passed on. The body of a refused request is first
+        Requests to encode texts are POST requests to a path of `TAKES_TEXTS`. The body of a refused request is first
         read and discarded, up to `DRAINED_BYTES`. The response says when to try again.
         """
         if scope["type"] != "http" or scope["method"] != "POST" or get_path_below_root(scope) not in TAKES_TEXTS:

@@ -37,7 +37,7 @@ class RequestMiddleware:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app on an HTTP request, then update the metrics and log the request.
+        """Run the app on an HTTP request with an id, convert unhandled exceptions, and log and count the request.
 
         An unhandled exception is logged and, if no response has begun, answered with the error it converts to. Log
         lines of the request hold its id. Other scopes are passed on unchanged.
@@ -81,7 +81,7 @@ class Exchange:
         self.begun = time.perf_counter()
 
     def watch(self, receive: Receive) -> Receive:
-        """Return a `receive` that clears `holds_body_back` when the body is first read.
+        """Wrap `receive` so that `holds_body_back` becomes false when the body is first read. Return the wrapper.
 
         Reading the body makes the server send `100 Continue`.
         """
@@ -95,10 +95,10 @@ class Exchange:
         return receive_body
 
     async def send(self, message: Message) -> None:
-        """Send a response message on, with the header `x-request-id` and redirects relative to this server.
+        """Send a message of the response to the client, adding the request id and making redirects relative.
 
-        If the client still holds its body back, the connection is closed: it need not send the body any more, and what
-        it sends next could not be told from it.
+        The id is the header `x-request-id`. If the client still holds its body back, the connection is closed: it need
+        not send the body any more, and what it sends next could not be told from it.
         """
         if message["type"] == "http.response.start":
             self.status = message["status"]
@@ -112,7 +112,10 @@ class Exchange:
         await self.send_to_client(message)
 
     def end(self) -> None:
-        """Update the request metrics and log one line, at debug level for health and metrics requests."""
+        """Update the request metrics and log one line on the finished request.
+
+        The level is debug for health and metrics requests.
+        """
         method, route = self.scope["method"], get_route(self.scope) or UNKNOWN
         seconds = time.perf_counter() - self.begun
         # Callers choose methods and paths, and each new label would be a series of its own.
@@ -125,7 +128,7 @@ class Exchange:
             log.log(level, "request", extra=fields | self._collect_sizes())
 
     def _collect_sizes(self) -> dict[str, Any]:
-        """Return the log fields on the sizes of a request: its bytes, and chain and dimensions of its response.
+        """Return log fields on the request's body bytes and the chain and dimensions of its response.
 
         Fields whose header is missing are left out.
         """
@@ -155,10 +158,7 @@ def get_route(scope: Scope) -> str | None:
 
 
 def _remove_host(location: bytes) -> bytes:
-    """Return the path and query of a redirect's location.
-
-    Scheme and host are left out, as the caller could choose them.
-    """
+    """Return a redirect's location without scheme and host, which the caller could choose."""
     _, _, path, query, _ = urlsplit(location)
     return b"/" + path.lstrip(b"/") + (b"?" + query if query else b"")
 
@@ -183,7 +183,7 @@ def _log_failure(error: Exception) -> None:
 
 
 async def send_error(error: ServiceError, send: Send) -> None:
-    """Send an error as a complete JSON response."""
+    """Send an error as a complete JSON response, through the ASGI function `send`."""
     body = dump_json(error_body(error))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if error.retry_after:

@@ -52,7 +52,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def describe_body(*schemas: type[JsonObject], **more: Any) -> dict[str, Any]:
-    """Return the OpenAPI `requestBody` of a route that reads its body itself.
+    """Return the OpenAPI `requestBody` for a route that parses its body itself, from the body's schemas.
 
     Of several schemas, the description has the fields of all, and requires those that all require.
 
@@ -62,10 +62,10 @@ def describe_body(*schemas: type[JsonObject], **more: Any) -> dict[str, Any]:
     """
     described = [_describe_schema(schema) for schema in schemas]
     merged = dict(described[0])
-    for other in described[1:]:
-        merged["properties"] = merged["properties"] | other["properties"]
-        merged["required"] = [name for name in merged.get("required", []) if name in other.get("required", [])]
-        merged["description"] = f"{merged['description']}\n\nOr: {other['description']}"
+    for alternative in described[1:]:
+        merged["properties"] = merged["properties"] | alternative["properties"]
+        merged["required"] = [name for name in merged.get("required", []) if name in alternative.get("required", [])]
+        merged["description"] = f"{merged['description']}\n\nOr: {alternative['description']}"
     return {"requestBody": {"required": True, "content": {JSON: {"schema": merged}} | more}}
 
 
@@ -76,7 +76,7 @@ def _describe_schema(schema: type[JsonObject]) -> dict[str, Any]:
 
 
 def _inline_references(json_schema: Any, definitions: dict[str, Any]) -> Any:
-    """Return the JSON schema with each `$ref` replaced by its definition.
+    """Return a copy of a JSON schema in which each `$ref` is replaced by its definition.
 
     FastAPI collects only the definitions of models that it reads itself.
     """

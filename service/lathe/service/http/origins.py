@@ -40,7 +40,7 @@ class OriginMiddleware:
         self.hosts = Hosts(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer 403 if its `Host` or the origin of its page is not allowed.
+        """Pass a request on, or answer 403 if its `Host` or the origin of the web page that sent it is not allowed.
 
         Health checks may name any `Host`. The origin is checked only for methods that may change something.
         """
@@ -60,11 +60,11 @@ class OriginMiddleware:
             await self.app(scope, receive, send)
 
     def _is_cross_origin(self, scope: Scope, hosts: list[bytes]) -> bool:
-        """Return whether a request comes from a page whose origin is neither this server's nor allowed.
+        """Return whether a web page of an origin that is neither this server's nor allowed sent the request.
 
-        `Sec-Fetch-Site` tells, if it is there; else `Origin` is compared with `hosts`, the request's `Host` values.
+        `Sec-Fetch-Site` tells, if it is there, else `Origin` is compared with `hosts`, the request's `Host` values.
         Follows Go's `CrossOriginProtection`: browsers send `Sec-Fetch-Site` to https and to loopback addresses, and
-        `Origin` with every method that is not safe; a client that sends neither is no browser.
+        `Origin` with every method that is not safe. A client that sends neither is no browser.
         """
         headers = scope["headers"]
         origin = next((value for name, value in headers if name == b"origin"), None)
@@ -95,9 +95,9 @@ class Hosts:
         self.allow = lru_cache(maxsize=256)(self._allow)
 
     def _allow(self, header: bytes) -> bool:
-        """Return whether the server answers to a value of the `Host` header, by the class's rules.
+        """Return whether the server answers to this value of the `Host` header. The port is ignored.
 
-        The port is ignored. A malformed value is not allowed, unless all values are.
+        The class says which values are allowed. A malformed one is not, unless all values are.
         """
         if self.any:
             return True
@@ -115,7 +115,7 @@ class Hosts:
 
 
 def allow_origins(app: Starlette, origins: tuple[str, ...]) -> None:
-    """Add CORS middleware that lets web pages of these origins call the app and read the response headers.
+    """Add CORS middleware to the app, so that web pages of these origins may call it and read its headers.
 
     Credentials are never allowed: a page sets the key in a header itself; if browsers added cookies or passwords on
     their own, any page could act as its user.

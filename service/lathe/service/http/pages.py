@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 
 def build_page_headers(sources: Mapping[str, str], *directives: str) -> dict[str, str]:
-    """Return security headers by which a page loads only resources from these sources.
+    """Return security headers for an HTML page, which may then load resources only from these sources.
 
     No other page may frame it.
 

@@ -23,7 +23,7 @@ class ParseQueue:
         self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def enter(self, size: int) -> None:
-        """Wait until `size` bytes are available, in order of arrival, and reserve them."""
+        """Wait in order of arrival until `size` bytes are available, and reserve them."""
         # Bodies that wait go first, even if this one would fit.
         if not self.waiting and self._fits(size):
             self.reserved += size
@@ -51,10 +51,7 @@ class ParseQueue:
         return not self.reserved or self.reserved + size <= self.limit
 
     def _admit(self) -> None:
-        """Admit waiting bodies in order of arrival, until one does not fit.
-
-        Bodies whose request was cancelled are dropped.
-        """
+        """Admit waiting bodies in order of arrival until one does not fit. Cancelled ones are dropped."""
         while self.waiting:
             size, admitted = self.waiting[0]
             if not admitted.cancelled():
@@ -85,17 +82,14 @@ class ParseReservation:
         self.size = 0
 
     async def wait(self, size: int) -> None:
-        """Wait until there are `size` bytes for the parsed body, and reserve them."""
+        """Wait until the server has memory to parse a body of `size` bytes, and reserve it."""
         self.size = size
         queue = self.memory.find_queue(size)
         await queue.enter(size)
         self.queue = queue
 
     def release(self) -> None:
-        """Release the reserved memory and admit waiting bodies.
-
-        A second call does nothing.
-        """
+        """Release the reserved memory, so that waiting bodies are admitted. A second call does nothing."""
         queue, self.queue = self.queue, None
         if queue is not None:
             queue.leave(self.size)

@@ -22,9 +22,10 @@ INFLATED_BYTES = 1_000_000
 
 
 async def read_body(request: Request, settings: Settings) -> bytes:
-    """Read the whole request body and return its bytes, counting them against the memory for all bodies.
+    """Read the whole request body, decompressed, and return its bytes. Raise if it exceeds the size limit.
 
-    A body with `Content-Encoding: gzip` or `deflate` is decompressed; the limits are those of its decompressed bytes.
+    Its bytes count against the memory for all bodies. A body with `Content-Encoding: gzip` or `deflate` is
+    decompressed, and the limits are those of its decompressed bytes.
 
     Raises:
         TooLargeError: if the body is over the size limit; up to `DRAINED_BODIES` times the limit is read and discarded.
@@ -62,7 +63,7 @@ async def read_body(request: Request, settings: Settings) -> bytes:
 
 
 def _read_coding(request: Request) -> str:
-    """Return the content coding of the body if it is one of `CODINGS`, or an empty string if it has none.
+    """Return the body's content coding, `gzip` or `deflate`, or an empty string if it has none.
 
     Raises:
         ServiceError: 415 for another coding, or several.
@@ -81,7 +82,9 @@ def _is_declared_over(limit: int, request: Request) -> bool:
 
 
 async def _inflate(request: Request) -> AsyncIterator[bytes]:
-    """Yield the decompressed body in pieces of at most `INFLATED_BYTES`, each decompressed in a thread.
+    """Yield the decompressed request body in pieces of at most `INFLATED_BYTES`.
+
+    Each is decompressed in a thread.
 
     Raises:
         BadValueError: if the body is no gzip or zlib stream, or not exactly one.

@@ -18,7 +18,7 @@ class RootPathMiddleware:
         self.root_path = root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app with `root_path` in the scope, and a path that begins with it."""
+        """Run the app with `root_path` in the scope, and put that prefix before a path that lacks it."""
         if scope["type"] == "http":
             path = scope["path"]
             if not (path == self.root_path or path.startswith(f"{self.root_path}/")):
@@ -28,14 +28,19 @@ class RootPathMiddleware:
 
 
 def get_path_below_root(scope: Scope) -> str:
-    """Return the path of a request without the prefix in `root_path`, which Ray Serve sets too."""
+    """Return the path of a request without the server's path prefix, which is `root_path` in the scope.
+
+    Ray Serve sets `root_path`, too.
+    """
     path: str = scope["path"]
     root_path = scope.get("root_path", "")
     return path.removeprefix(root_path) if root_path and path.startswith(f"{root_path}/") else path
 
 
 def require_distinct(root_path: str, routes: Iterable[str]) -> None:
-    """Raise `ValueError` if a route begins as the prefix does, because a request could then mean two routes.
+    """Raise `ValueError` if a route begins with the same segment as the prefix `root_path`.
+
+    A request could then mean two routes.
 
     Args:
         root_path: the prefix, such as `/lathe`.

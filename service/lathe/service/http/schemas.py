@@ -43,7 +43,7 @@ class CompatibleBody(Body):
 
     @classmethod
     def refuse_unknown(cls, unknown: Collection[str]) -> None:
-        """Raise `PydanticCustomError` for an unknown field that seems to mean a known one.
+        """Raise `PydanticCustomError` if an unknown field looks like a misspelt known one. Others are accepted.
 
         The error is also raised if there are more unknown fields than any client sends: comparing each of them with the
         known ones takes time.
@@ -99,13 +99,13 @@ class EmbedBody(TextsBody):
 
     @model_validator(mode="after")
     def require_agreement(self) -> "EmbedBody":
-        """Raise `ValueError` if `truncate` and `long_text` contradict one another."""
+        """Raise `ValueError` if `truncate` and `long_text` contradict one another, else return the body."""
         if (self.truncate, self.long_text) in ((True, "error"), (False, "truncate")):
             raise ValueError(f"truncate {str(self.truncate).lower()} contradicts long_text {self.long_text}")
         return self
 
     def choose_long_text(self, default: LongText) -> LongText:
-        """Return what to do with texts that are too long.
+        """Return what to do with texts that are too long: as `long_text` or `truncate` says, else `default`.
 
         Args:
             default: the encoder's `long_text`, for requests that name none.
@@ -235,7 +235,7 @@ class TextsOrVectors(Body):
 
     @model_validator(mode="after")
     def require_exactly_one(self) -> "TextsOrVectors":
-        """Raise `ValueError` unless exactly one of `texts` and `vectors` is given."""
+        """Raise `ValueError` unless exactly one of `texts` and `vectors` is given, else return the body."""
         if (self.texts is None) == (self.vectors is None):
             raise ValueError("give either texts or vectors")
         return self

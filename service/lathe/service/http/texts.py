@@ -8,7 +8,7 @@ from lathe.training.sources.kinds import count_written_numbers, explain_written_
 
 
 def list_texts(inputs: Any, max_texts: int, param: str) -> list[str]:
-    """Return one text or many as a list.
+    """Return the texts in a request, one or a list, as a checked list. Raise for empty texts or token ids.
 
     Raises:
         BadValueError: if there are no texts, a text is empty, or there are token ids.

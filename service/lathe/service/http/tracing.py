@@ -54,9 +54,10 @@ class TraceMiddleware:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Trace an HTTP request, with its path and query hidden from the instrumentation.
+        """Run the app on an HTTP request and record a trace of it. Health checks and metrics are not traced.
 
-        Health checks, metrics and other scopes are passed on. At shutdown, unsent spans are exported.
+        Path and query are hidden from the instrumentation. Other scopes are passed on. At shutdown, unsent spans are
+        exported.
         """
         if scope["type"] == "http" and not is_probe(get_path_below_root(scope)):
             hidden: Scope = {**scope, "path": "", "query_string": b"", "original": scope}
@@ -67,7 +68,7 @@ class TraceMiddleware:
             await run_in_threadpool(self.provider.shutdown)
 
     async def answer(self, hidden: Scope, receive: Receive, send: Send) -> None:
-        """Run the app on the original request, and name the span by the matched route.
+        """Run the app on the original request inside its span, and name the span by the matched route.
 
         Log lines of the request hold the trace id.
         """
@@ -88,7 +89,7 @@ class TraceMiddleware:
 
 
 def _open_provider() -> Any:
-    """Return a tracer provider that exports spans in batches.
+    """Return an OpenTelemetry tracer provider that exports spans in batches.
 
     The service's name is "lathe" unless `OTEL_SERVICE_NAME` is set.
     """

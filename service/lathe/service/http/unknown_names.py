@@ -36,7 +36,7 @@ OTHER_NAMES = {
 
 
 def find_field(name: str, fields: Collection[str]) -> str | None:
-    """Return the field that an unknown name seems to mean, or None.
+    """Return the known field that an unknown name seems to mean, or None if it resembles none.
 
     It is another service's name for the field, or the most similar field.
     """
@@ -48,7 +48,7 @@ class StrictRoute(APIRoute):
     """Route that refuses query parameters that its OpenAPI description does not name."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the coroutine function that checks the query's names and then answers as FastAPI does.
+        """Return the coroutine function that handles a request: it refuses unknown query parameters, then answers.
 
         It raises `BadValueError` for an unknown query parameter.
         """
@@ -71,7 +71,7 @@ class StrictRoute(APIRoute):
 
 
 def list_ignored_parameters(request: Request, allowed: Collection[str], fields: Collection[str]) -> list[str]:
-    """List the unknown query parameters of a request in the shape of another service.
+    """Return the names of a request's unknown query parameters, which are ignored for other services' clients.
 
     Its clients may send parameters that are not known here.
 
@@ -96,7 +96,7 @@ def list_ignored_parameters(request: Request, allowed: Collection[str], fields: 
 
 
 def name_ignored(response: Response, ignored: Collection[str]) -> Response:
-    """Name ignored fields in the response's header `x-ignored-fields`, and return the response.
+    """List ignored fields in the response's header `x-ignored-fields`, and return the response.
 
     The log has the header too. At most `MAX_NAMES` are named.
     """

@@ -38,7 +38,7 @@ class Parser(httptools.HttpRequestParser):
         return self.should_upgrade() and self.get_method() != b"CONNECT"
 
     def feed_data(self, data: Any) -> None:
-        """Parse received bytes.
+        """Parse received bytes, ignoring a request's offer to change the protocol.
 
         Raises:
             httptools.HttpParserError: if they are no valid request.

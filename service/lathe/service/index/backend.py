@@ -29,7 +29,7 @@ def refuse_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
 
 
 def open_indexes(settings: Settings, home: Home, encode: EncodeTexts = refuse_texts) -> SearchIndexes:
-    """Return the indexes of Milvus if the settings name one in `index_url`, else those of the state folder."""
+    """Open the indexes of the Milvus at `index_url` if the settings name one, else those of the state folder."""
     if settings.index_url:
         return MilvusIndexes(settings.index_url, settings.index_token)
     return EmbeddedIndexes(home.indexes, settings.threads, settings.job_threads, encode)
@@ -41,7 +41,7 @@ def get_capabilities(settings: Settings) -> Capabilities:
 
 
 def find_problem(settings: Settings, home: Home) -> str | None:
-    """List the indexes, and return why their backend cannot be reached, or None if it can."""
+    """Try to list the indexes. Return the error message if their backend cannot be reached, else None."""
     with closing(open_indexes(settings, home)) as indexes:
         try:
             indexes.names()
@@ -51,7 +51,10 @@ def find_problem(settings: Settings, home: Home) -> str | None:
 
 
 def describe_indexes(settings: Settings, home: Home) -> list[dict[str, Any]]:
-    """Describe all indexes without owning them, each by its error if it cannot be read."""
+    """Return a description of each index (name, counts, settings), or its name and error if it cannot be read.
+
+    The indexes are read without owning them: another process may serve them meanwhile.
+    """
     if get_capabilities(settings).in_state_folder:
         return [describe_folder(folder) for folder in list_index_folders(home.indexes)]
     with closing(open_indexes(settings, home)) as indexes:
@@ -59,9 +62,9 @@ def describe_indexes(settings: Settings, home: Home) -> list[dict[str, Any]]:
 
 
 def describe_folder(folder: Path) -> dict[str, Any]:
-    """Describe the index in a folder from its SQLite file, opened read-only: name, counts, settings and file size.
+    """Return name, counts, settings and file size of the index in a folder, or its name and an error.
 
-    If the file cannot be read, return name and error instead.
+    The index's SQLite file is opened read-only. The error is there if the file cannot be read.
     """
     try:
         with closing(IndexRecord(folder / "record.db", read_only=True)) as record:
@@ -91,7 +94,9 @@ class StoredItems:
 
 @contextmanager
 def read_items(settings: Settings, home: Home, name: str, batch_rows: int) -> Iterator[StoredItems]:
-    """Open an index without owning it, for the block, and yield its settings, chain and items.
+    """Open an index for reading, and yield its settings, chain, number of items and batches of its items.
+
+    The index is not owned: another process may serve it meanwhile. It is closed after the block.
 
     Raises:
         UnknownNameError: if the index does not exist.

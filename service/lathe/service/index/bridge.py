@@ -44,12 +44,12 @@ class Bridge:
     recall_at_10: float | None
 
     def __call__(self, vectors: Vectors) -> Vectors:
-        """Map vectors `(n, d)` of the new encoder to the space of the current originals."""
+        """Map vectors `(n, d)` of the new encoder to the space of the vectors that the index still holds."""
         mapped: Vectors = self.chain.floats(vectors)
         return mapped
 
     def describe(self) -> dict[str, Any]:
-        """Return encoder, space, number of pairs and recall as a dict, for responses."""
+        """Return the new encoder, its space, the number of pairs and the recall of the map as a dict, for responses."""
         return {
             "encoder": self.spec.encoder,
             "raw_space_id": self.spec.raw_space_id,
@@ -74,7 +74,7 @@ class Move:
 
 
 def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) -> None:
-    """Fit the linear map from a new encoder's vectors to the old one's, and save it in the new generation's folder.
+    """Fit a linear map from a new encoder's vectors to the old one's, and save it in `folder`.
 
     Queries by the new encoder can search the old vectors through it while an index is re-embedded. Every fifth pair is
     held out to measure the recall. If fewer than 60 pairs remain, nothing is saved, because the map would mislead.
@@ -100,9 +100,7 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
 
 
 def load_bridge(folder: Path) -> Bridge | None:
-    """Load the map from a new encoder's vectors to the old one's that `fit_bridge` saved in a new generation's folder.
-
-    Return None if there is none yet.
+    """Load the map that `fit_bridge` saved in a folder, from new to old vectors. None if there is none yet.
 
     Raises:
         ArtifactError: if the files of the map are damaged.

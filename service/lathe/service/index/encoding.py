@@ -12,7 +12,7 @@ from lathe.training.encoder.space import compute_space_id
 
 
 def find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
-    """Return the engine of the encoder that an index's vectors are from.
+    """Return the engine that runs an index's encoder, after checking that the encoder is still the same.
 
     Raises:
         WrongShapeError: if the index has no encoder and takes vectors only.
@@ -43,7 +43,9 @@ def find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
 
 
 def encode_for_index(embedder: Embedder, spec: IndexSpec, texts: list[str]) -> NDArray[np.float32]:
-    """Encode texts of items to vectors `(n, d)` in an index's space, without a chain, and wait for the encoder.
+    """Encode texts with an index's encoder, and return the raw vectors `(n, d)`, before any chain.
+
+    Waits for the encoder to encode them.
 
     Raises:
         ServiceError: if the index has no encoder, or the encoder is not served, is not ready or has changed.

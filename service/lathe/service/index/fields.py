@@ -29,7 +29,7 @@ Value = int | float | str | bytes
 
 
 def list_entries(metadata: Mapping[str, Any]) -> set[tuple[str, Value]]:
-    """Return the pairs of dotted field name and stored value by which filters find an item.
+    """Flatten an item's metadata to a set of (dotted field name, stored value), by which filters find it.
 
     Raises:
         BadValueError: if the metadata has too many values, too long names or too many levels.
@@ -43,7 +43,7 @@ def list_entries(metadata: Mapping[str, Any]) -> set[tuple[str, Value]]:
 
 
 def _walk_values(value: Any, name: str, depth: int) -> Iterator[tuple[str, Value]]:
-    """Yield the pairs of dotted field name and stored value of a JSON value and everything nested in it.
+    """Yield (dotted field name, stored value) for a JSON value named `name` and everything nested in it.
 
     The elements of a list have its name. A named object or empty list also yields `PRESENT`: the field exists.
 
@@ -69,7 +69,7 @@ def _walk_values(value: Any, name: str, depth: int) -> Iterator[tuple[str, Value
 
 
 def convert_to_stored(value: Any) -> Value:
-    """Convert a JSON scalar to the form in which the record stores it.
+    """Convert a JSON scalar of the metadata to the value that the index stores and compares for filters.
 
     null, true and false become blobs, integers beyond 64 bits become floats, and long texts are cut and get a digest.
     """

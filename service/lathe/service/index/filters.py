@@ -91,7 +91,7 @@ class _ConditionBudget:
 
 
 def _parse_part(value: Any, depth: int, budget: _ConditionBudget) -> Filter:
-    """Parse a filter or a nested part of a filter, and combine several keys by `and`."""
+    """Parse a filter object, or an object nested in one, to a filter. Several keys are combined by `and`."""
     if not isinstance(value, dict):
         raise BadValueError('a filter is an object such as {"field": "value"}', param="filter")
     if depth > MAX_DEPTH:
@@ -103,7 +103,7 @@ def _parse_part(value: Any, depth: int, budget: _ConditionBudget) -> Filter:
 
 
 def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> Filter:
-    """Parse a key of a filter object with its value: a logical operator, or a field with a value or operators.
+    """Parse one key of a filter object and its value: `and`, `or`, `not`, or a field with a value or operators.
 
     Several operators on a field are combined by `and`. Each spends one condition of the budget.
     """
@@ -127,7 +127,7 @@ def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> 
 
 
 def _parse_operator(field: str, operator: str, operand: Any) -> Filter:
-    """Parse `{field: {operator: operand}}`, where a negative operator becomes a `not` of the positive condition."""
+    """Parse `{field: {operator: operand}}` to a filter. A negative operator gives `not` of the positive one."""
     if operator == "eq":
         return _build_equality(field, operand)
     if operator == "ne":
@@ -169,7 +169,7 @@ def _convert_comparable(field: str, value: Any) -> Value:
 
 
 def evaluate_filter(parsed: Filter, mask_of: Callable[[Condition], Mask], rows: int) -> Mask:
-    """Return the mask `(rows,)` of the rows that satisfy a filter."""
+    """Return the mask `(rows,)` of rows that satisfy a filter, from the masks that `mask_of` gives of conditions."""
     if isinstance(parsed, Condition):
         return mask_of(parsed)
     if parsed.kind == "not":

@@ -31,7 +31,10 @@ RESCORINGS = (1, 2, 4, 8, 16)
 def measure_graph(
     chain: Chain | None, m: int, base: Vectors, queries: Vectors, truth: NDArray[np.int64], k: int
 ) -> Trial:
-    """Build a graph over vectors, and measure recall and CPU time of its searches for each ef and rescoring.
+    """Build a search graph over `base`, and measure recall and CPU time of its searches at several settings.
+
+    The settings are the values of ef, and of rescoring (how many candidates are ranked again by original vectors).
+    Building is measured too.
 
     Args:
         chain: chain of the index; None for vectors without one.
@@ -53,6 +56,7 @@ def measure_graph(
 
 
 def _measure(chain: Chain | None, m: int, base: Vectors, queries: Vectors, truth: NDArray[np.int64], k: int) -> Trial:
+    """Build the graph, search it with the queries, and return sizes, build time, recalls and search times."""
     spec = _build_spec(chain, m, base.shape[1])
     reducer = Reducer(spec, None if chain is None else _serialize(chain))
     vector_format = choose_format(spec, reducer)
@@ -72,7 +76,10 @@ def _measure(chain: Chain | None, m: int, base: Vectors, queries: Vectors, truth
 
 
 def _build_spec(chain: Chain | None, m: int, width: int) -> IndexSpec:
-    """Return the settings of an index without an encoder, whose names of spaces are used nowhere else."""
+    """Return index settings for a trial: vectors of `width` dimensions, no encoder, metric cosine.
+
+    Its names of spaces are used nowhere else.
+    """
     return IndexSpec(
         encoder=None,
         encoder_fingerprint=None,
@@ -87,7 +94,7 @@ def _build_spec(chain: Chain | None, m: int, width: int) -> IndexSpec:
 
 
 def _serialize(chain: Chain) -> tuple[bytes, bytes]:
-    """Return manifest and tensors of a chain."""
+    """Return the contents of a chain's manifest and tensors files, by way of a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         chain.save(Path(folder, "chain"))
         return read_artifact_files(Path(folder, "chain"))
@@ -102,7 +109,7 @@ def _measure_searches(
     k: int,
     rescorings: Sequence[int],
 ) -> Iterator[tuple[tuple[int, int], tuple[float, float]]]:
-    """Yield each ef and rescoring for which the graph finds enough rows, with recall and microseconds of a query.
+    """Yield ((ef, rescoring), (recall, microseconds of a query)) where the graph finds enough rows.
 
     The microseconds are those of reducing the query, searching the graph and ranking the candidates by the originals.
     """
@@ -130,7 +137,7 @@ def _measure_searches(
 
 
 def _measure_microseconds(calls: Iterable[Callable[[], object]]) -> float:
-    """Return the median CPU time of a call, in microseconds."""
+    """Run each call once, and return the median CPU time of a call in microseconds."""
     times = []
     for call in calls:
         begun = time.process_time()

@@ -90,7 +90,7 @@ class Ids:
             raise BadValueError(f"there are {len(self.listed):,} ids for {total:,} rows", param="ids")
 
     def build_rows(self, batch: Batch, first: int, vector_field: str, text_field: str | None) -> list[ImportedRow]:
-        """Return the rows of a batch, with id and metadata.
+        """Return the rows of a batch as they are imported, each with an id and its other fields as metadata.
 
         Fields other than the id and the vector become metadata, values that JSON lacks as text. If a field `metadata`
         holds an object, or its JSON text, its fields are merged in, because `lathe index export` writes items so.
@@ -137,7 +137,7 @@ MAX_EXACT = 2**53
 
 
 def write_id(value: Any) -> str:
-    """Return an id as text, which is the text itself, a whole number in digits, or bytes as UTF-8.
+    """Return an id from a table as text: a text as it is, a whole number in digits, bytes as UTF-8.
 
     A float is taken if it is a whole number that floats hold exactly, as tables with missing values write ids.
 
@@ -162,7 +162,7 @@ def write_id(value: Any) -> str:
 
 
 def decode_bytes(value: bytes) -> str:
-    """Return bytes as text, and raise `ValueError` if they are not UTF-8."""
+    """Decode bytes as UTF-8 text, and raise `ValueError` if they are not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -170,7 +170,7 @@ def decode_bytes(value: bytes) -> str:
 
 
 def _write_metadata(number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row's fields as JSON values: bytes as UTF-8, dates and other values that JSON lacks as text.
+    """Return a row's fields as a dict of JSON values. Bytes are decoded, dates and other values become text.
 
     Raises:
         BadValueError: for bytes that are not UTF-8; it names the row.
@@ -189,7 +189,7 @@ def _write_metadata(number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_ids(path: Path) -> list[str]:
-    """Read ids from a file: one per line, or the integers of a .npy array."""
+    """Read ids from a file, as texts: one from each line, or the integers of a .npy array."""
     if path.suffix == ".npy":
         numbers = np.load(path, allow_pickle=False)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
@@ -207,7 +207,7 @@ def _read_ids(path: Path) -> list[str]:
 
 
 def parse_object(value: Any) -> dict[str, Any] | None:
-    """Return the value if it is a dict, or the dict that a JSON text encodes, or None for anything else."""
+    """Return `value` if it is a dict, the dict that it encodes if it is JSON text, else None."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(value)
@@ -217,9 +217,10 @@ def parse_object(value: Any) -> dict[str, Any] | None:
 def measure_cost(
     source: Source, encoder: TextEncoder | None, spec: IndexSpec, reducer: Reducer, on_progress: Progress
 ) -> ImportCost:
-    """Measure what a chain costs in retrieval quality and saves in bytes, on up to 2,000 rows spread over the source.
+    """Measure what reducing the source's vectors with the chain costs in recall and saves in bytes.
 
-    The source is read to the end. Sampled duplicates and zero vectors are left out.
+    Up to 2,000 rows spread over the source are measured. The source is read to the end. Sampled duplicates and zero
+    vectors are left out.
 
     Args:
         source: vectors or texts.
@@ -271,7 +272,7 @@ def add_rows(
     on_progress: Progress,
     skip_zeros: bool,
 ) -> dict[str, int]:
-    """Add all rows of a source to an index, in batches.
+    """Add all rows of a source to an index in batches, resuming an earlier run. Return counts of rows by outcome.
 
     Each batch stores the progress in the index as a note, which is deleted at the end, so that a run that was stopped
     resumes after its last batch.
@@ -323,7 +324,7 @@ def add_rows(
 
 
 def _select_rows(vectors: Vectors, rows: list[ImportedRow], spec: IndexSpec, skip_zeros: bool) -> list[int]:
-    """Return the indices of the rows to import: all, but for cosine only those with a nonzero vector."""
+    """Return the positions of the rows to import: all, but for cosine only those whose vector is not zero."""
     if spec.metric != "cosine":
         return list(range(len(rows)))
     nonzero = vectors.any(axis=1)
@@ -334,7 +335,7 @@ def _select_rows(vectors: Vectors, rows: list[ImportedRow], spec: IndexSpec, ski
 
 
 def _load_vectors(values: Any, encoder: TextEncoder | None, spec: IndexSpec) -> Vectors:
-    """Return the original vectors `(n, d)` float32 of a batch, encoding the values if they are texts."""
+    """Return the original vectors `(n, d)` float32 of a batch. Texts are encoded, vectors are checked."""
     if len(values) and isinstance(values[0], str):
         if encoder is None:
             raise BadValueError("texts need an encoder to become vectors", param="encoder")

@@ -35,7 +35,10 @@ def require_ids(ids: Sequence[str]) -> None:
 
 
 def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> bytes | None:
-    """Serialize metadata as JSON bytes, or return None if there is no metadata.
+    """Return the metadata of an item as JSON bytes, or None if it is empty or None.
+
+    Returns:
+        The JSON. `position` of the item in the request is only for error messages.
 
     Raises:
         TooLargeError: if it takes more than 256 KiB.
@@ -59,7 +62,7 @@ def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> byt
 
 
 def parse_metadata(item: str, metadata: bytes) -> dict[str, Any]:
-    """Parse the stored metadata of an item.
+    """Parse the stored JSON metadata of an item to a dict. `item` is its id, for the error message.
 
     Raises:
         UnavailableError: if it is damaged.
@@ -76,7 +79,7 @@ def parse_metadata(item: str, metadata: bytes) -> dict[str, Any]:
 
 
 def get_text(item: str, metadata: bytes | None, text_field: str) -> str:
-    """Return the text of an item from its metadata.
+    """Return the text of an item, which is the value of the field `text_field` in its JSON metadata.
 
     Raises:
         ConflictError: if the field is missing, not a text, or blank.
@@ -92,7 +95,10 @@ def get_text(item: str, metadata: bytes | None, text_field: str) -> str:
 
 
 def require_small_response(items: Iterable[Mapping[str, Any] | None]) -> None:
-    """Raise `TooLargeError` if the items' metadata as JSON, and vectors at 12 bytes an entry, exceed 64 MB."""
+    """Raise `TooLargeError` if the metadata and vectors of these items would take over 64 MB in a response.
+
+    Metadata count as JSON, vectors at 12 bytes an entry.
+    """
     size = 0
     sizes: dict[int, int] = {}  # of metadata that several items share, measured once
     for item in items:

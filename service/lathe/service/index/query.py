@@ -36,7 +36,7 @@ class Query:
     reduced: bool = False
 
     def slice_batches(self, candidates: int, width: int) -> Iterator[slice]:
-        """Yield consecutive slices of the query vectors, so that searching one slice after another bounds the memory.
+        """Yield consecutive slices of the query vectors, small enough that searching each bounds the memory.
 
         A slice has at least one query, at most 256, and so few that the original vectors of all their candidates have
         at most 2²⁴ entries.

@@ -65,7 +65,7 @@ class Reducer:
             self.only_normalizes = self.metric == "cosine" and all(isinstance(step, Normalize) for step in steps)
 
     def reduce_documents(self, originals: Vectors) -> Vectors:
-        """Map originals `(n, d)` to the reduced vectors `(n, k)` that are searched, of length 1 for cosine.
+        """Map original vectors `(n, d)` to the reduced vectors `(n, k)` that are searched. Unit length for cosine.
 
         With a quantizer these are the vectors that the codes stand for.
 
@@ -77,7 +77,9 @@ class Reducer:
         return self.reduce_unquantized(originals)
 
     def reduce_queries(self, originals: Vectors) -> Vectors:
-        """Map original queries `(n, d)` to the floats `(n, k)` that search reduced vectors, of length 1 for cosine.
+        """Map query vectors `(n, d)` to the floats `(n, k)` with which reduced vectors are searched.
+
+        They have length 1 for cosine. The chain's map of queries is used, without a quantizer.
 
         Raises:
             BadValueError: if a result is not finite.
@@ -106,7 +108,7 @@ class Reducer:
         return self._prepare(_map_to_floats(self.documents, originals), self.unit)
 
     def encode(self, originals: Vectors) -> NDArray[np.uint8]:
-        """Map originals `(n, d)` to the codes of a chain that ends in a quantizer, as bytes `(n, b)`.
+        """Map original vectors `(n, d)` to the codes of the chain's last step, a quantizer, as bytes `(n, b)`.
 
         Raises:
             BadValueError: if a result is not finite.
@@ -116,7 +118,7 @@ class Reducer:
         return np.ascontiguousarray(codes).view(np.uint8)
 
     def decode(self, codes: NDArray[np.uint8]) -> Vectors:
-        """Return the vectors `(n, k)` that codes `(n, b)` of the quantizer stand for, of length 1 for cosine."""
+        """Decode codes `(n, b)` of the chain's quantizer to the vectors `(n, k)` they stand for. Unit for cosine."""
         assert self.quantizer is not None
         return self._prepare(self.quantizer.inverse_transform(self.view_codes(codes)))
 
@@ -125,7 +127,7 @@ class Reducer:
         return 4 * dimensions if self.quantizer is None else self.quantizer.code_bytes(dimensions)
 
     def view_codes(self, codes: NDArray[np.uint8]) -> NDArray[Any]:
-        """View the bytes of codes in the dtype of the quantizer."""
+        """Return the same bytes of codes `(n, b)` viewed in the dtype of the quantizer, without a copy."""
         assert self.quantizer is not None
         return codes.view(np.int8 if self.quantizer.code_dtype == torch.int8 else np.uint8)
 
@@ -134,7 +136,7 @@ class Reducer:
         return np.ascontiguousarray(normalize_rows(reduced) if self.metric == "cosine" and not unit else reduced)
 
     def convert_to_half(self, originals: Vectors) -> NDArray[np.float16]:
-        """Convert originals to float16 for rescoring, normalized first if the metric is cosine.
+        """Convert original vectors `(n, d)` to float16, as stored for rescoring. For cosine they are normalized first.
 
         Raises:
             BadValueError: if the metric is not cosine, and float16 cannot hold the vectors.
@@ -156,7 +158,7 @@ def _require_finite(vectors: Vectors) -> Vectors:
 
 
 def _load_chain(spec: IndexSpec, artifact: tuple[bytes, bytes]) -> Chain:
-    """Load an index's chain from the bytes of its manifest and tensors, by way of a temporary folder.
+    """Load an index's chain from the bytes of its manifest and tensors, and check that it fits the settings.
 
     Raises:
         ArtifactError: if they are damaged, or the chain does not map the index's vectors to its dimensions.
@@ -183,7 +185,7 @@ def read_artifact_files(folder: Path) -> tuple[bytes, bytes]:
 
 
 def normalize_rows(vectors: Vectors) -> Vectors:
-    """Return the rows normalized to length 1, or zeros for rows without a direction."""
+    """Return a copy of the vectors `(n, d)` with rows of length 1. Rows without a direction become zeros."""
     vectors = np.asarray(vectors, np.float32)
     norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
     if norms.size and norms.min() > MIN_ORDINARY_NORM and norms.max() < np.inf:  # NumPy begins sooner than torch
@@ -194,7 +196,7 @@ def normalize_rows(vectors: Vectors) -> Vectors:
 
 
 def require_finite_norms(vectors: Vectors) -> None:
-    """Raise `BadValueError` if the squared norm of a vector overflows float32."""
+    """Raise `BadValueError` if a vector is so long that its squared norm overflows float32."""
     with np.errstate(over="ignore"):
         invalid = ~np.isfinite(np.einsum("ij,ij->i", vectors, vectors))
     if invalid.any():
@@ -215,7 +217,10 @@ def require_directions(vectors: Vectors) -> None:
 
 
 def require_float16(vectors: Vectors) -> None:
-    """Raise `BadValueError` if the largest absolute entry of a nonzero vector is outside float16's normal range."""
+    """Raise `BadValueError` if float16 cannot hold a vector: its largest entry is too large or too small.
+
+    The largest absolute entry of each nonzero vector must be within float16's normal range.
+    """
     largest = np.abs(vectors).max(axis=1, initial=0)
     invalid = (largest > MAX_HALF) | ((largest > 0) & (largest < MIN_HALF))
     if invalid.any():

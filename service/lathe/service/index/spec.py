@@ -66,7 +66,7 @@ class IndexSpec:
         return asdict(self)
 
     def describe(self, name: str, count: int, state: str) -> dict[str, Any]:
-        """Return the part of an index's description that all backends share: name, number of items, state, settings."""
+        """Return name, number of items, state and settings of an index as a dict that all backends share."""
         return {
             "name": name,
             "count": count,
@@ -85,7 +85,7 @@ class IndexSpec:
 
 
 def parse_spec(content: Mapping[str, Any]) -> IndexSpec:
-    """Build and validate settings from a dict that `IndexSpec.to_json` returned.
+    """Build the settings of an index from a dict as `IndexSpec.to_json` returns it, and validate them.
 
     They are validated because a backup's record may come from someone else: settings become names of folders and
     tables, and decide how much space rows take.
@@ -104,7 +104,7 @@ def parse_spec(content: Mapping[str, Any]) -> IndexSpec:
 
 
 def require_same_settings(name: str, spec: IndexSpec, requested: Mapping[str, Any]) -> None:
-    """Raise `ConflictError`, naming the settings, if an existing index has other settings than those requested.
+    """Raise `ConflictError` if an existing index differs from the requested settings, naming these.
 
     Args:
         name: name of the index, for the message.
@@ -122,7 +122,7 @@ def require_same_settings(name: str, spec: IndexSpec, requested: Mapping[str, An
 
 
 def require_originals(spec: IndexSpec, purpose: str, param: str | None = None) -> None:
-    """Raise `ConflictError` if an index does not store original vectors.
+    """Raise `ConflictError` if the index does not store its original vectors, which `purpose` needs.
 
     Args:
         spec: settings of the index.

@@ -71,7 +71,7 @@ class SpecResolver:
         self.list_encoders = list_encoders
 
     def resolve_new(self, request: IndexRequest) -> tuple[IndexSpec, Artifact]:
-        """Return the settings of a new index and its chain files, as a request asks for them.
+        """Return the settings for a new index as requested, and its chain's (manifest, tensors) or None.
 
         Raises:
             ServiceError: if an encoder or chain is unknown, the chain was fitted on vectors of another encoder, or the
@@ -98,11 +98,11 @@ class SpecResolver:
     def resolve_reindexed(
         self, request: ReindexRequest, index: SearchIndex
     ) -> tuple[IndexSpec, Artifact, HasSpace | None]:
-        """Return settings and chain files of an index's next generation, and the encoder if it changes, else None.
+        """Return an index's new settings, its chain's files, and the new encoder, or None if that stays.
 
-        Settings that the request leaves None are kept; the generation's name is new and random. An encoder with the
-        same fingerprint is no change. If no other encoder, chain or dimensions are requested, the index's own
-        chain files are returned.
+        They are those of the index's next generation (its rows and graph, built again). Settings that the request
+        leaves None are kept, and the generation's name is new and random. An encoder with the same fingerprint is no
+        change. If no other encoder, chain or dimensions are requested, the index's own chain files are returned.
 
         Raises:
             ConflictError: if encoder, chain or dimensions would change, and the index stores no originals.
@@ -150,9 +150,10 @@ class SpecResolver:
     def _resolve_target(
         self, encoder: HasSpace | None, chain: str, dimensions: int | None, width: int | None
     ) -> tuple[Target, str | None, int]:
-        """Resolve chain and dimensions, and return the target, the encoder's fingerprint and the originals' dimensions.
+        """Resolve an index's chain and dimensions. Return the target, encoder fingerprint and original dimensions.
 
-        Without an encoder, the fingerprint is that of the encoder the chain was fitted for, or None.
+        The target is the chain cut to the dimensions, or no chain. Without an encoder, the fingerprint is that of the
+        encoder the chain was fitted for, or None.
 
         Raises:
             ServiceError: if these do not fit together, or `width` is needed and None.
@@ -193,6 +194,7 @@ class SpecResolver:
 
 
 def _describe_spaces(encoder: HasSpace | None, target: Target, fingerprint: str | None, width: int) -> dict[str, Any]:
+    """Return the index settings that name the encoder, the chain and the spaces of original and reduced vectors."""
     return {
         "encoder": encoder.name if encoder else None,
         "encoder_fingerprint": fingerprint,

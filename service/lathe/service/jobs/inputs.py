@@ -27,7 +27,7 @@ INPUT_NAMES = frozenset(
 
 
 def locate_inputs(request: AnyFit, files: Collection[str], folder: Path) -> AnyFit:
-    """Return a fit whose sources that came with the request lie in the job's folder.
+    """Return a copy of the fit in which paths of files sent with the request point into the job's folder.
 
     Args:
         request: the fit.

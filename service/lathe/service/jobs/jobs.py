@@ -21,7 +21,7 @@ class ResultFile:
 
     @classmethod
     def from_file(cls, file: BinaryIO) -> "ResultFile":
-        """Return the size and pieces of an open file, which is closed after the last piece.
+        """Return the size of an open file and an iterator over its pieces, which closes the file at the end.
 
         It can be read to the end even if the job is removed meanwhile.
         """

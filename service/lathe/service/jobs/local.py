@@ -46,10 +46,7 @@ class LocalJobs:
         self.thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, waiting up to 5 s.
-
-        Running jobs go on.
-        """
+        """Stop the thread that manages the jobs, waiting up to 5 s for it. Running jobs go on."""
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=5)
@@ -67,7 +64,7 @@ class LocalJobs:
         return [self.unexpected.message] if self.unexpected.message else []
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
-        """Write a job to disk, queue it and return it."""
+        """Create a job of a kind such as "fit" with its request and input files, queue it, and return it."""
         job = self.store.create(kind, request, files)
         with self.guard:
             self.active.append(job.id)
@@ -86,10 +83,7 @@ class LocalJobs:
         return self.store.list()
 
     def read_request(self, job_id: str) -> JobRequest | None:
-        """Return a job's request, or None if it is damaged.
-
-        The error of a damaged request is logged.
-        """
+        """Return the validated request of a job, or None if it is damaged, which is logged."""
         job, content = self.store.read(job_id), self.store.read_request(job_id)
         try:
             return parse_request(job.kind, content)
@@ -98,7 +92,7 @@ class LocalJobs:
             return None
 
     def open_result(self, job_id: str, name: str) -> ResultFile | None:
-        """Open a result file of a job, or return None if there is none of that name."""
+        """Open the result file `name` of a job for reading, or return None if the job has no such file."""
         self.store.find_folder(job_id)
         try:
             return ResultFile.from_file(open_beneath(self.store.root, f"{job_id}/{name}"))
@@ -106,7 +100,7 @@ class LocalJobs:
             return None
 
     def cancel(self, job_id: str) -> Job:
-        """Cancel a job, terminate its process, and return the job after waiting up to 3 s for its end."""
+        """Cancel a job, terminate its process, and wait up to 3 s for its end. Return the job as it then is."""
         job = self.store.cancel(job_id)
         child = self.children.get(job_id)
         if child is not None:
@@ -119,13 +113,13 @@ class LocalJobs:
         return job
 
     def run(self) -> None:
-        """Manage the jobs at intervals until the thread is stopped, whatever goes wrong."""
+        """Start and clean up jobs every `POLL_SECONDS` until the thread is stopped. Errors are noted, not raised."""
         while not self.stopping.wait(POLL_SECONDS):
             with self.unexpected.watch():
                 self.manage_jobs()
 
     def manage_jobs(self) -> None:
-        """Remove ended jobs from the queue, and start the first job if it is queued and not started yet."""
+        """Remove ended jobs from the queue, and start the first queued job if no job is running."""
         with self.guard:
             waiting = list(self.active)
         for job_id in waiting:
@@ -142,10 +136,7 @@ class LocalJobs:
             return  # one at a time, in the order they came
 
     def _has_ended(self, job_id: str) -> bool:
-        """Return whether a job has ended or was removed.
-
-        A job whose process left no result is first marked as ended.
-        """
+        """Return whether a job has ended or was removed. A job whose process died is first marked as ended."""
         try:
             job = self.store.get(job_id)
         except UnknownNameError:
@@ -163,7 +154,7 @@ class LocalJobs:
             self.store.settle(self.store.read(job_id))
 
     def _start_process(self, job_id: str) -> Process:
-        """Start the process of a job, which outlives this server and appends its output to the job's `log.txt`."""
+        """Start and return the process of a job, which outlives this server and logs to the job's `log.txt`."""
         folder = self.store.find_folder(job_id)
         with continue_file(folder / "log.txt", append=True) as output:
             program = Program(

@@ -13,7 +13,7 @@ from lathe.service.settings import Settings, read_settings
 
 
 def run_job(folder: Path, settings: Settings) -> None:
-    """Run a job if it is queued and no other process holds its lock."""
+    """Run the job in `folder` to its end, unless it is not queued any more or another process runs it."""
     store = JobStore(folder.parent)
     try:
         with store.lock(folder.name).acquire(blocking=False):
@@ -26,7 +26,7 @@ def run_job(folder: Path, settings: Settings) -> None:
 
 
 def _run_queued_job(store: JobStore, job: Job, settings: Settings) -> None:
-    """Run a queued job to its end, and write its state as it changes.
+    """Run a queued job to its end, writing its state to disk as it changes.
 
     The job's inputs are removed when it ends. If its cancellation was requested, it is marked as cancelled instead of
     being run. The caller holds the job's lock.
@@ -44,7 +44,9 @@ def _run_queued_job(store: JobStore, job: Job, settings: Settings) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a job with lower priority than the server.
+    """Run the job whose folder is the only argument, with lower priority than the server.
+
+    The job is run by `run_job`.
 
     Args:
         arguments: the job's folder.

@@ -19,7 +19,7 @@ from lathe.training.fitting.requests import AddRows, NewFit
 
 
 def _require_input_name(name: str) -> str:
-    """Return the name if it is a file that jobs read, such as their texts.
+    """Return `name` unchanged if it is one of the file names that jobs read as inputs. Raise otherwise.
 
     Raises:
         ValueError: otherwise.
@@ -32,7 +32,7 @@ def _require_input_name(name: str) -> str:
 
 
 def _require_generation(spec: IndexSpec) -> IndexSpec:
-    """Return the index settings.
+    """Return the index settings unchanged if their generation is a valid folder name. Raise otherwise.
 
     Raises:
         ValueError: if their generation is not a valid folder name.
@@ -128,7 +128,7 @@ KINDS: dict[str, type[FitJob | AdviseJob | ReindexJob]] = {"fit": FitJob, "advis
 
 
 def parse_request(kind: str, content: bytes) -> FitJob | AdviseJob | ReindexJob:
-    """Parse and validate the JSON request of a kind of job.
+    """Parse and validate the JSON request of a job, and return it as the class of its kind.
 
     Raises:
         ValueError: if the kind is unknown or the request is damaged; the message quotes nothing of the request.

@@ -41,9 +41,9 @@ class ProgressReporter:
         self.written = 0.0
 
     def __call__(self, fraction: float, message: str) -> None:
-        """Set the job's message and its progress, which never decreases.
+        """Set the progress and message of the job, and write it if the last write is `PROGRESS_SECONDS` ago.
 
-        The job is written if `PROGRESS_SECONDS` have passed since the last write.
+        The progress never decreases.
         """
         self.job = replace(self.job, progress=round(max(self.job.progress, min(fraction, 1.0)), 4), message=message)
         # Steps may take microseconds, a write to disk or Redis much longer.
@@ -60,7 +60,7 @@ class Outcome:
     error: str | None = None
 
     def end_job(self, job: Job) -> Job:
-        """Return the job as ended with this outcome."""
+        """Return a copy of the job in state "succeeded" or "failed", with this outcome's result or error."""
         done = self.error is None
         return replace(
             job,
@@ -82,7 +82,7 @@ def run_request(
     on_progress: Progress,
     check: Callable[[JobRequest, Settings], None] | None = None,
 ) -> Outcome:
-    """Validate and run a job's request, and return its result or error as an outcome.
+    """Validate and run a job's request. Return its result, or the error it failed with, as an outcome.
 
     An unexpected error's traceback is printed to stderr, and its message left out of the outcome: it may quote texts.
 

@@ -38,7 +38,7 @@ class JobSource:
 
 
 def receive(source: RowSource, data_root: Path | None) -> JobSource:
-    """Check a request's source, and return it in the form that a job reads.
+    """Check the source in a request, and return what a job needs to read it: its path or files, and its kind.
 
     Texts or vectors sent with the request become files. A path must be a built-in source or lie in `data_root`, and is
     opened to see whether it holds texts or vectors.
@@ -59,7 +59,7 @@ def receive(source: RowSource, data_root: Path | None) -> JobSource:
 
 
 def require_distinct(sent: JobSource, what: str) -> None:
-    """Raise `BadValueError` if fewer than `MIN_DISTINCT_ROWS` distinct rows were sent.
+    """Raise `BadValueError` if the texts or vectors sent have fewer than `MIN_DISTINCT_ROWS` distinct rows.
 
     A source whose rows were not counted passes.
 
@@ -83,7 +83,7 @@ def _serialize_texts(texts: list[str]) -> bytes:
 
 
 def resolve_allowed_path(written: str, data_root: Path | None) -> str:
-    """Return a path in the data root in the form that `open_source` and jobs read.
+    """Check that a path in a request lies in the data root, and return it as `open_source` and jobs read it.
 
     Names of built-in sources are returned unchanged. No link may lead out of the data root, neither now nor when the
     job opens the path.

@@ -79,7 +79,7 @@ JOB: TypeAdapter[Job] = TypeAdapter(Job)
 
 
 def parse_job(job_id: str, content: bytes) -> Job:
-    """Parse and check a job's JSON.
+    """Parse a job's state from JSON, and check that it is the job `job_id`.
 
     Raises:
         ValueError, TypeError: if it is damaged, another job's, or not serializable; the message quotes nothing of it.
@@ -107,7 +107,7 @@ class JobStore:
         self.root = root
 
     def find_folder(self, job_id: str) -> Path:
-        """Return the folder of a job.
+        """Return the folder of an existing job.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -118,9 +118,9 @@ class JobStore:
         return folder
 
     def create(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
-        """Write a new queued job with its inputs to disk, atomically, and return it.
+        """Write a new job of a kind, queued, with its request and input files to disk, and return it.
 
-        Jobs over the limit are removed.
+        The job appears as a whole. Ended jobs over the limit are removed.
 
         Raises:
             OSError: if the job cannot be written.
@@ -158,9 +158,7 @@ class JobStore:
         return sorted((f.name for f in self.root.iterdir() if is_job_id(f.name) and f.is_dir()), reverse=True)
 
     def read(self, job_id: str) -> Job:
-        """Return a job as its process last wrote it.
-
-        If the file is damaged, it is a failed job.
+        """Read a job's state as last written to disk. A job whose file is damaged is returned as failed.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -193,10 +191,7 @@ class JobStore:
         return jobs
 
     def write(self, job: Job) -> Job:
-        """Replace a job's state file atomically, and return the job.
-
-        The caller holds the job's lock.
-        """
+        """Write a job's state to its file atomically, and return the job. The caller holds the job's lock."""
         staging = self.root / job.id / ".job.json"
         with create_file(staging) as file:
             file.write(json.dumps(asdict(job)).encode())
@@ -212,7 +207,7 @@ class JobStore:
         return lock_file(self.root / job_id / ".lock")
 
     def settle(self, job: Job) -> Job:
-        """End a job that no process runs, and return it.
+        """Mark a job as cancelled or failed if no process runs it any more. Return the job.
 
         It ends as cancelled, if that was requested, or failed, and its inputs are deleted. A job that has ended, or
         whose lock a process holds, is returned unchanged.
@@ -225,10 +220,9 @@ class JobStore:
             return job
 
     def end_orphan(self, job: Job) -> Job:
-        """End a job that has no process, and return it.
+        """Mark a job without a process as cancelled or failed, delete its inputs, and return it.
 
-        It ends as cancelled, if that was requested, or failed, and its inputs are deleted. The caller holds its lock. A
-        disk that is full is no error.
+        It ends as cancelled if that was requested. The caller holds its lock. A disk that is full is no error.
         """
         cancelled = (self.root / job.id / "cancel").exists()
         ended = replace(
@@ -250,7 +244,7 @@ class JobStore:
             (self.root / job_id / name).unlink(missing_ok=True)
 
     def cancel(self, job_id: str) -> Job:
-        """Request that a job stops and return it: a queued one ends at once, a running one gets SIGTERM.
+        """Cancel a job: a queued one ends now, a running one gets SIGTERM. Return the job as it then is.
 
         A job that has ended is returned unchanged.
 

@@ -46,13 +46,16 @@ class StateMonitor:
         self.stopping.set()
 
     def run(self) -> None:
-        """Check at intervals until the thread is asked to end."""
+        """Check the state folder every `CHECK_SECONDS` until the thread is stopped. Errors are noted, not raised."""
         while not self.stopping.wait(CHECK_SECONDS):
             with self.unexpected.watch():
                 self.check()
 
     def check(self) -> None:
-        """Check the folder and the size routes once, update `problem` and `damage`, and log what changed."""
+        """Check once whether the state folder can be written and the size routes can be read. Log changes.
+
+        `problem` and `damage` are updated.
+        """
         before, self.problem = self.problem, self.home.find_write_problem()
         # Each change is logged once, not each check.
         if self.problem != before:

@@ -55,9 +55,9 @@ class ForkServer:
             self._ensure_running()
 
     def start(self, program: Program) -> "ForkedProcess":
-        """Request a fork that runs the program, and return its handle.
+        """Ask the fork server to run a program in a fork, and return a handle of the process at once.
 
-        Returns at once, possibly before the fork exists. See `ProcessStarter`.
+        The fork may not exist yet. See `ProcessStarter`.
         """
         request = {
             "module": program.module,
@@ -79,10 +79,7 @@ class ForkServer:
         return ForkedProcess(ours)
 
     def close(self) -> None:
-        """End the fork server and the programs that are not lasting.
-
-        A later `start` starts it again.
-        """
+        """End the fork server and its programs, except lasting ones. A later `start` starts it again."""
         with self._guard:
             if self._control is not None:
                 self._control.close()
@@ -92,7 +89,7 @@ class ForkServer:
                 self._server = None
 
     def _send_request(self, message: bytes, descriptors: list[int]) -> None:
-        """Send a request to the fork server.
+        """Send a request with descriptors to the fork server, starting a new server if it was killed.
 
         If it was killed, a new one is started and gets the request.
         """
@@ -106,6 +103,7 @@ class ForkServer:
             socket.send_fds(self._ensure_running(), [message], descriptors)
 
     def _ensure_running(self) -> socket.socket:
+        """Return the socket to the fork server, starting the server first if it is not running."""
         if self._control is None:
             if self._server is not None:
                 self._server.wait()
@@ -131,7 +129,7 @@ class ForkedProcess:
     """
 
     def __init__(self, status: socket.socket) -> None:
-        """Observe a fork."""
+        """Watch a fork through the socket on which the fork server writes its process id and exit status."""
         self._status = status
         self._guard = threading.Lock()
         self._pid: int | None = None
@@ -147,16 +145,13 @@ class ForkedProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, once the process is forked.
-
-        Reading it waits for the fork. It is 0 if the fork failed.
-        """
+        """Process id, or 0 if the fork failed. Reading it waits until the process is forked."""
         while self.poll() is None and self._pid is None:
             self._wait_for_message(None)
         return self._pid or 0
 
     def poll(self) -> int | None:
-        """Return the exit status, or None while the process runs or is about to."""
+        """Return the exit status, or None while the process runs or is about to start. Does not wait."""
         with self._guard:
             while self._returncode is None and select.select([self._observed], [], [], 0)[0]:
                 if self._orphaned:
@@ -171,7 +166,7 @@ class ForkedProcess:
         return self._process if self._orphaned and self._process is not None else self._status
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end and return the exit status.
+        """Wait until the process has ended, and return its exit status.
 
         Raises:
             subprocess.TimeoutExpired: after `timeout` seconds.
@@ -193,10 +188,7 @@ class ForkedProcess:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process, or cancel the fork if there is none yet.
-
-        Nothing is done if the process has ended.
-        """
+        """Send a signal to the process, or cancel the fork if it is not forked yet. No effect after its end."""
         if self.poll() is None and self._pid is None:
             with suppress(OSError):
                 self._status.shutdown(socket.SHUT_WR)  # the fork server then does not start the program
@@ -212,7 +204,7 @@ class ForkedProcess:
             select.select([self._observed], [], [], seconds)
 
     def _store_message(self, message: bytes) -> None:
-        """Store what the fork server wrote: first the process id, then the exit status, which closes the socket.
+        """Store the fork server's message: first the process id, then the exit status, which closes the socket.
 
         The exit status is `LOST` if the fork failed, which is logged, or if the fork server is gone and the process
         has ended.
@@ -236,7 +228,7 @@ class ForkedProcess:
 
 
 def create_process_starter(device: str | None) -> ProcessStarter:
-    """Return a fork server on Linux if encoders cannot use a GPU, else a `Spawner`.
+    """Return what starts processes: a fork server on Linux if encoders cannot use a GPU, else a `Spawner`.
 
     Args:
         device: torch device of the encoders; None selects the best available.

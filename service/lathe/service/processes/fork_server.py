@@ -70,10 +70,7 @@ class ForkLoop:
         fcntl.fcntl(control, fcntl.F_SETFL, fcntl.fcntl(control, fcntl.F_GETFL) | os.O_ASYNC)
 
     def serve(self, preloaded: Sequence[str]) -> Callable[[], None]:
-        """Import the modules and serve requests.
-
-        Returns only in a fork, with the function that runs its program.
-        """
+        """Import the modules, then fork on each request. Returns only in a fork, a function that runs its program."""
         self._exit_if_server_is_gone()  # it may be gone already
         gc.disable()  # imports make so many objects that collecting takes a quarter of their time
         setproctitle(f"{sys.executable} -P -m lathe.service.processes.fork_server")  # `ps` need not list the modules
@@ -89,7 +86,9 @@ class ForkLoop:
                 return program
 
     def _wait_for_request(self, seconds: float | None) -> bool:
-        """Wait for a request up to `seconds`, reporting ended forks meanwhile.
+        """Wait up to `seconds` for a request, and return whether one came. None waits without a limit.
+
+        The exit statuses of ended forks are reported meanwhile.
 
         Returns:
             Whether a request came.
@@ -105,10 +104,10 @@ class ForkLoop:
                 return False
 
     def _fork_for_request(self) -> Callable[[], None] | None:
-        """Fork for one request and report the process id.
+        """Fork for one request. Return None in the server, and in the fork a function that runs its program.
 
-        If the requester has cancelled, or the system refuses, the negative error number is reported and nothing forked.
-        If the server is gone, this process exits.
+        The process id is reported to the requester. If the requester has cancelled, or the system refuses, the negative
+        error number is reported and nothing forked. If the server is gone, this process exits.
 
         Returns:
             In the fork, the function that runs its program; None in the server.
@@ -137,9 +136,9 @@ class ForkLoop:
         return None
 
     def _set_up_fork(self, request_file: int, *inherited: int) -> Callable[[], None]:
-        """Set up descriptors, environment, arguments and title of this fork.
+        """Set up this fork's descriptors, environment and arguments, and return a function that runs its program.
 
-        The fork gets a session of its own and the default handlers of signals.
+        The fork also gets a title, a session of its own and the default handlers of signals.
 
         Args:
             request_file: descriptor of the JSON that describes the program.
@@ -175,7 +174,7 @@ class ForkLoop:
         return partial(_run_module, request["module"], arguments)
 
     def _report_ended_forks(self) -> None:
-        """Write the exit status of each ended fork to the socket of whoever requested the fork."""
+        """Send the exit status of each fork that has ended to the socket of the process that requested it."""
         while self.statuses:
             child, ending = os.waitpid(-1, os.WNOHANG)
             if child == 0:
@@ -185,10 +184,7 @@ class ForkLoop:
                 status.sendall(NUMBER.pack(os.waitstatus_to_exitcode(ending)))
 
     def _exit_if_server_is_gone(self) -> None:
-        """Kill the forks that are not lasting and exit, if the server's socket is closed.
-
-        Also run on SIGIO.
-        """
+        """If the server's socket is closed, kill the forks that are not lasting and exit. Also run on SIGIO."""
         if _is_closed(self.control):
             for child in self.bound:
                 os.kill(child, signal.SIGKILL)  # they are children of this process, so the number is still theirs
@@ -206,7 +202,7 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 def _try_to_fork() -> int:
-    """Fork this process.
+    """Fork this process. Return the fork's process id, 0 in the fork, or a negative error number.
 
     Returns:
         The process id of the fork, 0 in the fork, or the negative error number if the system refuses.

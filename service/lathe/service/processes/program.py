@@ -95,7 +95,7 @@ class Spawner:
         """Do nothing: there is nothing to prepare for a new Python."""
 
     def start(self, program: Program) -> Process:
-        """Start the program as `python -P -m module` in a session of its own.
+        """Start a program as `python -P -m module` in a session of its own, and return the process.
 
         See `ProcessStarter`.
         """

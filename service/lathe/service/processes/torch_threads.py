@@ -6,7 +6,7 @@ import torch
 
 
 def limit_this_thread_to_one_core(threads_elsewhere: int) -> None:
-    """Let torch compute on one core in the calling thread, and on more in those started later.
+    """Let torch use one core in the calling thread, and `threads_elsewhere` in threads that start later.
 
     For the thread of an event loop, which maps only a few rows at a time: a second core joins later than they take, and
     then waits for more work at full speed, which cost half a millisecond of it for each request.

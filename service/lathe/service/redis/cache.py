@@ -103,16 +103,17 @@ class SharedCache:
         self.thread.start()
 
     def stop(self) -> None:
-        """End the thread, waiting up to 2 s, and close the connection."""
+        """End the writer thread, waiting up to 2 s for it, and close the connection to Redis."""
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=2)
         self.client.close()
 
     def get(self, keys: Sequence[bytes], normalized: bool, dimensions: int) -> list[CachedVector | None]:
-        """Return the entry of each key, in order, None where it is missing or damaged, or Redis fails.
+        """Look up texts' vectors in Redis by key. Return one entry for each key, None where there is none.
 
-        Hits, misses and damaged entries are counted. A timeout pauses requests; a lost connection marks Redis as down.
+        An entry is None if it is missing or damaged, or Redis fails. Hits, misses and damaged entries are counted. A
+        timeout pauses requests, and a lost connection marks Redis as down.
 
         Args:
             keys: cache keys of texts.
@@ -150,9 +151,9 @@ class SharedCache:
         tokens: NDArray[np.int64],
         cut: NDArray[np.int64],
     ) -> None:
-        """Queue vectors `(n, d)` for writing, without blocking.
+        """Queue vectors `(n, d)` to be written to Redis in the background. They are dropped if the queue is full.
 
-        They are dropped if the queue is full or Redis unavailable.
+        Nothing is queued while Redis is unavailable.
 
         Args:
             keys: cache keys of the texts.
@@ -168,10 +169,7 @@ class SharedCache:
             FAILURES.labels("write").inc()
 
     def run(self) -> None:
-        """Write queued batches to Redis until the thread is stopped.
-
-        Errors are counted.
-        """
+        """Write queued vectors to Redis until the thread is stopped. Errors are counted, not raised."""
         while not self.stopping.is_set():
             try:
                 batch = self.waiting.get(timeout=0.5)
@@ -191,9 +189,10 @@ class SharedCache:
         tokens: NDArray[np.int64],
         cut: NDArray[np.int64],
     ) -> None:
-        """Write vectors to Redis as float16, each with a checksum and its token counts.
+        """Write vectors `(n, d)` and their token counts to Redis as float16, under the keys of their texts.
 
-        Vectors that overflow float16 are skipped. The number of tokens that were cut is left out where it is 0.
+        Each has a checksum. Vectors that overflow float16 are skipped. The number of tokens that were cut is left out
+        where it is 0.
         """
         # Numbers beyond 65504 become inf in float16; such rows are left out below.
         with np.errstate(over="ignore"):
@@ -220,9 +219,9 @@ class SharedCache:
 
 
 def _decode_entry(content: bytes, normalized: bool, dimensions: int) -> CachedVector | None:
-    """Decode an entry to a float32 vector and its token counts.
+    """Decode a cached entry to a float32 vector and its token counts, or return None if it is damaged.
 
-    Returns None if the entry's checksum, dimensions or numbers are wrong.
+    It is damaged if its checksum, dimensions or numbers are wrong.
 
     Args:
         content: the entry: checksum, tokens read, float16 numbers and, unless it is 0, tokens cut.

@@ -37,7 +37,7 @@ class VersionFiles(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path, root: Path | None = None) -> "VersionFiles":
-        """Read the files of an artifact folder.
+        """Read the files of a chain's version (manifest, tensors, fit distribution if any) from its folder.
 
         Args:
             folder: folder of the artifact.
@@ -75,7 +75,7 @@ class ChainRecord:
 
     @classmethod
     def parse(cls, name: str, content: dict[bytes, bytes]) -> "ChainRecord":
-        """Parse the Redis hash of a chain.
+        """Parse the Redis hash of a chain to its live pointer and the digests of its versions.
 
         An empty hash means that the name was never used.
 
@@ -94,13 +94,13 @@ class ChainRecord:
 
 
 def read_record(pipe: Pipeline, name: str) -> ChainRecord:
-    """Read a chain's record within a transaction that watches its key."""
+    """Read a chain's record (pointer and versions) within a Redis transaction that watches its key."""
     content: Any = pipe.hgetall(CHAIN + name)
     return ChainRecord.parse(name, content)
 
 
 def write_version(pipe: Pipeline, name: str, version: int, files: VersionFiles, job: str | None) -> None:
-    """Queue a version's files for writing, and its stamp with their digests and the job."""
+    """Queue Redis commands on `pipe` that write a version's files, with their digests and the job that made it."""
     stamp = json.dumps(asdict(VersionStamp(compute_digest(files.manifest), compute_digest(files.tensors), job)))
     fields: Any = {field: content for field, content in files._asdict().items() if content is not None}
     pipe.hset(build_artifact_key(name, version), mapping=fields)
@@ -108,13 +108,13 @@ def write_version(pipe: Pipeline, name: str, version: int, files: VersionFiles, 
 
 
 def write_pointer(pipe: Pipeline, name: str, pointer: Pointer) -> None:
-    """Queue a chain's pointer for writing, and a notification in the change stream."""
+    """Queue Redis commands on `pipe` that write a chain's pointer and announce the change to replicas."""
     pipe.hset(CHAIN + name, "pointer", pointer.serialize())
     pipe.xadd(CHANGES, {"chain": name}, maxlen=CHANGES_KEPT)
 
 
 def serialize_version(chain: Chain, name: str, version: int, statistics: FitStatistics | None = None) -> VersionFiles:
-    """Save a chain to a temporary folder and return the content of its files."""
+    """Return the contents of the files in which a chain is saved as a version, by way of a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / str(version)
         chain.save(path, {"name": name, "version": version}, statistics)
@@ -132,7 +132,9 @@ def compute_digest(content: bytes) -> str:
 
 
 def parse_identity(content: bytes) -> str:
-    """Return the id of a registry from its identity record.
+    """Return the id in the record that names the set of all chains in this Redis.
+
+    Each Redis has one such record. Its schema must be one that this version of Lathe reads.
 
     Raises:
         UnavailableError: if the record cannot be read, or is of a newer version of Lathe.

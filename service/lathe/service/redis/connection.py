@@ -77,9 +77,10 @@ class RedisConnection:
         self.silent = False
 
     def mark_down(self, problem: str, code: str = "redis_unreachable") -> None:
-        """Mark Redis as unusable, log `problem` if Redis was usable, and set the metric.
+        """Mark Redis as unusable because of `problem`, and log that if Redis was usable before.
 
-        While a replicator runs, requests then fail at once until it reaches Redis again.
+        The metric is set. While a replicator (the thread that copies Redis to disk) runs, requests then fail at once
+        until it reaches Redis again.
         """
         with self.guard:
             self.code = code
@@ -91,9 +92,9 @@ class RedisConnection:
         UP.set(0)
 
     def check_settings(self) -> None:
-        """Set `danger` if Redis's memory settings allow it to evict chains.
+        """Set `danger` to a warning if Redis's memory settings allow it to evict chains, else to None.
 
-        Nothing is set if Redis does not permit reading its settings.
+        It is None too if Redis does not permit reading its settings.
         """
         self.danger = None
         with suppress(redis_errors.ResponseError):  # Redis may forbid CONFIG
@@ -104,7 +105,7 @@ class RedisConnection:
 
     @contextmanager
     def reached(self) -> Iterator[Redis]:
-        """Yield the Redis client to a block that cannot do without it, and convert its errors.
+        """Yield the Redis client to a block that needs Redis, and convert Redis's errors to `UnavailableError`.
 
         A lost connection also marks Redis as down.
 
@@ -123,9 +124,7 @@ class RedisConnection:
             raise unavailable from error
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
-        """Run `change` as an atomic transaction, and return its result.
-
-        The transaction is retried if a watched key changes meanwhile.
+        """Run `change` as one atomic Redis transaction, retrying if a watched key changes. Return its result.
 
         Args:
             change: reads, calls `multi`, and queues the writes; may be called several times.
@@ -141,7 +140,7 @@ class RedisConnection:
 
 
 def connect(url: str, seconds: float, retries: int = 1) -> Redis:
-    """Return a Redis client, without sending anything yet.
+    """Create a Redis client with timeouts and retries. It connects when it is first used.
 
     Args:
         url: URL of Redis.
@@ -159,7 +158,7 @@ def connect(url: str, seconds: float, retries: int = 1) -> Redis:
 
 
 def as_unavailable(error: redis_errors.RedisError) -> UnavailableError:
-    """Convert an error of Redis to the `UnavailableError` for the caller."""
+    """Convert an error of Redis to an `UnavailableError` that says what is wrong and has a code."""
     match error:
         case redis_errors.AuthenticationError() | redis_errors.AuthorizationError():
             return UnavailableError("Redis rejects the password of LATHE_REDIS_URL", code="redis_unreachable")

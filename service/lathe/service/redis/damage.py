@@ -30,7 +30,7 @@ def is_wrong_type(error: redis_errors.RedisError) -> bool:
 
 @contextmanager
 def convert_wrong_type_errors(what: str) -> Iterator[None]:
-    """Run the block, and convert Redis's error on a value of another type to an `ArtifactError`.
+    """Run a block, and raise `ArtifactError` if it reads a Redis key that holds another type of value.
 
     Args:
         what: what is read, for the message.
@@ -44,7 +44,7 @@ def convert_wrong_type_errors(what: str) -> Iterator[None]:
 
 
 def note_damage(what: str, name: str, why: str) -> None:
-    """Count a damaged record that is skipped, and log it the first time.
+    """Count a damaged record in Redis that is skipped, and log it the first time.
 
     Args:
         what: kind of record, a label of the metric.

@@ -73,9 +73,10 @@ class SharedRegistry(Registry):
         self.refused: dict[str, str] = {}
 
     def join_record(self) -> None:
-        """Join the record in Redis, or start it there, and write the chains to it that only this copy has.
+        """Use the set of chains in Redis, starting it if there is none, and write chains to it that it lacks.
 
-        A chain that is damaged in this copy is logged and skipped.
+        The chains written are those that only this server's copy has. A chain that is damaged in this copy is logged
+        and skipped.
 
         Raises:
             UnavailableError: if Redis is unreachable, or its record is of a newer Lathe.
@@ -96,9 +97,9 @@ class SharedRegistry(Registry):
         return sorted({*self.record.list_names(), *self.names()})
 
     def load(self, ref: str) -> LoadedChain:
-        """Return a chain ready to apply, from memory or disk.
+        """Load the chain that a reference such as `name@2` names. A version damaged on disk is fetched again.
 
-        A version that is damaged on disk is deleted and fetched from Redis again.
+        The chain comes from memory or disk. The damaged version is deleted and fetched from Redis.
 
         Raises:
             UnknownNameError: if there is no such chain or version, or none is live.
@@ -116,18 +117,15 @@ class SharedRegistry(Registry):
             return super().load(ref)
 
     def _pull_if_reachable(self, name: str) -> None:
-        """Update the copy of a chain.
-
-        If Redis is unreachable, that is left to the replicator.
-        """
+        """Update the copy of a chain from Redis. If Redis is unreachable, leave that to the replicator."""
         with suppress(UnavailableError):
             self.pull(name)
 
     def pull(self, name: str) -> None:
-        """Update the copy of a chain from Redis.
+        """Update the copy of a chain on disk from Redis: fetch new versions, move the pointer, delete old ones.
 
-        Missing versions are fetched, the pointer is moved, and versions that are gone are deleted. If the chain's
-        record is missing in Redis, the versions here are written back to it.
+        Versions that are gone in Redis are deleted. If the chain's record is missing in Redis, the versions here are
+        written back to it.
 
         Raises:
             UnavailableError: if Redis is unreachable, or holds another record than before.
@@ -167,7 +165,7 @@ class SharedRegistry(Registry):
         job: str | None = None,
         statistics: FitStatistics | None = None,
     ) -> tuple[int, bool]:
-        """Add a fitted chain as the next version, in Redis and on disk.
+        """Add a fitted chain as its next version, in Redis and on disk. Return the version, and whether it is live.
 
         A job that runs twice publishes once. The arguments are those of `Registry.publish`.
 
@@ -199,7 +197,9 @@ class SharedRegistry(Registry):
         return outcome
 
     def import_chain(self, name: str, source: Registry) -> bool:
-        """Copy a chain of another registry to Redis and to disk, unless its name was ever used in Redis.
+        """Copy a chain from another registry, unless its name was ever used. Return whether it was copied.
+
+        It is copied to Redis and to disk.
 
         Returns:
             Whether the chain was copied.
@@ -212,7 +212,7 @@ class SharedRegistry(Registry):
         return imported
 
     def _change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
-        """Change a pointer in Redis and then in the copy, and return it.
+        """Compute a chain's new pointer with `change`, write it to Redis and to disk, and return it.
 
         Args:
             name: name of the chain.
@@ -235,12 +235,12 @@ class SharedRegistry(Registry):
         return pointer
 
     def read_to_promote(self, name: str, version: int) -> Chain:
-        """Update the copy of the chain, then load the version from it."""
+        """Update the copy of a chain from Redis, then load one of its versions from disk and return it."""
         self.pull(name)
         return self.read(name, version)
 
     def _apply_pointer(self, name: str, record: ChainRecord) -> None:
-        """Replace the pointer by the record's if the live version is here.
+        """Write the pointer of a chain's Redis record to disk, if the version that it makes live is on disk.
 
         If that version is missing and none is live here, the most recent earlier version becomes live.
         """
@@ -261,7 +261,7 @@ class SharedRegistry(Registry):
             self.write_pointer(name, pointer)
 
     def _has_version(self, name: str, version: int, stamp: VersionStamp) -> bool:
-        """Return whether the disk has this version, by its manifest's digest.
+        """Return whether this version is on disk, by comparing its manifest's digest with the stamp's.
 
         The tensors are checked when they are read.
         """
@@ -272,10 +272,10 @@ class SharedRegistry(Registry):
         return compute_digest(manifest) == stamp.manifest
 
     def _fetch_version(self, name: str, version: int, stamp: VersionStamp) -> None:
-        """Copy a version from Redis to disk, replacing one that is there.
+        """Copy a version's files from Redis to disk, or refuse them if they do not match the digests in `stamp`.
 
-        The caller holds the chain's lock. A version whose files are missing or do not match the stamp is not copied: it
-        is logged, counted and noted in `refused`.
+        A version that is there is replaced. The caller holds the chain's lock. A version that is refused is logged,
+        counted and noted in `refused`.
         """
         ref = f"{name}@{version}"
         with self.connection.reached() as client, convert_wrong_type_errors(f"the chain {ref}"):

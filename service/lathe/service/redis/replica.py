@@ -31,7 +31,7 @@ class Replica:
         retry_seconds: float = RETRY_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
     ) -> "Replica":
-        """Open the local copy in a state folder and install the starter chains.
+        """Open this server's copy of the shared chains, install the starter chains, and return the replica.
 
         Nothing is requested from Redis yet.
 
@@ -54,16 +54,13 @@ class Replica:
         return cls(connection, registry, Replicator(connection, registry, retry_seconds), cache)
 
     def start(self) -> None:
-        """Start the replicator and the shared cache.
-
-        Waits a few seconds for the replicator's first copy.
-        """
+        """Start the threads that copy chains from Redis and fill the cache. Waits a few seconds for the first copy."""
         self.replicator.start()
         if self.cache is not None:
             self.cache.start()
 
     def stop(self) -> None:
-        """Stop the replicator and the shared cache, and close the connections."""
+        """Stop the threads that copy chains from Redis and fill the cache, and close the connections."""
         self.replicator.stop()
         if self.cache is not None:
             self.cache.stop()
@@ -83,7 +80,7 @@ class Replica:
         return {"up": self.connection.up, "problem": self.connection.problem, "cache": cache}
 
     def warnings(self) -> list[str]:
-        """Return all current problems with Redis and the local copy, as sentences for `/health`."""
+        """Return a sentence for each current problem with Redis or the local copy, for `/health`."""
         problem = self.connection.problem
         outage = [f"{problem}; fits, jobs and administration wait for it"] if problem else []
         danger = [self.connection.danger] if self.connection.danger else []

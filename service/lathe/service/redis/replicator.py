@@ -61,23 +61,23 @@ class Replicator:
         self.thread = threading.Thread(target=self.run, name="redis", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, and wait up to `FIRST_SECONDS` for its first attempt to copy everything."""
+        """Start the thread, and wait up to `FIRST_SECONDS` for its first attempt to copy all chains."""
         self.connection.has_replicator = True
         self.thread.start()
         self.tried.wait(FIRST_SECONDS)
 
     def stop(self) -> None:
-        """End the thread, waiting up to 5 s, and close the connection."""
+        """End the thread, waiting up to 5 s for it, and close the connection to Redis."""
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=5)
         self.client.close()
 
     def run(self) -> None:
-        """Copy everything, mark Redis as usable, then copy each change, until the thread is stopped.
+        """Copy all chains from Redis to disk, then copy each change, until the thread is stopped.
 
-        After any error, or if Redis holds another record than before, Redis is marked as unusable and the thread starts
-        over.
+        Redis is marked as usable after the first copy. After any error, or if Redis holds another record than before,
+        Redis is marked as unusable and the thread starts over.
         """
         while not self.stopping.is_set():
             try:
@@ -105,7 +105,9 @@ class Replicator:
             self.stopping.wait(AGAIN_SECONDS)
 
     def _copy_everything(self) -> Any:
-        """Copy everything and check the settings of Redis.
+        """Copy all chains and size routes from Redis, and return the stream position from which to read changes.
+
+        Also checks the settings of Redis.
 
         Returns:
             The position in the change stream from which to read on.
@@ -118,7 +120,7 @@ class Replicator:
         return newest[0][0] if newest else "0-0"
 
     def _copy_changes(self, position: Any) -> Any:
-        """Copy what changed after a position of the change stream.
+        """Copy chains and routes that changed after a position of the change stream. Return the new position.
 
         Waits up to `BLOCK_SECONDS` for changes. Every `retry_seconds`, what could not be copied is tried again.
 
@@ -143,7 +145,7 @@ class Replicator:
         return position
 
     def bring_up_to_date(self) -> None:
-        """Write chains and size routes that Redis lacks to it, then copy all from Redis.
+        """Write chains and size routes to Redis that it lacks, then copy all of them from Redis to disk.
 
         Failures are noted in `failures`.
 
@@ -178,7 +180,7 @@ class Replicator:
             self._attempt(what, pull)
 
     def _attempt(self, what: str, pull: Callable[[], None]) -> None:
-        """Call `pull`, and note its failure in `failures` or remove an earlier one.
+        """Call `pull` to copy the item named `what`. If it fails, note that in `failures`, else clear the entry.
 
         A failure is logged if it is new.
         """

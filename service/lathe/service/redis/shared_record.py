@@ -49,17 +49,14 @@ class SharedRecord:
 
     @property
     def identity(self) -> str | None:
-        """Id of the record that the local folder is a copy of.
-
-        The result is None before its first copy.
-        """
+        """Id of the set of chains in Redis that the local folder is a copy of, or None before its first copy."""
         try:
             return read_plain_file(self.root / IDENTITY_FILE).decode()
         except FileNotFoundError:
             return None
 
     def require_same_identity(self, content: Any) -> None:
-        """Raise `UnavailableError` unless the identity record in Redis is that of the local folder.
+        """Raise `UnavailableError` unless Redis holds the set of chains that the local folder is a copy of.
 
         Args:
             content: the record as read from Redis; None if there is none.
@@ -68,7 +65,7 @@ class SharedRecord:
             raise UnavailableError("Redis holds other chains than before: try again", code="redis_unreachable")
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
-        """Commit `change` as an atomic transaction, at most once, and return its result.
+        """Run `change` as one atomic Redis transaction that is committed at most once. Return its result.
 
         Redis must hold this record. The transaction leaves a token in Redis for `TOKEN_SECONDS`, by which a repetition
         after a lost reply is recognized.
@@ -95,7 +92,7 @@ class SharedRecord:
         return self.connection.transaction(check_and_change, IDENTITY, *keys)
 
     def join(self, grace_seconds: float) -> None:
-        """Start the record in a Redis without one, or join the one that is there, and store its id in the folder.
+        """Start the set of chains in a Redis that has none, or join the one there. Store its id in the folder.
 
         A Redis without a record is new, or has lost its data. If the folder is a copy of another record, it is
         renamed, because its chains may be nowhere else.
@@ -131,7 +128,7 @@ class SharedRecord:
             replace_synced(self.root / IDENTITY_FILE, redis_id.encode())
 
     def list_names(self) -> list[str]:
-        """List the valid names of chains in Redis.
+        """Return the valid names of chains in Redis, sorted.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -141,7 +138,7 @@ class SharedRecord:
             return sorted(name for key in keys if is_name(name := key.removeprefix(CHAIN)))
 
     def push(self, name: str, source: Registry) -> bool:
-        """Write a chain of a registry with all its versions to Redis, unless Redis knows the name.
+        """Write a registry's chain with all versions to Redis, unless Redis knows its name. Return whether it did.
 
         Returns:
             Whether the chain was written.
@@ -167,7 +164,7 @@ class SharedRecord:
         return self.connection.transaction(change, CHAIN + name)
 
     def _set_aside_folder(self, identity: str) -> None:
-        """Rename the folder with the copy of another record, so that its chains are kept and not served.
+        """Rename the local folder, which is a copy of another Redis, so that its chains are kept but not served.
 
         The new name is logged.
         """

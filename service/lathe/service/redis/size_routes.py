@@ -28,7 +28,9 @@ class SharedSizeRoutes(SizeRoutes):
         self.record = record
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
-        """Route an encoder's requests for a size to a chain, in Redis and in the local copy.
+        """Set the chain that answers an encoder's requests for a number of dimensions. Return the chain now set.
+
+        It is written to Redis and to the local copy.
 
         Returns:
             The chain that the size is routed to; an earlier one if `replace` is false and its chain still exists.
@@ -52,7 +54,7 @@ class SharedSizeRoutes(SizeRoutes):
         return chain
 
     def pull(self) -> None:
-        """Replace the local copy by the size routes in Redis, if they differ.
+        """Write the size routes that are in Redis to the local file, if they differ from it.
 
         Local size routes whose record in Redis is damaged are kept.
 
@@ -76,9 +78,9 @@ class SharedSizeRoutes(SizeRoutes):
                 replace_synced(self.path, written)
 
     def _parse_or_read_local(self, fingerprint: bytes, content: bytes) -> dict[str, dict[str, str]]:
-        """Return the size routes of one encoder from Redis, as `{fingerprint: size routes}`.
+        """Parse one encoder's size routes from Redis to `{fingerprint: {dimensions: chain}}`.
 
-        If their record is damaged, that is noted and those of the local copy are returned; empty if it has none.
+        If they are damaged, that is noted and those of the local copy are returned. The result is empty if it has none.
         """
         name = fingerprint.decode(errors="replace")
         try:
@@ -95,10 +97,7 @@ class SharedSizeRoutes(SizeRoutes):
             return {}
 
     def push(self) -> None:
-        """Write the local size routes to Redis for each encoder that has none there.
-
-        Routes to missing chains are skipped.
-        """
+        """Write the local size routes of each encoder to Redis if it has none there. Skips routes to missing chains."""
         names = set(self.chains.names())
         for fingerprint, routes in self._read_local().items():
             size_routes = {route: ref for route, ref in routes.items() if ref.partition("@")[0] in names}

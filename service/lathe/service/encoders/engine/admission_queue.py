@@ -73,7 +73,7 @@ class AdmissionQueue:
         keep_raw: bool = False,
         positions: list[int] | None = None,
     ) -> Work:
-        """Queue texts for encoding and return their `Work`, whose future gets the vectors.
+        """Queue a request's texts for encoding, and return their `Work`, whose future gets the vectors.
 
         Args:
             texts: texts of a request.
@@ -100,7 +100,7 @@ class AdmissionQueue:
         return work
 
     def put(self, work: Work) -> None:
-        """Queue a request as a whole.
+        """Queue all texts of a request, or raise `OverloadedError` if the queue has no space for them.
 
         Its texts and tokens count against the limits until its future is done or cancelled. A request larger than the
         limits is accepted if nothing else is in progress.
@@ -145,19 +145,18 @@ class AdmissionQueue:
         return min(max(1, math.ceil(seconds)), MAX_RETRY_SECONDS)
 
     def record_batch(self, tokens: int, seconds: float, workers: int) -> None:
-        """Update `rate` by a batch of a worker, as a moving average for all workers together."""
+        """Update `rate` (tokens per second of all workers) with one worker's batch, as a moving average."""
         pace = workers * tokens / max(seconds, 1e-6)
         with self.changed:
             self.rate = pace if not self.rate else 0.9 * self.rate + 0.1 * pace
 
     def take(self, tokens: int, seconds: float, wait: BatchWait = NO_WAIT, max_texts: int | None = None) -> list[Part]:
-        """Take parts of queued requests, about `tokens` tokens in all, for a worker.
+        """Take parts of queued requests for a worker, about `tokens` tokens in all. Waits if nothing is queued.
 
         If other workers idle, only a share is taken. With `max_texts`, up to so many texts are taken whether others
-        idle or not, because each batch is a call with a price of its own.
-
-        Blocks up to `seconds` for the first text, and returns an empty list if none comes. Then, while fewer than
-        `wait.tokens` tokens are queued, blocks up to `wait.seconds` for more.
+        idle or not, because each batch is a call with a price of its own. Blocks up to `seconds` for the first text,
+        and returns an empty list if none comes. Then, while fewer than `wait.tokens` tokens are queued, blocks up to
+        `wait.seconds` for more.
         """
         with self.changed:
             self.idle += 1
@@ -198,7 +197,7 @@ class AdmissionQueue:
         return sum(work.tokens_waiting for work in self.works)
 
     def fail_all(self, error: Exception) -> None:
-        """Remove all queued requests and answer them with an error."""
+        """Remove all queued requests, and answer each with this error."""
         with self.changed:
             works, self.works = list(self.works), deque()
         for work in works:
@@ -213,9 +212,9 @@ class AdmissionQueue:
             self.build_refusal = None
 
     def close(self, build_refusal: Callable[[], ServiceError]) -> None:
-        """Answer all queued requests with an error, and refuse later ones with it until `open`.
+        """Close the queue: answer all queued requests with an error, and refuse new ones until `open` is called.
 
-        Wakes all workers that wait for texts, and lets none wait while the queue is closed.
+        It wakes all workers that wait for texts, and lets none wait while the queue is closed.
 
         Args:
             build_refusal: builds the error; each later request gets one of its own, as a raised one holds its caller's

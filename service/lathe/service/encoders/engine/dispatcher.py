@@ -95,7 +95,7 @@ class WorkerProcess:
     """A process with a model that encodes texts, and that ends when this process does."""
 
     def __init__(self, spec: EncoderSpec, options: WorkerOptions, processes: ProcessStarter) -> None:
-        """Start the process and send it the spec.
+        """Start the worker process and send it the encoder's spec. It loads the model meanwhile.
 
         `wait_ready` waits for the model.
 
@@ -130,7 +130,7 @@ class WorkerProcess:
             raise
 
     def wait_ready(self) -> EncoderInfo:
-        """Wait without limit until the model is loaded, and return what was loaded.
+        """Wait, without a time limit, until the process has loaded the model, and return its description.
 
         Raises:
             EncoderError: if the model cannot be loaded.
@@ -157,7 +157,7 @@ class WorkerProcess:
         framing.send(self.connection, {"parts": [build_message(part) for part in parts]})
 
     def receive(self, seconds: float) -> Reply:
-        """Wait for the reply to the earliest unanswered `send`, and return it.
+        """Wait for the worker's reply to the earliest message that it has not answered, and return it.
 
         Errors that the worker reports of single parts are in the reply's `results`, and are not raised.
 
@@ -230,9 +230,10 @@ class Dispatcher:
         self.retiring = threading.Event()
 
     def run(self, window: int) -> None:
-        """Send queued texts to the worker and distribute its replies, until `stopping` or `retiring` is set.
+        """Send queued texts to the worker and pass its vectors to their requests, until told to stop.
 
-        Up to `options.ahead` messages, of about `window` tokens each, are sent before the first is answered.
+        It stops when `stopping` or `retiring` is set. Up to `options.ahead` messages, of about `window` tokens each,
+        are sent before the first is answered.
 
         Raises:
             OSError, EOFError: when the worker has ended, or does not reply in time.
@@ -255,7 +256,7 @@ class Dispatcher:
                     wait = BatchWait.after_batch(answered, reply.seconds)
 
     def _take(self, window: int, wait: BatchWait) -> list[Part]:
-        """Take parts from the queue, waiting only if the worker has nothing to do.
+        """Take parts of requests from the queue, about `window` tokens. Waits only if the worker has nothing to do.
 
         None are taken once `retiring` is set.
         """
@@ -273,7 +274,7 @@ class Dispatcher:
                 metrics.QUEUE_SECONDS.labels(self.name).observe(part.waited)
 
     def _deliver(self, parts: list[Part], reply: Reply) -> None:
-        """Give each part's vectors or error to its request, and update the metrics.
+        """Pass each part's vectors or error in a worker's reply to its request, and update the metrics.
 
         The worker replies in the order of the parts.
         """
@@ -286,14 +287,14 @@ class Dispatcher:
                 part.work.receive(part.rows, result)
 
     def fail_sent(self, error: Exception) -> None:
-        """Fail, with the error, all requests that were sent to the worker and that it has not answered."""
+        """Answer all requests that the worker was sent and has not answered with this error."""
         for parts in list(self.sent):
             for part in parts:
                 part.work.fail(error)
 
 
 def build_message(part: Part) -> dict[str, Any]:
-    """Return a part as JSON for the worker.
+    """Return a part of a request (texts, options, chain) as a dict that is sent to the worker as JSON.
 
     Its keys are `texts`, `positions` (of the texts in the request), `options`, `chain` and `keep_raw`.
     """
@@ -309,7 +310,7 @@ def build_message(part: Part) -> dict[str, Any]:
 
 
 def _build_error(reply: dict[str, Any], name: str) -> Exception:
-    """Rebuild the exception that a worker reported.
+    """Build the exception that a worker's reply describes. `name` is the encoder's, for the message.
 
     An unexpected exception becomes an `UnavailableError`.
     """
@@ -319,7 +320,7 @@ def _build_error(reply: dict[str, Any], name: str) -> Exception:
 
 
 def build_crash_error(name: str) -> ServiceError:
-    """Build the error for the requests of a worker that ended unexpectedly."""
+    """Build the error that answers requests whose worker process ended unexpectedly."""
     return UnavailableError(
         f"the encoder {name} crashed on this request or one beside it; it is being restarted", code="encoder_crashed"
     )

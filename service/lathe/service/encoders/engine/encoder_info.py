@@ -30,10 +30,10 @@ class EncoderInfo:
         return self.spec.name
 
     def describe(self) -> dict[str, Any]:
-        """Return one JSON object of all fields, those of `spec` at its top level.
+        """Return all fields as one JSON object, with those of the encoder's spec at its top level.
 
         `agreement` is called `cosine_to_float32`: mean and minimum cosine to float32 vectors, None if not measured. Of
-        an `upstream`, only what users may know is returned; see `UpstreamSpec.describe`.
+        an `upstream`, only what users may know is returned. See `UpstreamSpec.describe`.
         """
         fields = asdict(self)
         spec, agreement = fields.pop("spec"), fields.pop("agreement")

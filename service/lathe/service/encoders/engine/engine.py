@@ -95,7 +95,10 @@ class Engine:
             supervisor.thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """Finish accepted requests for up to `seconds`, answer the others with an error, and end the workers."""
+        """Stop the encoder: finish accepted requests for up to `seconds`, fail the others, end the workers.
+
+        The others are answered with an error.
+        """
         deadline = time.monotonic() + seconds
         while self.ready_dispatchers and self.queue.texts and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -118,7 +121,7 @@ class Engine:
         self.wanted.set()
 
     def unload(self) -> bool:
-        """Tell the workers to end, which frees their memory, unless the encoder is in use.
+        """End the workers to free their memory, unless the encoder is in use. Return whether they will end.
 
         Requests that come meanwhile have the encoder loaded again, and wait for that.
 
@@ -149,7 +152,7 @@ class Engine:
         return 0 if self.info is None else self.info.model_bytes * len(self.supervisors)
 
     def fail_unfinished(self) -> None:
-        """Answer all accepted, unfinished requests with an error."""
+        """Answer all requests that were accepted and are not finished with an error."""
         error = self._build_stop_error()
         self.queue.fail_all(error)
         with self.guard:
@@ -162,10 +165,11 @@ class Engine:
 
     @property
     def state(self) -> State:
-        """State of the encoder: `stopped`, `ready` if any worker is, else `failed` if there is a problem.
+        """State of the encoder: stopped, ready, waking, idle, failed, loading or restarting.
 
-        Without a problem it is `loading` before any worker was ever ready, `restarting` after. An unloaded encoder is
-        `idle`, and `waking` while it is loaded again.
+        It is `ready` if any worker is, else `failed` if there is a problem. Without a problem it is `loading` before
+        any worker was ever ready, `restarting` after. An unloaded encoder is `idle`, and `waking` while it is loaded
+        again.
         """
         if self.stopping.is_set():
             return "stopped"
@@ -178,7 +182,10 @@ class Engine:
         return "loading" if self.info is None else "restarting"
 
     def require_ready(self) -> EncoderInfo:
-        """Return what the workers loaded, or had loaded before the encoder was unloaded if requests are held.
+        """Return the description of the loaded encoder, or raise `UnavailableError` while it is not ready.
+
+        If the encoder is unloaded and requests are held, the description is the one from before. If they are not held,
+        it is loaded again from now on, and the error is raised.
 
         Raises:
             UnavailableError: while the encoder is not ready. If it is unloaded, it is loaded again from now on.
@@ -199,10 +206,9 @@ class Engine:
         return info
 
     def register(self, dispatcher: Dispatcher, info: EncoderInfo) -> None:
-        """Register a dispatcher whose worker is ready, and open the queue.
+        """Add a dispatcher whose worker is ready, store what the worker loaded, and open the queue.
 
-        What the worker loaded is stored, the problem is cleared, and `settled` is set. The queue of a stopping engine
-        stays closed.
+        The problem is cleared, and `settled` is set. The queue of a stopping engine stays closed.
 
         Raises:
             EncoderError: if the model files changed while another worker is ready; if none is, that is only logged.
@@ -223,7 +229,7 @@ class Engine:
         self.settled.set()
 
     def unregister(self, dispatcher: Dispatcher | None, problem: str | None) -> None:
-        """Unregister a dispatcher whose worker ended, and close the queue if no worker is ready.
+        """Remove a dispatcher whose worker ended. If no worker is ready then, close the queue.
 
         Args:
             dispatcher: the dispatcher; None if the worker never was ready.
@@ -257,7 +263,7 @@ class Supervisor:
         self.thread = threading.Thread(target=self.run, name=f"{engine.spec.name}-{number}", daemon=True)
 
     def stop_worker(self) -> None:
-        """End the worker."""
+        """End the worker that runs now, if there is one."""
         worker = self.worker
         if worker is not None:
             worker.stop()
@@ -268,10 +274,10 @@ class Supervisor:
             self.thread.join(timeout=10)
 
     def run(self) -> None:
-        """Run one worker after another until the engine stops.
+        """Run one worker after another until the engine stops, with longer pauses after each that never was ready.
 
-        After a worker that was never ready there is a pause, longer each time. While the encoder is not wanted, no
-        worker is started. All supervisors but number 0 first wait until one has loaded the encoder.
+        While the encoder is not wanted, no worker is started. All supervisors but number 0 first wait until one has
+        loaded the encoder.
         """
         engine = self.engine
         pause, longest_pause = engine.options.retry_seconds
@@ -294,12 +300,13 @@ class Supervisor:
                 metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
 
     def _run_worker(self) -> str | None:
-        """Start a worker and dispatch texts to it until it ends.
+        """Run one worker to its end. Return why it never became ready, or None if it did.
 
-        Then its unanswered requests get an error, and the worker is killed.
+        Texts are dispatched to it meanwhile. Then its unanswered requests get an error, and the worker is killed. Its
+        end is logged, unless the engine is stopping or unloaded.
 
         Returns:
-            Why the worker never was ready; None if it was. Either is logged, unless the engine is stopping or unloaded.
+            Why the worker never was ready, or None if it was.
         """
         engine = self.engine
         dispatcher: Dispatcher | None = None

@@ -27,7 +27,7 @@ class MessageError(OSError):
 
 
 def send(connection: Connection, head: dict[str, Any], arrays: list[Array] | None = None) -> None:
-    """Send a message.
+    """Send a message to the other process: a header as JSON, then the arrays as one block of bytes.
 
     Args:
         connection: connection to the other process.
@@ -45,7 +45,7 @@ def send(connection: Connection, head: dict[str, Any], arrays: list[Array] | Non
 
 
 def receive(connection: Connection) -> tuple[dict[str, Any], list[Array]]:
-    """Wait for a message and return its header and arrays.
+    """Wait for a message from the other process, and return its header and its arrays.
 
     Raises:
         MessageError: if the bytes are no message; the connection is then unusable, as the start of the next is unknown.
@@ -63,7 +63,7 @@ def receive(connection: Connection) -> tuple[dict[str, Any], list[Array]]:
 
 
 def _split_arrays(block: bytes, announced: list[tuple[str, list[int]]]) -> list[Array]:
-    """Return copies of the arrays in a block of bytes, by the dtypes and shapes that a header announced.
+    """Split a block of bytes into arrays of the announced dtypes and shapes, and return copies of them.
 
     Raises:
         TypeError, ValueError: if a dtype is not numeric, or the shapes do not match the block.

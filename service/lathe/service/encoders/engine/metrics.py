@@ -45,7 +45,7 @@ UPSTREAM: dict[Usage, Counter] = {
 
 
 def observe_batches(encoder: str, reply: Reply) -> None:
-    """Update the metrics of an encoder by the batches of a worker's reply."""
+    """Update an encoder's metrics (times, texts, tokens, padding) with the batches of a worker's reply."""
     INFERENCE_SECONDS.labels(encoder).inc(reply.seconds)
     for texts, tokens, padded in reply.batches:
         BATCH_TEXTS.labels(encoder).observe(texts)

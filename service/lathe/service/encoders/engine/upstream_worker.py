@@ -44,14 +44,14 @@ class UpstreamConnection:
         self.unexpected = ThreadProblem(f"the latest request to the encoder {spec.name}")
 
     def start_worker(self, _spec: EncoderSpec) -> "UpstreamWorker":
-        """Return a worker that encodes by this connection."""
+        """Return a new worker that encodes by calls to the API over this connection. The argument is ignored."""
         worker = UpstreamWorker(self)
         with self.guard:
             self.workers.add(worker)
         return worker
 
     def open(self) -> UpstreamEncoder:
-        """Return the encoder, and open it first if it is closed.
+        """Return the encoder that calls the API, opening it first if it is closed.
 
         Raises:
             TrainingError: if there is no key for the API, or stored vectors cannot be read.
@@ -62,10 +62,7 @@ class UpstreamConnection:
             return self.encoder
 
     def release(self, worker: "UpstreamWorker") -> None:
-        """Note that a worker has ended.
-
-        After the last one, the encoder is closed, which cancels its calls.
-        """
+        """Note that a worker has ended. After the last one, close the encoder, which cancels its calls."""
         with self.guard:
             self.workers.discard(worker)
             if self.workers:
@@ -75,7 +72,7 @@ class UpstreamConnection:
             encoder.close()
 
     def find_warning(self) -> str | None:
-        """Return what is wrong with the API or the stored vectors, or None."""
+        """Return a message on what is wrong with the API or the stored vectors, or None if nothing is."""
         if self.unexpected.message is not None:
             return self.unexpected.message
         encoder = self.encoder
@@ -97,7 +94,7 @@ class UpstreamWorker:
         self.sent: deque[list[Part]] = deque()
 
     def wait_ready(self) -> EncoderInfo:
-        """Find out which space the API's vectors are of, and return what is known of the encoder.
+        """Find out which space the API's vectors are of, and return the description of the encoder.
 
         Raises:
             TrainingError: if that cannot be found out.
@@ -128,7 +125,7 @@ class UpstreamWorker:
         self.sent.append(parts)
 
     def receive(self, seconds: float) -> Reply:
-        """Request the vectors of the earliest texts held from the API, and return them.
+        """Encode the texts that were sent first by calls to the API, and return vectors or an error for each part.
 
         The API's own time limits apply instead of `seconds`. Parts with equal options share a call. An error is that of
         the parts whose texts it concerns.
@@ -149,6 +146,7 @@ class UpstreamWorker:
         return Reply(ordered, [(texts, tokens, tokens)] if texts else [], time.perf_counter() - begun)
 
     def _encode_group(self, parts: list[Part], options: EncodeOptions) -> list[PartResult | Exception]:
+        """Encode parts with equal options together, and return the vectors or the error of each part."""
         assert self.encoder is not None
         texts = [part.work.texts[row] for part in parts for row in part.rows]
         try:
@@ -185,9 +183,9 @@ class UpstreamWorker:
 
 
 def _build_result(part: Part, encoded: list[StoredVector | Exception], normalize: bool) -> PartResult | Exception:
-    """Return the vectors of a part, or its first error.
+    """Stack the vectors of a part's texts, optionally normalized, or return the first error among them.
 
-    A text's error names its position in the request.
+    The error names the position of its text in the request.
     """
     rows = []
     for position, text_result in zip(part.positions, encoded, strict=True):

@@ -125,7 +125,7 @@ class Work:
         return self.taken < len(self.texts) and not self.future.done()
 
     def take(self, tokens: int, max_texts: int | None = None) -> "Part":
-        """Take the next texts as a part of about `tokens` estimated tokens.
+        """Take the next texts as a part of about `tokens` estimated tokens, the longest texts first.
 
         A part has at least one text and at most `max_texts`.
         """
@@ -140,9 +140,9 @@ class Work:
         return Part(self, self.order[first : self.taken], total, now - self.submitted)
 
     def receive(self, rows: list[int], result: PartResult) -> None:
-        """Store the vectors of the texts at positions `rows`.
+        """Store the vectors of the texts at positions `rows`. After the last ones, resolve the request's future.
 
-        After the last part, the vectors of all parts are joined and the future is resolved.
+        The vectors of all parts are then joined.
         """
         with self.answering:
             self.results.append((rows, result))
@@ -154,7 +154,7 @@ class Work:
                 self.future.set_result(answer)
 
     def fail(self, error: Exception) -> None:
-        """Set the error on the future, unless it is resolved or cancelled."""
+        """Answer the request with an error, set on its future, unless that is resolved or cancelled already."""
         with self.answering:
             if self._claim_future():
                 self.future.set_exception(error)
@@ -167,6 +167,7 @@ class Work:
         return not self.future.done() and self.future.set_running_or_notify_cancel()
 
     def _join_results(self) -> EncodedTexts:
+        """Join the parts' vectors and token counts in the order of the request's texts, and add the times taken."""
         now = perf_counter()
         begun = self.begun or now
         rows, result = self.results[0]
@@ -193,7 +194,7 @@ class Work:
 
 
 def estimate_cost(text: str, max_length: int) -> int:
-    """Estimate a text's cost for a worker in tokens.
+    """Estimate how many tokens of work a text is for a worker, which reads at most `max_length` tokens of it.
 
     A very long text also costs the search for the part that is read.
     """

@@ -76,7 +76,7 @@ class Worker:
         self.chains: LRUCache[tuple[str, str], FoldedForms] = LRUCache(MAX_CHAINS)
 
     def tokenize(self, parts: list[dict[str, Any]]) -> list[Tokenized]:
-        """Tokenize a message's parts, grouped by equal options.
+        """Tokenize the parts of a message, those with equal options together. Return a group of batches for each.
 
         If a group fails, each of its parts is tokenized on its own. Errors are stored in the returned groups, so that
         no part fails because of another.
@@ -95,9 +95,10 @@ class Worker:
         return groups_tokenized
 
     def _tokenize_group(self, parts: list[dict[str, Any]], positions: list[int]) -> Tokenized:
-        """Tokenize parts with equal options to batches.
+        """Tokenize parts with equal options to batches for the model. An error is stored in the returned group.
 
-        An error is returned in the result, not raised. With `long_text` "error", a text that is too long is an error.
+        With `long_text` "error", a text that is too long is an error. `positions` are those of the parts in the
+        message.
         """
         options = parts[0]["options"]
         try:
@@ -113,9 +114,9 @@ class Worker:
 
     @torch.inference_mode()
     def encode_message(self, groups: list[Tokenized]) -> tuple[dict[str, Any], list[framing.Array]]:
-        """Encode the groups of a message and return its reply.
+        """Encode the tokenized groups of a message, and return the header and the arrays of the reply.
 
-        The reply is the header and the arrays, in the order of the parts.
+        Both are in the order of the parts.
         """
         begun = time.perf_counter()
         answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
@@ -132,7 +133,7 @@ class Worker:
         return head, [array for _, arrays in results for array in arrays]
 
     def _encode_group(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
-        """Encode a group and apply the chains, trying each part on its own if the group fails.
+        """Encode a group of parts and apply their chains. Parts are tried one by one if the group fails.
 
         Failures are returned as entries: no text and no chain may end the process, which answers other requests too.
 
@@ -147,9 +148,12 @@ class Worker:
             return self._encode_each_alone(zip(group.parts, group.positions, strict=True))
 
     def _encode_together(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
-        """Encode a group as `_encode_group` does, and raise what fails for the whole group.
+        """Encode a group of parts in one go and apply their chains. Raise what fails for the whole group.
 
         A part of several for which the model gives NaN or inf is encoded again on its own.
+
+        Returns:
+            Each part's header entry and arrays, by its position in the message.
         """
         if group.error is not None:
             raise group.error
@@ -182,7 +186,7 @@ class Worker:
         return answers
 
     def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]]:
-        """Encode a group's texts.
+        """Run the model on a group's texts. Return vectors `(n, d)` and the tokens read and cut of each text.
 
         Returns:
             Vectors `(n, d)` on the device, and the numbers of tokens read and cut of each text, both `(n,)`.
@@ -199,10 +203,10 @@ class Worker:
     def _apply_chains(
         self, refs: Sequence[dict[str, Any] | None], raws: Sequence[torch.Tensor]
     ) -> list[torch.Tensor | Exception]:
-        """Map each part's vectors `(n, d)` by its chain to `(n, k)`.
+        """Map each part's vectors `(n, d)` by its chain to `(n, k)`, or return the chain's error in their place.
 
-        Vectors for the same chain are mapped together: one row takes as long as twenty. The results are in the order of
-        the parts, with the error of a chain in place of the vectors.
+        A part without a chain keeps its vectors. Vectors for the same chain are mapped together: one row takes as long
+        as twenty. The results are in the order of the parts.
         """
         results: list[torch.Tensor | Exception] = list(raws)
         distinct_refs = {tuple(ref.values()): ref for ref in refs if ref is not None}
@@ -220,7 +224,7 @@ class Worker:
         return results
 
     def load_chain(self, ref: dict[str, Any]) -> Chain:
-        """Return a chain, folded and on the device, reading it from disk unless it is cached.
+        """Return the folded chain that a request's reference names, on the device, from the cache or the disk.
 
         Over `MAX_CHAINS`, the least recently used chain is dropped.
 
@@ -243,7 +247,10 @@ class Worker:
 def _build_reply(
     part: dict[str, Any], result: torch.Tensor | Exception, raw: torch.Tensor, counts: Sequence[framing.Array]
 ) -> tuple[dict[str, Any], list[framing.Array]]:
-    """Build a part's header entry and arrays on the CPU, or a header entry with its error."""
+    """Return a part's header entry and arrays for the reply: its vectors and token counts, or its error.
+
+    The arrays are moved to the CPU. The vectors before the chain are added if the part asks for them.
+    """
     if isinstance(result, Exception):
         return _describe_error(result), []
     keep_raw = part["keep_raw"] and part["chain"] is not None
@@ -252,7 +259,7 @@ def _build_reply(
 
 
 def _describe_error(error: Exception) -> dict[str, Any]:
-    """Return a header entry with an error's type and message.
+    """Return an error as a header entry for the reply, `{error: type, message}`.
 
     An unexpected error is logged, and its message left out, as it may quote texts.
     """
@@ -263,7 +270,7 @@ def _describe_error(error: Exception) -> dict[str, Any]:
 
 
 def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
-    """Load the encoder of the server's request, run it once, and return it with its description as JSON.
+    """Load the encoder that the server requested, try it once, and return it with its description as JSON.
 
     Sets PyTorch's number of threads.
 
@@ -290,9 +297,10 @@ def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
 
 
 def _receive_messages(connection: Connection, worker: Worker, ready: "queue.Queue[list[Tokenized]]") -> None:
-    """Read and tokenize messages into the queue until the connection fails, then exit the process.
+    """Read messages from the server, tokenize them, and put them in `ready`. Exits the process at the end.
 
-    A worker without this thread would accept work and answer none until the server's timeout.
+    It ends when the connection fails. A worker without this thread would accept work and answer none until the server's
+    timeout.
     """
     try:
         while True:
@@ -317,7 +325,10 @@ def main(arguments: list[str]) -> None:
 
 
 def serve(connection: Connection) -> None:
-    """Load the encoder in the first message, report the outcome, and answer messages until the server is gone."""
+    """Load the encoder in the first message, then answer each message with vectors until the server is gone.
+
+    The outcome of loading is reported first. If it failed, no further message is read.
+    """
     request, _ = framing.receive(connection)
     try:
         encoder, description = _load_encoder(request)

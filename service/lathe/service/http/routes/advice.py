@@ -33,7 +33,7 @@ async def advise(request: Request, services: ServicesDep) -> Response:
 
 
 def _create_advice_job(services: Services, json_body: bytes) -> Job:
-    """Check an advice request, and queue its job with the data that was sent.
+    """Check the JSON body of an advice request, queue its job with the data sent, and return the job.
 
     What can be checked before the work begins is checked here, so that the client is told at once.
 

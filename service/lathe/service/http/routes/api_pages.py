@@ -56,7 +56,10 @@ async def redoc(request: Request) -> HTMLResponse:
 
 
 def _protect(page: HTMLResponse) -> HTMLResponse:
-    """Add headers to a page that allow only its own scripts and forbid other pages to frame it, and return the page."""
+    """Add security headers to a page, by which it runs only its own scripts, and return the page.
+
+    No other page may frame it.
+    """
     hashes = [b64encode(sha256(script).digest()).decode() for script in INLINE_SCRIPT.findall(page.body)]
     scripts = " ".join(["'self'", *(f"'sha256-{digest}'" for digest in hashes)])
     page.headers.update(build_page_headers(SOURCES | {"script": scripts}))

@@ -49,7 +49,7 @@ async def show_asset(name: str, request: Request) -> Response:
 
 
 def _respond(name: str, request: Request) -> Response:
-    """Return the response with a file of the dashboard, or 304 if the browser has the file."""
+    """Return a response with the dashboard's file `name`, or a 304 if the browser has it already."""
     asset = read_assets().get(name)
     if asset is None:
         raise UnknownNameError(f"the dashboard has no file {name[:80]!r}")
@@ -83,9 +83,9 @@ class Asset:
 
 @cache
 def read_assets() -> dict[str, Asset]:
-    """Read all files of the dashboard and return them by name.
+    """Return all files of the dashboard by name, read from the package once and then cached.
 
-    The result is cached, as the files are some hundred kilobytes.
+    They are some hundred kilobytes.
     """
     assets = {}
     for file in (files("lathe.service.dashboard") / "static").iterdir():

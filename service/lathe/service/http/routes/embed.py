@@ -33,7 +33,7 @@ class DirectRoute(APIRoute):
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the coroutine function that checks the key of a request and calls the endpoint.
+        """Return the coroutine function that handles a request: it checks the API key, then calls the endpoint.
 
         Raises:
             ValueError: if the route has dependencies, which would not be called.
@@ -108,9 +108,9 @@ class BegunRequest(NamedTuple):
 
 
 async def _begin(begin: Callable[..., BegunRequest], json_body: bytes) -> BegunRequest:
-    """Call `begin` with a body, on the event loop if that is fast, else in a thread.
+    """Call `begin` with a JSON body, in a thread unless it is fast, and return the request that it queued.
 
-    It is fast if the body is small and `begin` raises no `NotAtOnceError`.
+    It is called on the event loop if the body is small and `begin` raises no `NotAtOnceError`.
     """
     if len(json_body) <= MAX_INLINE_BYTES:
         with suppress(NotAtOnceError):
@@ -119,9 +119,9 @@ async def _begin(begin: Callable[..., BegunRequest], json_body: bytes) -> BegunR
 
 
 async def _respond(begun: BegunRequest, build: Callable[[Answer], Response]) -> Response:
-    """Wait for the vectors and build the response.
+    """Wait for a request's vectors, and return the response that `build` makes of them.
 
-    This happens in a thread unless there are at most `MAX_INLINE_TEXTS` vectors.
+    That is done in a thread unless there are at most `MAX_INLINE_TEXTS` vectors. Ignored fields are named in a header.
     """
     pending = begun.pending
     if len(pending.found) <= MAX_INLINE_TEXTS:
@@ -132,7 +132,7 @@ async def _respond(begun: BegunRequest, build: Callable[[Answer], Response]) -> 
 
 
 def _begin_embed(request: Request, services: Services, json_body: bytes, at_once: bool = False) -> BegunRequest:
-    """Parse the body of a text-embeddings-inference request and queue its texts for encoding.
+    """Parse the body of a text-embeddings-inference request, queue its texts, and return the pending request.
 
     Model and chain may also be in the query: TEI's clients have no field for them.
 
@@ -163,9 +163,9 @@ def _begin_embed(request: Request, services: Services, json_body: bytes, at_once
 
 
 def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
-    """Return the name of the prompt for a body's texts: the one it names, else that of its `input_type`.
+    """Return the name of the prompt for a body's texts, or None for the encoder's default.
 
-    None leaves the choice to the encoder's default.
+    It is the one the body names, else that of its `input_type`.
     """
     if body.prompt_name is not None or body.input_type is None or engine.info is None:
         return body.prompt_name
@@ -201,7 +201,7 @@ async def embeddings(request: Request, services: ServicesDep) -> Response:
 
 
 def _begin_embeddings(request: Request, services: Services, json_body: bytes, at_once: bool = False) -> BegunRequest:
-    """Parse the body of an OpenAI request and queue its texts for encoding.
+    """Parse the body of an OpenAI embeddings request, queue its texts, and return the pending request.
 
     Raises:
         NotAtOnceError: with `at_once`, if that would take long, or wait for files or Redis.

@@ -49,9 +49,9 @@ async def remove_encoder(name: str, services: ServicesDep) -> Response:
 
 
 def _start_encoder(name: str, services: Services) -> Engine:
-    """Start an encoder's engine, serve it, and return it while it still loads.
+    """Start serving the encoder `name`, and return its engine, which still loads the model.
 
-    An engine that is served already is returned unchanged.
+    The engine of an encoder that is served already is returned unchanged.
     """
     try:
         spec = services.settings.find_encoder_spec(name)

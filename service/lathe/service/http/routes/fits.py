@@ -50,7 +50,7 @@ async def fit_transform(request: Request, services: ServicesDep) -> Response:
 
 
 def _create_fit_job(services: Services, json_body: bytes) -> Job:
-    """Check a fit as far as possible before the work begins, then queue its job with the data sent.
+    """Check the JSON body of a fit as far as possible, queue its job with the data sent, and return the job.
 
     Vectors for which neither the request nor the version to add to names an encoder are fitted without one.
     """
@@ -61,7 +61,7 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
 
 
 def _queue_new_fit(request: NewFit, services: Services) -> Job:
-    """Queue the fit of new steps."""
+    """Check the request for a new fit, queue its job, and return the job."""
     require_name(request.name)
     request.check()
     engine = services.embedder.find_engine(request.encoder, param="encoder")
@@ -82,7 +82,7 @@ def _queue_new_fit(request: NewFit, services: Services) -> Job:
 
 
 def _queue_addition(request: AddRows, services: Services) -> Job:
-    """Queue the addition of rows to a version."""
+    """Check a request to add rows to a chain's version, queue its job, and return the job."""
     require_name(request.name)
     request.check()
     version = services.registry.load(request.add_to)
@@ -103,9 +103,7 @@ def _queue_addition(request: AddRows, services: Services) -> Job:
 def _receive_source(
     request: FitRequest, encoder: str | None, engine: Engine, services: Services
 ) -> tuple[JobSource, EncoderSpec | None]:
-    """Return the rows to fit on, and the spec of their encoder.
-
-    The spec is None for vectors for which no encoder is named.
+    """Check a fit's source, and return it with the spec of its encoder, or None for vectors without one.
 
     Args:
         request: the fit.
@@ -121,7 +119,7 @@ def _receive_source(
 
 
 def _count_dimensions(source: JobSource, spec: EncoderSpec | None, engine: Engine) -> int | None:
-    """Return the dimensions of the vectors to fit on, or None if they are not known yet.
+    """Return the number of dimensions of the vectors to fit on, or None if it is not known yet.
 
     Raises:
         ConflictError: if vectors that were sent do not have those of their encoder.
@@ -139,7 +137,7 @@ def _count_dimensions(source: JobSource, spec: EncoderSpec | None, engine: Engin
 
 
 def _require_same_encoder(version: LoadedChain, spec: EncoderSpec | None, engine: Engine) -> None:
-    """Raise `ConflictError` if the added rows are not of the encoder that the version was fitted on.
+    """Raise `ConflictError` unless added rows are of the encoder that the chain's version was fitted on.
 
     An encoder that is still loading passes: its fingerprint is not known yet. `spec` is None for vectors without an
     encoder.
@@ -165,7 +163,7 @@ def _submit(
     files: dict[str, bytes],
     services: Services,
 ) -> Job:
-    """Store the pairs among the job's files, and queue the job.
+    """Resolve the paths of all inputs of a fit, add the pairs to the job's files, queue the job and return it.
 
     Args:
         request: the fit.
@@ -189,7 +187,7 @@ def _submit(
 
 
 def _require_usable_pairs(request: FitRequest, fit_pairs: Pairs | None) -> None:
-    """Check that the pairs that were sent can be divided into some to fit on and some to certify with.
+    """Raise unless the pairs that were sent can be divided into some to fit on and some to certify with.
 
     Raises:
         BadValueError: for an empty list.
@@ -205,10 +203,7 @@ def _require_usable_pairs(request: FitRequest, fit_pairs: Pairs | None) -> None:
 
 
 def _store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: Path | None) -> str:
-    """Return the path from which the job reads pairs.
-
-    Pairs that were sent are added to its files.
-    """
+    """Return the path from which the job reads pairs. Pairs in the request are first added to `files`."""
     if isinstance(pairs, str):
         return resolve_allowed_path(pairs, data_root)
     name = PAIR_FILES[field]
@@ -219,9 +214,7 @@ def _store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: P
 def _store_queries(
     queries: RowSource | None, dimensions: int | None, files: dict[str, bytes], services: Services
 ) -> dict[str, str]:
-    """Return the path from which the job reads queries, by field.
-
-    Queries that were sent are added to its files.
+    """Return `{"queries": path}` for the job, or {} without queries. Queries sent are added to `files`.
 
     Raises:
         BadValueError: if they do not have the dimensions of the rows to fit on.
@@ -241,9 +234,7 @@ def _store_queries(
 
 
 def _store_targets(targets: RowSource | None, files: dict[str, bytes], services: Services) -> dict[str, str]:
-    """Return the path from which the job reads targets, by field.
-
-    Targets that were sent are added to its files.
+    """Return `{"targets": path}` for the job, or {} without targets. Targets sent are added to `files`.
 
     Raises:
         BadValueError: if they are texts.

@@ -73,6 +73,7 @@ async def metrics(services: ServicesDep) -> Response:
 
 
 def _collect_metrics(services: Services) -> bytes:
+    """Update the gauges of encoders, indexes, drift and jobs, and return all metrics in Prometheus's format."""
     with MEASURING:
         for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, MODEL_BYTES, JOBS):
             gauge.clear()  # encoders and states that are no more
@@ -93,7 +94,10 @@ def _collect_metrics(services: Services) -> bytes:
 
 
 def _describe_server(services: Services) -> dict[str, Any]:
-    """Return the content of `/info`: the default encoder and the limits, in text-embeddings-inference's fields."""
+    """Return the content of `/info`: default encoder, limits, encoders, chains, and the state of workers.
+
+    The default encoder and the limits are in text-embeddings-inference's fields.
+    """
     settings, engine = services.settings, services.embedder.default
     encoder = engine.info
     return {

@@ -151,7 +151,7 @@ async def reindex(name: str, request: Request, services: ServicesDep) -> Respons
 
 
 def _create_index(name: str, services: Services, json_body: bytes) -> SearchIndex:
-    """Create an index, or return the existing one if it has the settings that the body names.
+    """Create the index that a JSON body describes and return it. Return an existing one if its settings agree.
 
     Raises:
         ConflictError: if it has others; a chain without a version stands for whichever version the index has.
@@ -174,7 +174,10 @@ def _create_index(name: str, services: Services, json_body: bytes) -> SearchInde
 
 
 def _check_upsert(name: str, services: Services, json_body: bytes) -> tuple[UpsertBody, SearchIndex]:
-    """Check the ids and the numbers of items of an upsert, and return its parsed body with the index."""
+    """Parse and check the JSON body of an upsert, and return the body and the index that it is for.
+
+    The ids and the numbers of items are checked.
+    """
     body = validate_json(json_body, UpsertBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
@@ -184,7 +187,7 @@ def _check_upsert(name: str, services: Services, json_body: bytes) -> tuple[Upse
 
 
 def _queue_delete(name: str, services: Services, json_body: bytes) -> Future[Change]:
-    """Queue the deletion of items by their ids, and return its future.
+    """Queue the deletion of the items whose ids the JSON body lists. Return the future of the change.
 
     The number of ids is checked first; repeated ids count once.
     """
@@ -204,7 +207,7 @@ def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str
 
 
 def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
-    """Check a reindex request, and queue its job with any new texts.
+    """Check the JSON body of a reindex request, queue its job with any new texts, and return the job.
 
     What can be checked before the work begins is checked here, so that the client is told at once.
     """
@@ -234,7 +237,7 @@ def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
 
 
 def _describe_index(index: SearchIndex, services: Services) -> dict[str, Any]:
-    """Describe an index with the names of its prompts.
+    """Return an index's description (settings, counts, state) with the names of its encoder's prompts.
 
     `prompts` is None if the index's encoder is not ready here.
     """

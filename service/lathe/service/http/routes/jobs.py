@@ -84,9 +84,10 @@ def _stream_file(file: ResultFile, media_type: str, headers: dict[str, str]) -> 
 
 
 async def _stream_events(services: Services, job_id: str) -> AsyncIterator[bytes]:
-    """Yield a server-sent event each time a job changes, until it has ended, is deleted, or the server stops.
+    """Yield a server-sent event with a job's state each time it changes, until the job has ended.
 
-    A comment is sent now and then between events. While Redis cannot be reached, the stream stays open.
+    It also ends when the job is deleted or the server stops. A comment is sent now and then between events. While Redis
+    cannot be reached, the stream stays open.
     """
     last_event, unchanged_polls = b"", 0
     while not services.closing.is_set():

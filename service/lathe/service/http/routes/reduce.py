@@ -64,7 +64,7 @@ def _reduce_json(request: Request, services: Services, json_body: bytes) -> Resp
 
 
 def _reduce_npy(request: Request, services: Services, body: bytes) -> Response:
-    """Transform the vectors of a .npy body by the chain in the query, and return the response.
+    """Transform the vectors of a .npy body by the chain that the query names, and return the response.
 
     Raises:
         BadValueError: if the query names no chain, `dimensions` is not a number from 1, or another value is unknown.
@@ -90,6 +90,7 @@ def _read_choice(request: Request, name: str, choices: tuple[Any, ...]) -> Any:
 
 
 def _respond(request: Request, answer: Answer) -> Response:
+    """Return the vectors as a .npy response if the request wants one, else as JSON."""
     if wants_npy(request):
         return build_npy_response(answer)
     content = {

@@ -82,10 +82,11 @@ async def search(name: str, request: Request, services: ServicesDep) -> Response
 
 
 def _check_search(name: str, request: Request, services: Services, json_body: bytes) -> SearchRequest:
-    """Check a search's parameters, and that its queries belong to the vectors of the index.
+    """Parse and check the JSON body of a search, and return it with the state of the index to search.
 
-    Queries may be texts, vectors of the index's encoder, vectors reduced by its chain or, while the index moves to
-    another encoder, vectors of that one; reduced ones cannot be rescored.
+    Its queries must belong to the vectors of the index. Queries may be texts, vectors of the index's encoder, vectors
+    reduced by its chain or, while the index moves to another encoder, vectors of that one. Reduced ones cannot be
+    rescored.
 
     Returns:
         The request with the index's state to search.
@@ -113,9 +114,10 @@ def _check_search(name: str, request: Request, services: Services, json_body: by
 
 
 def _search_and_respond(checked: SearchRequest, queries: Vectors | None, services: Services) -> Response:
-    """Search the index and return the response.
+    """Search the index with a checked request and return the response. `queries` are its encoded texts, if any.
 
-    Queries of another encoder are first mapped to the index's space by its bridge.
+    None reads the vectors in the body. Queries of another encoder are first mapped to the index's space by its bridge
+    (a linear map).
     """
     body, bridge, spec = checked.body, checked.bridge, checked.serving.spec
     if queries is None:
@@ -133,10 +135,10 @@ def _search_and_respond(checked: SearchRequest, queries: Vectors | None, service
 
 
 def _find_bridge(encoder: str | None, index: SearchIndex, spec: IndexSpec) -> Bridge | None:
-    """Return the bridge for queries of the encoder that the index is moving to.
+    """Return the map from a new encoder's queries to the index's space, or None if there is none.
 
-    It maps them to the space that the index still serves. None if the index is not moving to this encoder, has moved
-    already, or has no fitted bridge yet.
+    There is one while the index moves to this encoder, once the map is fitted. None if the index is not moving to this
+    encoder, or has moved already.
     """
     bridge = index.bridge
     if bridge is None or encoder != bridge.spec.encoder or bridge.spec.generation == spec.generation:
@@ -145,6 +147,7 @@ def _find_bridge(encoder: str | None, index: SearchIndex, spec: IndexSpec) -> Br
 
 
 def _require_own_encoder(encoder: str, name: str, spec: IndexSpec, services: Services) -> None:
+    """Raise `ConflictError` if `encoder` is not the one that the index's vectors are from."""
     engine = services.embedder.find_engine(encoder, param="encoder")
     if engine.require_ready().fingerprint != spec.encoder_fingerprint:
         moving = any(encoder == request.spec.encoder for request in services.list_reindex_jobs(name).values())

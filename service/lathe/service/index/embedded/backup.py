@@ -44,10 +44,12 @@ COPIED_BYTES = 1 << 20
 
 
 def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
-    """Copy the record of an index at this moment into a new folder, while its owner may go on writing.
+    """Copy the index in a folder to a new backup folder `to`, while it may be written. Return the manifest.
+
+    The copy is of the index's record (its SQLite file) at one moment.
 
     Returns:
-        The manifest of the backup, which is written to the folder, too.
+        The manifest of the backup, with counts, settings and digest, which is written to the folder, too.
 
     Raises:
         UnknownNameError: if the index does not exist.
@@ -95,9 +97,9 @@ def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
 
 
 def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str, Any]:
-    """Create an index from a backup, after checking its SHA-256, its tables and all rows.
+    """Create an index from a backup, after checking the backup. Return its manifest with the index's name.
 
-    A running server opens the index on demand.
+    The SHA-256, the tables and all rows are checked. A running server opens the index on demand.
 
     Args:
         source: folder of the backup.
@@ -150,6 +152,7 @@ def require_index(folder: Path) -> None:
 
 
 def _read_backup_manifest(source: Path) -> dict[str, Any]:
+    """Read and check the manifest of a backup folder. Raise `UnavailableError` if it is missing or damaged."""
     try:
         manifest = parse_json_object(read_beneath(source, MANIFEST, MAX_MANIFEST_BYTES))
     except FileNotFoundError:
@@ -185,7 +188,7 @@ BURIED_ITEMS = "SELECT 1 FROM tombstones JOIN items USING (label) LIMIT 1"
 
 
 def require_sound_record(record: IndexRecord) -> None:
-    """Raise an error with the first problem unless a record holds what an index can serve.
+    """Check that an index's record (its SQLite file) is intact, and raise the first problem as an error.
 
     The tables were compared when the record was opened. Checked here are the file, by SQLite, the settings and the
     chain, counters, tombstones, entries for filters, and each item's id, metadata and vector.
@@ -205,7 +208,7 @@ def require_sound_record(record: IndexRecord) -> None:
 
 
 def _find_problem(record: IndexRecord) -> str | None:
-    """Return what is wrong with the content of a record, or None if an index can serve all of it."""
+    """Return a sentence on the first thing wrong with the content of a record, or None if all is well."""
     spec, (sequence, last_label) = record.spec, record.read_counters()
     vector_bytes = _measure_vectors(record, spec)
     with record.reading() as db:
@@ -235,7 +238,7 @@ def _find_problem(record: IndexRecord) -> str | None:
 
 
 def _measure_vectors(record: IndexRecord, spec: IndexSpec) -> int:
-    """Load the chain, and return the number of bytes of each stored vector or code.
+    """Load the chain of a record, and return how many bytes each stored vector or code must have.
 
     Raises:
         UnavailableError: if the chain is missing, or there are neither originals nor codes.
@@ -250,7 +253,7 @@ def _measure_vectors(record: IndexRecord, spec: IndexSpec) -> int:
 
 
 def _read_items(db: sqlite3.Connection, spec: IndexSpec) -> Iterator[tuple[int, object, object, object]]:
-    """Yield label, id, metadata and vector of all items, with None for a missing vector."""
+    """Yield (label, id, metadata, vector) of all items by label. The vector is None where it is missing."""
     cursor = db.execute(
         f"SELECT label, id, metadata, vector FROM items LEFT JOIN vectors_{spec.vectors} USING (label) ORDER BY label"
     )
@@ -259,6 +262,7 @@ def _read_items(db: sqlite3.Connection, spec: IndexSpec) -> Iterator[tuple[int, 
 
 
 def _find_item_problem(item: object, metadata: object) -> str | None:
+    """Return what is wrong with an item's stored id or metadata, or None if nothing is."""
     try:
         if not isinstance(item, str):
             return "has an id that is no text"

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | None:
-    """Check a record's file and the metadata of its items, and return the first problem.
+    """Check a record's SQLite file and its items' metadata. Return the first problem, or None.
 
     SQLite's `quick_check` reads the whole file. The record can be used meanwhile.
 
@@ -71,7 +71,7 @@ class RecordChecks:
         self.thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, interrupt a running check, and wait for the end of both at most 5 s."""
+        """Stop the thread and interrupt a running check, waiting at most 5 s for both."""
         with self.changed:
             self.stopping = True
             self.changed.notify_all()
@@ -79,20 +79,20 @@ class RecordChecks:
             self.thread.join(STOP_SECONDS)
 
     def queue(self, name: str, path: Path) -> None:
-        """Queue the check of an index's SQLite file, and discard the result of the last one."""
+        """Queue the check of an index's SQLite file at `path`, and discard the result of its last check."""
         with self.changed:
             self.waiting[name] = path
             self.results.pop(name, None)
             self.changed.notify_all()
 
     def cancel(self, name: str) -> None:
-        """Cancel the check of an index and discard its result."""
+        """Remove an index from the queue of checks, and discard its result."""
         with self.changed:
             self.waiting.pop(name, None)
             self.results.pop(name, None)
 
     def list_damaged(self) -> dict[str, str]:
-        """Return what is wrong with each damaged record, by the name of its index."""
+        """Return `{index name: what is wrong}` for each record that the last check found damaged."""
         with self.changed:
             return {name: damage for name, damage in self.results.items() if damage is not None}
 
@@ -101,6 +101,7 @@ class RecordChecks:
         return self.stopping or self.waiting.get(name) is not path
 
     def _run(self) -> None:
+        """Check the queued files one after another, and store and log what is damaged, until the thread is stopped."""
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.stopping or self.waiting)

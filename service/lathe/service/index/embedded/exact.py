@@ -40,7 +40,7 @@ def search_exactly(
     score: Scorer,
     block_entries: int = BLOCK_ENTRIES,
 ) -> SearchResult:
-    """Return the k best rows for each query, with scores, by comparing the queries with every row.
+    """Compare queries with every row, and return the rows and scores `(q, k)` of the k best for each query.
 
     Args:
         queries: reduced queries `(q, d)`.
@@ -72,14 +72,14 @@ def search_exactly(
 
 
 def merge_results(first: SearchResult, second: SearchResult, k: int) -> SearchResult:
-    """Return the k best rows of two search results, query by query."""
+    """Merge two search results of the same queries, and return the k best rows and scores of each query."""
     rows = np.concatenate([first[0], second[0]], axis=1)
     scores = np.concatenate([first[1], second[1]], axis=1)
     return rank_rows(rows, scores, k)
 
 
 def rank_rows(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int) -> SearchResult:
-    """Return the k best of each query's rows `(q, c)` by their scores, best first.
+    """Sort each query's rows `(q, c)` by score, best first, and return the k best rows and their scores.
 
     Rows with equal scores stay in their order.
     """
@@ -98,7 +98,7 @@ def empty_results(queries: int, k: int) -> SearchResult:
 def rescore(
     queries: NDArray[np.float32], originals: OriginalVectors, candidates: NDArray[np.int64], k: int, metric: Metric
 ) -> SearchResult:
-    """Rank the candidates of each query by the original vectors, and return the k best with their scores.
+    """Rank each query's candidates by original vectors, and return the k best rows with their scores.
 
     Args:
         queries: original query vectors `(q, d)`, normalized for cosine.

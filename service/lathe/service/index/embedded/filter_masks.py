@@ -39,7 +39,7 @@ class FilterWork:
 
     @contextmanager
     def count_steps(self, db: sqlite3.Connection) -> Iterator[None]:
-        """Count the steps of the statements in the block, and stop the one that passes the limit.
+        """Count the SQLite steps of the block's statements, and raise if the search's limit is passed.
 
         Raises:
             TooLargeError: if the limit is passed.
@@ -94,7 +94,7 @@ class FilterMasks:
         return evaluate_filter(parsed, lambda condition: self._get_mask(condition, view, work), view.count)
 
     def _get_mask(self, condition: Condition, view: RowsView, work: FilterWork) -> Mask:
-        """Return the mask `(n,)` of the rows whose fields satisfy a condition, from a cache extended by new rows.
+        """Return the mask `(n,)` of rows whose metadata satisfy a condition. Cached, and extended by new rows.
 
         The fields of a label never change, so only rows added since the last call are looked up.
         """
@@ -124,7 +124,7 @@ class FilterMasks:
 
 
 def find_matching(record: IndexRecord, condition: Condition, after: int, upto: int, work: FilterWork) -> Labels:
-    """Return the labels in (after, upto] whose fields satisfy a condition.
+    """Return the labels above `after`, up to `upto`, of items whose metadata satisfy a condition.
 
     SQLite returns the labels as one text: rows that become Python objects take three times as long, 0.1 kB each,
     and the interpreter's lock, which every other request waits for.
@@ -140,7 +140,7 @@ def find_matching(record: IndexRecord, condition: Condition, after: int, upto: i
 
 
 def _build_where(condition: Condition) -> tuple[str, tuple[Value, ...]]:
-    """Translate a condition into an SQL clause on the table `fields`, and its parameters.
+    """Translate a condition to an SQL clause on the table `fields`. Return the clause and its parameters.
 
     A range compares a text with texts only, and a number with numbers only.
     """

@@ -102,7 +102,9 @@ class Generation:
         return int(self.rows.labels.array[self.rows.count - 1, 0]) if self.rows.count else 0
 
     def convert(self, originals: Vectors) -> NewVectors:
-        """Convert original vectors `(n, d)` of new items to what is stored.
+        """Convert original vectors `(n, d)` of new items to the forms stored in record and rows.
+
+        These are what the record stores, the originals in float16 (if originals are stored), and compact vectors.
 
         Raises:
             BadValueError: if they cannot be stored.
@@ -113,7 +115,7 @@ class Generation:
         return NewVectors(originals, self.reducer.convert_to_half(originals), compact)
 
     def append(self, labels: Labels, recorded: NDArray[Any]) -> None:
-        """Append the rows of items that the record holds.
+        """Append rows for items that are in the record already.
 
         Args:
             labels: labels of the items `(n,)`, above those of all rows.
@@ -136,7 +138,7 @@ class Generation:
         self.rows.append(labels, None, recorded)
 
     def replay(self) -> None:
-        """Append the rows of all items that the record has after the last row, then mark deleted items as dead."""
+        """Read all items from the record that have no row yet, and append their rows. Mark deleted items as dead."""
         while True:
             labels, recorded = self.record.read_rows_after(self.last_label, REPLAY_ROWS, self.spec)
             if not len(labels):
@@ -149,7 +151,7 @@ class Generation:
         self.rows.mark_dead(self.record.read_tombstones())
 
     def extend_graph(self, max_rows: int, threads: int) -> int:
-        """Add up to `max_rows` rows to the graph, and return how many rows it still lacks, or 0 without a graph."""
+        """Add up to `max_rows` rows to the graph, and return how many rows it still lacks. 0 without a graph."""
         if self.graph is None:
             return 0
         view, covered = self.rows.take_view(), self.graph.covered
@@ -159,10 +161,10 @@ class Generation:
         return view.count - self.graph.covered
 
     def search(self, query: Query) -> tuple[Labels, NDArray[np.float32]]:
-        """Return labels and scores of the k nearest items to each vector of the query, best first.
+        """Search the k nearest items to each vector of the query. Return their labels and scores, best first.
 
-        Items are ranked by their compact vectors. If the query asks for rescoring, the best of these are ranked again
-        by the original vectors.
+        Items are ranked by their compact vectors (reduced floats or codes). If the query asks for rescoring, the best
+        of these are ranked again by the original vectors.
 
         Returns:
             Labels `(q, k)`, −1 where there are fewer items, and scores `(q, k)`: similarities, the highest first; for
@@ -201,7 +203,7 @@ class Generation:
     def find_candidates(
         self, queries: Vectors, view: RowsView, allowed: Mask | None, count: int, ef: int
     ) -> SearchResult:
-        """Return the best rows by compact vectors, with their scores.
+        """Find the `count` best rows for each query by their compact vectors. Return row numbers and scores.
 
         They come from the graph, and by exact search from the rows that are not in it yet. All allowed rows are
         searched exactly if there are at most `exact_rows`, and for each query for which the graph finds too few.
@@ -235,7 +237,7 @@ class Generation:
     def _search_graph(
         self, queries: Vectors, view: RowsView, allowed: Mask | None, count: int, ef: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
-        """Return the best rows in the graph, their scores, and the number of rows in the graph.
+        """Search the graph. Return row numbers, scores `(q, count)`, and how many rows the graph has.
 
         Rows that are not allowed fill the candidate list too, so proportionally more candidates are requested. Still, a
         query may get too few rows, padded with −1. The result has no rows and covers 0 if the graph is missing, if so
@@ -260,7 +262,7 @@ class Generation:
         return rows[:, :count], scores[:, :count], min(covered, view.count)
 
     def _compute_allowed(self, view: RowsView, item_filter: Filter | None) -> Mask | None:
-        """Return the mask `(n,)` of the rows that are alive and satisfy the filter, or None if all may be returned."""
+        """Return the mask `(n,)` of rows that are alive and satisfy the filter, or None if all rows may be returned."""
         alive = None if not self.rows.dead else view.alive
         if item_filter is None:
             return alive
@@ -272,19 +274,19 @@ class Generation:
 
 
 def describe_state(generation: Generation) -> str:
-    """Return `building` while the graph lacks more rows than exact search is fast for, else `ready`."""
+    """Return "building" while the graph lacks so many rows that searching them exactly is slow, else "ready"."""
     lacking = generation.rows.count - generation.covered
     return "building" if generation.graph is not None and lacking > generation.exact_rows else "ready"
 
 
 def measure_bytes(generation: Generation, record_bytes: int) -> dict[str, int]:
-    """Return the bytes of the record and of the rows, which are files, and of the graph, which is in memory."""
+    """Return `{part: bytes}` for the record and the rows, which are files, and the graph, which is in memory."""
     graph = generation.graph
     return {"record": record_bytes, "rows": generation.rows.bytes, "graph": graph.bytes if graph else 0}
 
 
 def measure_memory(generation: Generation, payload_bytes: int) -> dict[str, dict[str, int]]:
-    """Return the memory of an open index in bytes by part, without and with the page cache.
+    """Return the bytes that each part of an open index takes, in process memory and in the page cache.
 
     Returns:
         `anonymous`: memory of the process, for graph, mask of dead rows, and caches of filters and payloads.
@@ -304,7 +306,10 @@ def measure_memory(generation: Generation, payload_bytes: int) -> dict[str, dict
 
 
 def list_hints(generation: Generation) -> list[str]:
-    """Return advice to install a graph's engine if there is none, and to compact an index with over 30% dead rows."""
+    """Return hints for the user: install a graph library if none is there, compact an index with many dead rows.
+
+    An index is worth compacting if over 30 % of its rows are dead (of deleted or replaced items).
+    """
     rows = generation.rows
     hints = [problem] if (problem := find_graph_problem(generation.graph)) else []
     if rows.dead > WORTH_COMPACTING * max(rows.count, 1):

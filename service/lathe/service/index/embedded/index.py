@@ -98,7 +98,7 @@ class EmbeddedIndex:
         self.maintenance_problem = ThreadProblem(f"maintenance of the index {name}")
 
     def start(self, maintain: Callable[[], None]) -> None:
-        """Start the maintenance thread, which runs a function that returns soon after `stopping` is set."""
+        """Start the maintenance thread, which calls `maintain`. That must return soon after `stopping` is set."""
         self.maintenance = threading.Thread(target=maintain, name=f"maintenance-{self.name}", daemon=True)
         self.maintenance.start()
 
@@ -108,7 +108,10 @@ class EmbeddedIndex:
         return self.maintenance_problem.message
 
     def close(self, snapshot: bool = True, release: bool = True) -> None:
-        """Finish accepted writes, stop the maintenance thread, and close all files."""
+        """Finish accepted writes, stop the maintenance thread, and close all files. Optionally write a snapshot.
+
+        `release` gives up the lock by which this process owns the index.
+        """
         self.stopping.set()
         self.writer.shutdown(wait=True)
         self.rows_added.set()  # or the maintenance thread would go on waiting for rows
@@ -131,7 +134,10 @@ class EmbeddedIndex:
     # ── opening ──────────────────────────────────────────────────────────────────────────────
 
     def _open_generation(self, spec: IndexSpec) -> Generation:
-        """Open the generation that serves, from its snapshot if possible, and remember that snapshot."""
+        """Open the rows and graph that serve searches, from their snapshot on disk if possible.
+
+        They are the index's generation. The snapshot is remembered.
+        """
         folder = self.folder / f"graph-{spec.generation}"
         # Built before `open_generation`, which takes an OSError for damage of the generation's files.
         reducer = Reducer(spec, self.record.read_artifact(spec.chain))
@@ -182,10 +188,10 @@ class EmbeddedIndex:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None,
     ) -> RecordWrite:
-        """Check items, write them to the record, append their rows and mark replaced ones as dead.
+        """Write items to the record and append their rows. Rows of replaced items are marked as dead.
 
-        Runs in the writer thread, with the arguments and errors of `upsert`. Rows that a failed write left out are
-        added first. Wakes the maintenance thread.
+        Runs in the writer thread, with the arguments and errors of `upsert`. The items are checked first, and rows that
+        a failed write left out are added before them. Wakes the maintenance thread.
         """
         generation = self.recover_generation()
         spec = generation.spec
@@ -223,14 +229,17 @@ class EmbeddedIndex:
         return written
 
     def recover_generation(self) -> Generation:
-        """Replay recorded rows that the serving generation lacks since a write failed, then return the generation."""
+        """Add rows that a failed write recorded but did not append, then return the generation that serves.
+
+        A generation is the rows, graph and chain that belong together.
+        """
         if self.lacks_rows:  # the write may have been recorded, and its rows not added
             self.generation.replay()
             self.lacks_rows = False
         return self.generation
 
     def run_in_writer(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        """Queue a function call in the writer thread, and return its future.
+        """Queue a function with its arguments in the writer thread, and return the future of its result.
 
         Raises:
             UnavailableError: if the index is being closed.
@@ -248,7 +257,7 @@ class EmbeddedIndex:
 
     @contextmanager
     def translate_closing_errors(self) -> Iterator[None]:
-        """Replace errors of SQLite and of files in the block by one that says so, once the index is being closed."""
+        """Run a block, and once the index is being closed, replace its SQLite and file errors by one that says so."""
         try:
             yield
         except (sqlite3.Error, OSError):
@@ -283,7 +292,7 @@ class EmbeddedIndex:
         self.move = Move(folder, text_field)
 
     def align_move(self, bridge: Bridge | None) -> None:
-        """Answer queries of the encoder that the index is moving to through an alignment, once there is one."""
+        """Use a fitted map for queries of the encoder that the index is moving to. None changes nothing."""
         assert self.move is not None
         self.move = replace(self.move, bridge=bridge)
 
@@ -292,10 +301,11 @@ class EmbeddedIndex:
         self.move = None
 
     def switch_to(self, generation: Generation, artifact: Artifact, snapshot: Mapping[str, Any] | None) -> Generation:
-        """Let another generation serve, end a move to another encoder, and return the generation that served before.
+        """Let a new generation (rows, graph and chain) serve searches, and return the one that served before.
 
-        Call it in the writer thread, so that no write comes between the change of the record's settings and that of the
-        generation. A search uses the old or the new generation as a whole. The caller closes the old one.
+        A move to another encoder ends with it. Call it in the writer thread, so that no write comes between the change
+        of the record's settings and that of the generation. A search uses the old or the new generation as a whole. The
+        caller closes the old one.
 
         Args:
             generation: new generation, with a row for every item of the record.
@@ -334,7 +344,7 @@ class EmbeddedIndex:
         return GenerationServing(self.generation, self.payloads, self.changing, self.translate_closing_errors)
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Return the items with these ids, with original vectors on request.
+        """Return the items with these ids in order, None for unknown ids. `vectors` adds their original vectors.
 
         Returns:
             `{id, metadata}` of each id, or `{id, metadata, vector}`; None for an id that does not exist.
@@ -366,7 +376,9 @@ class EmbeddedIndex:
         self.record.write_meta({key: None})
 
     def scan(self, max_items: int) -> Iterator[tuple[list[Payload], Vectors]]:
-        """Yield all items of one consistent moment in batches: ids and metadata, and original vectors `(n, d)`.
+        """Yield all items in batches, each a list of (id, metadata) and the original vectors `(n, d)`.
+
+        All are read at one consistent moment.
 
         Raises:
             ConflictError: if the index stores no originals.
@@ -375,14 +387,14 @@ class EmbeddedIndex:
         return self.record.scan(max_items)
 
     def wait_until_linked(self, on_progress: Progress) -> None:
-        """Block until the graph, if there is one, contains every row, and report the progress."""
+        """Block until the graph contains every row, reporting progress. Returns at once without a graph."""
         while self.generation.graph is not None and self.generation.covered < self.generation.rows.count:
             linked, total = self.generation.covered, self.generation.rows.count
             on_progress(linked / total, f"{linked:,} of {total:,} rows in the graph")
             time.sleep(POLL_SECONDS)
 
     def describe(self) -> dict[str, Any]:
-        """Return settings, counts, sizes in bytes, state and notes of the index as a dict."""
+        """Return the index's settings, counts, sizes in bytes, state and notes as a dict, for responses."""
         generation = self.generation
         spec, rows = generation.spec, generation.rows
         with self.translate_closing_errors():

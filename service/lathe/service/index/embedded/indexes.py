@@ -65,7 +65,10 @@ class EmbeddedIndexes:
         threading.Thread(target=self.open_all, name="indexes", daemon=True).start()
 
     def open_all(self) -> None:
-        """Delete leftovers, open every index that can be opened, set `ready`, and start the checks for damage."""
+        """Open every index in the folder that can be opened, set the event `ready`, and start the damage checks.
+
+        Leftovers of killed processes are deleted first. Errors are logged, not raised.
+        """
         try:
             _delete_leftovers(self.root)
         except Exception as error:  # they are deleted next time; without `ready`, no request would be answered
@@ -78,19 +81,19 @@ class EmbeddedIndexes:
         self.checks.start()  # it reads every record as a whole, so nothing waits for it
 
     def warnings(self) -> list[str]:
-        """Return messages about unopened and damaged indexes, as of the last check."""
+        """Return a sentence for each index that cannot be opened, is damaged, or whose maintenance fails."""
         damaged = [f"the index {name} is damaged: {damage}" for name, damage in self.checks.list_damaged().items()]
         maintenance = [index.maintenance_warning for index in self.opened.copy().values()]
         unopened = [f"the index {name} cannot be opened: {why}" for name, why in self.unopened.copy().items()]
         return unopened + damaged + [message for message in maintenance if message]
 
     def count_states(self) -> dict[str, int]:
-        """Return the number of open, damaged and unavailable indexes."""
+        """Return `{state: number of indexes}` for the states open, damaged and unavailable."""
         damaged = len(self.checks.list_damaged())
         return {"open": len(self.opened) - damaged, "damaged": damaged, "unavailable": len(self.unopened)}
 
     def close(self) -> None:
-        """Stop the checks, close all indexes, and let later attempts to open one fail."""
+        """Stop the damage checks and close all indexes. Later attempts to open an index fail."""
         with self.changing:
             self.closed = True
             opened, self.opened = self.opened, {}
@@ -135,7 +138,7 @@ class EmbeddedIndexes:
                 raise
 
     def _open(self, name: str, folder: Path) -> EmbeddedIndex:
-        """Lock an index, open it, queue the check of its record, and start its maintenance thread.
+        """Lock an index, open it, and start its maintenance thread and damage check. Return the index.
 
         Raises the errors of `get`.
         """
@@ -158,7 +161,9 @@ class EmbeddedIndexes:
         raise UnavailableError("the server is stopping", code="closing")
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> EmbeddedIndex:
-        """Create an index and return it, or return the existing index of that name unchanged.
+        """Create an index with these settings and chain, unless one of that name exists. Return the index.
+
+        An existing index is returned unchanged.
 
         Raises:
             BadValueError: if no index can have that name.
@@ -169,7 +174,7 @@ class EmbeddedIndexes:
         return self.get(name)
 
     def create_folder(self, name: str, spec: IndexSpec, artifact: Artifact) -> None:
-        """Create a new index's folder and record atomically, or keep the folder of a request that was faster."""
+        """Create a new index's folder and record atomically. A folder that another request made first is kept."""
         staging = self.root / f".{name}.{secrets.token_hex(6)}"
         try:
             make_root(self.root)
@@ -185,7 +190,7 @@ class EmbeddedIndexes:
         sync_folder(self.root)
 
     def delete(self, name: str) -> None:
-        """Delete an index permanently, also one whose record is damaged.
+        """Delete an index and all its files permanently, even if its record is damaged.
 
         Raises:
             UnknownNameError: if there is no such index, also if another request deleted it first.
@@ -217,7 +222,7 @@ class EmbeddedIndexes:
             return self.opening[name]
 
     def require_owned(self, name: str) -> None:
-        """Raise if the index does not exist or another process owns it, but not if its record is damaged.
+        """Raise if an index does not exist or another process owns it. A damaged record does not raise.
 
         The index is opened.
         """
@@ -230,7 +235,7 @@ class EmbeddedIndexes:
                 acquire_index(self.root / name, name).release()
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return a description of every index, which is its error if it cannot be opened."""
+        """Return a description of each index (settings, counts, state), or its error if it cannot be opened."""
         described: list[dict[str, Any]] = []
         for name in self.names():
             try:
@@ -250,31 +255,31 @@ def _require_not_deleted(folder: Path) -> None:
 
 
 def _delete_leftovers(root: Path) -> None:
-    """Delete temporary folders, older than an hour, of killed creations, restorations and deletions."""
+    """Delete temporary folders over an hour old that killed creations, restorations and deletions left."""
     for folder in root.glob(".*.*") if root.is_dir() else ():
         if folder.is_dir() and time.time() - folder.stat().st_mtime > SWEPT_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def list_folders_without_record(root: Path) -> list[str]:
-    """Return the names of folders that would be indexes if they had a record."""
+    """Return the names of folders that look like indexes but have no record file."""
     folders = [folder for folder in root.iterdir() if folder.is_dir()] if root.is_dir() else []
     return [folder.name for folder in folders if is_name(folder.name) and not (folder / "record.db").exists()]
 
 
 def list_index_folders(root: Path) -> list[Path]:
-    """Return the folders of all indexes, sorted by name."""
+    """Return the folders of all indexes in `root`, sorted by name."""
     if not root.is_dir():
         return []
     return sorted(folder for folder in root.iterdir() if is_name(folder.name) and (folder / "record.db").exists())
 
 
 def acquire_index(folder: Path, name: str) -> FileLock:
-    """Acquire the lock of an index without waiting, and return the lock.
+    """Take the lock by which one process owns an index, and return it. Raise if another process holds it.
 
-    One process owns an index, because the graph is in its memory, and the record has one writer. The lock file lies
-    beside the folder of the index, so that it stays when the folder is created or deleted. The process id is written to
-    `owner.json` in the folder, if that is possible.
+    The lock is not waited for. One process owns an index, because the graph is in its memory, and the record has one
+    writer. The lock file lies beside the folder of the index, so that it stays when the folder is created or deleted.
+    The process id is written to `owner.json` in the folder, if that is possible.
 
     Raises:
         ConflictError: if another process holds the lock.

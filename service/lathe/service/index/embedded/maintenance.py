@@ -73,7 +73,7 @@ class Maintainer:
         self.next_snapshot = 0.0
 
     def run(self) -> None:
-        """Do maintenance steps until the index is closed, whatever goes wrong, and wait for rows when idle."""
+        """Call `run_step` until the index is closed, waiting for new rows when idle. Errors are noted, not raised."""
         while not self.stopping.is_set():
             lacking = 0
             with self.problem.watch():
@@ -82,10 +82,11 @@ class Maintainer:
                 self.index.wait_for_rows(IDLE_SECONDS)
 
     def run_step(self) -> int:
-        """Do one maintenance step, and return the number of rows that the graph still lacks.
+        """Cut over to a finished generation, extend the graph, write a due snapshot. Return the rows still lacking.
 
         The step cuts over to a finished new generation, adds up to 128 rows to the graph, and, if the graph then lacks
-        none, writes a snapshot when one is due. An error in the cutover is logged, and the step goes on.
+        none, writes a snapshot when one is due. An error in the cutover is logged, and the step goes on. The number
+        returned is that of the rows that the graph still lacks.
         """
         try:
             self.cutover.check_generations()
@@ -112,7 +113,7 @@ class Cutover:
         self.record = index.record
 
     def check_generations(self) -> None:
-        """Check the folders of new generations: cut over to finished ones, and delete those that no job works on.
+        """Check the folders of new generations: let finished ones serve, and delete those without a running job.
 
         A re-embedding in progress begins a move of the index, and its alignment is added once that is fitted.
         """
@@ -130,7 +131,7 @@ class Cutover:
                 self.index.align_move(load_bridge(folder))
 
     def _delete_abandoned(self, folder: Path) -> None:
-        """Delete a generation whose job died, with the vectors that it may have copied into the record."""
+        """Delete the folder of a generation whose job died, and vectors that it copied into the record."""
         move = self.index.move
         if move is not None and move.folder == folder:
             self.index.end_move()
@@ -139,7 +140,7 @@ class Cutover:
         build_lock_path(folder).unlink(missing_ok=True)
 
     def _cut_over_or_refuse(self, folder: Path) -> None:
-        """Cut over to a finished generation, or tell its job in `refused.json` why that failed.
+        """Let a finished generation serve, or write to `refused.json` for its job why that failed.
 
         If the server is only overloaded or unavailable, nothing is refused, and the next check tries again.
         """
@@ -153,7 +154,7 @@ class Cutover:
             replace_synced(folder / REFUSED, json.dumps({"error": reason}).encode())
 
     def _cut_over(self, folder: Path, ready: dict[str, Any]) -> None:
-        """Open a finished generation, add what it lacks, and let it serve.
+        """Open a finished generation, add items written meanwhile, and let it serve in place of the old one.
 
         For a re-embedding, the new original vectors are first copied into the record. On an error the new generation is
         closed, and the error raised.
@@ -198,7 +199,7 @@ class Cutover:
             shutil.rmtree(generation.folder / name, ignore_errors=True)
 
     def _copy_originals(self, generation: Generation) -> None:
-        """Copy the new encoder's vectors of all items from the job's file into the index's record.
+        """Copy all vectors of the new encoder from the job's file into the index's record, batch by batch.
 
         Each batch is a transaction, so that other writes come in between.
         """
@@ -209,7 +210,7 @@ class Cutover:
             self.record.add_vectors(spec.vectors, labels[batch], vectors[batch], spec.originals)
 
     def _catch_up(self, generation: Generation, text_field: str | None) -> None:
-        """Add items to the new generation that were written since its job read the record.
+        """Add rows to the new generation for items that were written since its job read the record.
 
         If the encoder changes, their texts are encoded, and the vectors are also written to the record.
 
@@ -236,7 +237,7 @@ def build_lock_path(folder: Path) -> Path:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Return whether no job works on a generation, by trying its lock."""
+    """Return whether the job that built a generation is gone, which shows in its lock file being free."""
     try:
         with lock_file(build_lock_path(folder)).acquire(blocking=False):
             return True

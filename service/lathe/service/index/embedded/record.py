@@ -62,7 +62,7 @@ class IndexRecord(RecordFile):
 
     @classmethod
     def create(cls, path: Path, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> "IndexRecord":
-        """Create a new, empty record file and open it."""
+        """Create a new, empty record file with an index's settings and chain, and return it open."""
         create_file(path).close()  # SQLite gives the WAL beside it the same permissions
         connection = sqlite3.connect(path, isolation_level=None)
         connection.executescript(TABLES)
@@ -87,7 +87,7 @@ class IndexRecord(RecordFile):
             return read_spec(db)
 
     def read_artifact(self, chain: str) -> Artifact:
-        """Return manifest and tensors of a chain as bytes, or None if `chain` is `none`, which stands for raw vectors.
+        """Return a chain's (manifest, tensors) as bytes, or None if `chain` is `none` (raw vectors).
 
         Raises:
             UnavailableError: if the record does not have the chain.
@@ -101,7 +101,7 @@ class IndexRecord(RecordFile):
         return row[0], row[1]
 
     def read_counters(self) -> tuple[int, int]:
-        """Return the number of writes, and the last label given.
+        """Return the number of the last write, and the last label (row number) that was given to an item.
 
         Raises:
             UnavailableError: if one of them is damaged.
@@ -110,7 +110,7 @@ class IndexRecord(RecordFile):
             return read_counter(db, "sequence"), read_counter(db, "last_label")
 
     def count_items(self) -> dict[str, int]:
-        """Return the number of items (`count`), and of tombstones (`deleted`)."""
+        """Return `{count, deleted}`: the number of items, and of tombstones (labels of deleted or replaced items)."""
         with self.reading() as db:
             items, dead = (db.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("items", "tombstones"))
         return {"count": items, "deleted": dead}
@@ -126,7 +126,7 @@ class IndexRecord(RecordFile):
         spec: IndexSpec,
         note: Mapping[str, Any] | None = None,
     ) -> RecordWrite:
-        """Insert items in one transaction, and replace those with the same ids.
+        """Insert items, or replace those with the same ids, in one transaction. Return the labels for the rows.
 
         All items are written or none. Each gets a new label, and entries for filters. The labels of replaced versions
         become tombstones.
@@ -138,6 +138,9 @@ class IndexRecord(RecordFile):
             payloads: the same metadata as JSON.
             spec: settings, for the table and dtype of the vectors.
             note: meta values to write in the same transaction.
+
+        Returns:
+            Number of the write, new labels, and labels of the replaced versions.
         """
         entries = [list_entries(item_metadata) if item_metadata else () for item_metadata in metadata]
         blobs = [row.tobytes() for row in vectors.astype(spec.stored_dtype, copy=False)]
@@ -158,9 +161,9 @@ class IndexRecord(RecordFile):
         return RecordWrite(sequence, len(dead), labels, dead)
 
     def delete(self, ids: Sequence[str]) -> RecordWrite:
-        """Delete the items with these ids in one transaction, and store their labels as tombstones.
+        """Delete the items with these ids, and keep their labels as tombstones. Return a write with these labels.
 
-        Unknown ids are ignored. The write gets a number even if nothing is deleted.
+        That is one transaction. Unknown ids are ignored. The write gets a number even if nothing is deleted.
         """
         with self.transaction() as db:
             sequence = read_counter(db, "sequence") + 1
@@ -174,9 +177,9 @@ class IndexRecord(RecordFile):
             write_meta_values(db, values)
 
     def add_vectors(self, table: int, labels: Labels, vectors: NDArray[np.float32], dtype: str) -> None:
-        """Write original vectors into a table that does not serve yet, and replace those of known labels.
+        """Write original vectors by label into a table of vectors that no search uses yet.
 
-        The table is created if it is missing.
+        The table is created if it is missing. Vectors of known labels are replaced.
 
         Args:
             table: number of the table.
@@ -193,7 +196,7 @@ class IndexRecord(RecordFile):
             )
 
     def switch_generation(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
-        """Replace settings and chain by those of another generation.
+        """Replace the index's settings and chain by new ones, and drop original vectors that these do not use.
 
         If its original vectors are in another table, the old table is dropped, and vectors of items that were deleted
         meanwhile are removed from the new one.
@@ -211,7 +214,7 @@ class IndexRecord(RecordFile):
             db.execute(f"DROP TABLE IF EXISTS vectors_{read_spec(db).vectors + 1}")
 
     def delete_tombstones(self, sequence: int) -> None:
-        """Delete tombstones of writes up to `sequence`, and the filter fields of their labels.
+        """Delete tombstones (labels of deleted items) of writes up to number `sequence`, and their filter fields.
 
         Call it only after a reindexing, when no row of the serving generation needs them.
         """
@@ -223,7 +226,7 @@ class IndexRecord(RecordFile):
     # ── reads ────────────────────────────────────────────────────────────────────────────────
 
     def read_rows_after(self, label: int, max_items: int, spec: IndexSpec) -> tuple[Labels, NDArray[Any]]:
-        """Return the labels of up to `max_items` items after a label, in label order, and their stored vectors.
+        """Return labels and stored vectors of up to `max_items` items whose labels follow `label`, in order.
 
         These are original vectors `(n, d)` in float32, or without originals codes `(n, b)`.
         """
@@ -234,16 +237,19 @@ class IndexRecord(RecordFile):
         return labels, self._build_matrix([vector for _, vector in rows], spec)
 
     def read_payloads_after(self, label: int, max_items: int) -> tuple[Labels, list[Payload]]:
-        """Return the labels of up to `max_items` items after a label, in label order, and their ids with metadata."""
+        """Return labels, and (id, metadata) pairs, of up to `max_items` items whose labels follow `label`.
+
+        The items are in label order.
+        """
         query = "SELECT label, id, metadata FROM items WHERE label > ? ORDER BY label LIMIT ?"
         with self.reading() as db:
             rows = db.execute(query, (label, max_items)).fetchall()
         return np.array([row[0] for row in rows], np.int64), [(row[1], row[2]) for row in rows]
 
     def scan(self, max_items: int) -> Iterator[tuple[list[Payload], NDArray[np.float32]]]:
-        """Yield all items of one consistent moment in batches: ids and metadata, and original vectors `(n, d)`.
+        """Yield all items in batches, each a list of (id, metadata) and the original vectors `(n, d)`.
 
-        The items are in label order.
+        All are read at one consistent moment, in label order.
         """
         with self.reading() as db:
             db.execute("BEGIN")
@@ -258,7 +264,7 @@ class IndexRecord(RecordFile):
                 db.execute("ROLLBACK")
 
     def read_payloads(self, labels: Iterable[int]) -> dict[int, Payload]:
-        """Return id and metadata of each label, by label, without labels of deleted versions."""
+        """Return `{label: (id, metadata)}` for the labels. Labels of deleted versions are left out."""
         payloads: dict[int, Payload] = {}
         with self.reading() as db:
             for part in slice_parameters(list(labels)):
@@ -267,7 +273,7 @@ class IndexRecord(RecordFile):
         return payloads
 
     def sample_labels(self, max_labels: int) -> list[int]:
-        """Return up to `max_labels` labels spread over all items, the same ones until the items change."""
+        """Return up to `max_labels` labels spread over all items. They are the same until the items change."""
         with self.reading() as db:
             step = max(1, db.execute("SELECT count(*) FROM items").fetchone()[0] // max_labels)
             # Multiplied by a large odd number, labels that follow a pattern, such as every second one, do so no longer.
@@ -277,14 +283,14 @@ class IndexRecord(RecordFile):
             return [label for (label,) in rows]
 
     def find_items(self, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
-        """Return label and metadata of each id, by id, without ids that do not exist."""
+        """Return `{id: (label, metadata)}` for the ids that exist."""
         with self.reading() as db:
             return _find_items(db, ids)
 
     def read_items(
         self, ids: Sequence[str]
     ) -> tuple[dict[str, tuple[int, bytes | None]], dict[int, NDArray[np.float32]]]:
-        """Return what `find_items` returns for ids, and what `read_originals` returns for their labels.
+        """Return the items with these ids as `{id: (label, metadata)}`, and their vectors as `{label: vector}`.
 
         Both are of one state of the record: an item that is replaced meanwhile has its old metadata and its old vector.
         """
@@ -293,7 +299,7 @@ class IndexRecord(RecordFile):
             return items, self._read_originals(db, [label for label, _ in items.values()], read_spec(db))
 
     def read_originals(self, labels: Sequence[int], spec: IndexSpec) -> dict[int, NDArray[np.float32]]:
-        """Return the original vector `(d,)` float32 of each label, by label, without unknown labels."""
+        """Return `{label: original vector (d,) float32}` for the labels that exist."""
         with self.reading() as db:
             return self._read_originals(db, labels, spec)
 
@@ -319,7 +325,7 @@ class IndexRecord(RecordFile):
         return sum(side.stat().st_size for side in sides if side.exists())
 
     def _build_matrix(self, blobs: list[bytes], spec: IndexSpec) -> NDArray[Any]:
-        """Convert stored vectors to a float32 matrix `(n, d)`, or stored codes to a matrix of bytes `(n, b)`.
+        """Convert stored vectors to a float32 matrix `(n, d)`, or stored codes to a byte matrix `(n, b)`.
 
         Raises:
             UnavailableError: if they are not of one size, or not that of the settings.
@@ -336,7 +342,7 @@ class IndexRecord(RecordFile):
 
 
 def _bury_items(db: sqlite3.Connection, ids: Sequence[str], sequence: int) -> Labels:
-    """Delete the current versions of items, write tombstones of their labels, and return the labels.
+    """Delete the items with these ids, store their labels as tombstones, and return these labels.
 
     Unknown ids are ignored. The filter fields stay until the next reindexing: no filter finds rows that are marked as
     dead, and a running search must not lose an item that is being replaced.

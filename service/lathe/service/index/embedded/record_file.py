@@ -74,7 +74,7 @@ class RecordFile:
             self.writer.execute("PRAGMA journal_mode = WAL")  # a restored copy is in no mode yet
 
     def connect(self) -> sqlite3.Connection:
-        """Open a new SQLite connection with full synchronization, usable from any thread."""
+        """Open a new SQLite connection to the record with full synchronization, usable from any thread."""
         mode = "ro" if self.read_only else "rw"
         connection = sqlite3.connect(
             f"{self.path.absolute().as_uri()}?mode={mode}",
@@ -87,7 +87,7 @@ class RecordFile:
         return connection
 
     def close(self) -> None:
-        """Close every connection, the last of which moves the WAL into the file."""
+        """Close all connections. The last one moves SQLite's write-ahead log into the file."""
         self.closed = True
         while not self.idle.empty():
             self.idle.get().close()
@@ -95,7 +95,7 @@ class RecordFile:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Lend a pooled connection, which sees all committed writes, for the block.
+        """Yield a pooled SQLite connection for reading, which sees all committed writes.
 
         Raises:
             sqlite3.ProgrammingError: after `close`.
@@ -117,7 +117,7 @@ class RecordFile:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection as `reading` does, whose statements all see the same state of the record."""
+        """Yield a connection as `reading` does, in a transaction: all its statements see the same state."""
         with self.reading() as db:
             db.execute("BEGIN")
             try:
@@ -127,9 +127,7 @@ class RecordFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run the block as the only writer of the record.
-
-        What the block writes is on the disk when the block ends, and is rolled back on any exception.
+        """Yield a connection to the block as the only writer, then commit to disk, or roll back on any exception.
 
         Raises:
             UnavailableError: if the file was deleted or replaced since it was opened: what is written to the open file
@@ -147,7 +145,7 @@ class RecordFile:
                 raise
 
     def _require_in_place(self) -> None:
-        """Raise `UnavailableError` unless the path still leads to the file that is open."""
+        """Raise `UnavailableError` if the record's file was deleted or replaced since it was opened."""
         try:
             status = self.path.stat()
         except OSError:
@@ -166,7 +164,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
 
 
 def require_readable(path: Path) -> None:
-    """Raise `UnavailableError` unless the file is a record that this version of Lathe can read.
+    """Raise `UnavailableError` unless the file is an index record that this version of Lathe can read safely.
 
     Newer schemas are rejected, and files whose tables are not those of `TABLES`: SQLite would run a trigger, a view, a
     check or a generated column of somebody else on a read or write. Symbolic links are too, because SQLite opens its
@@ -205,7 +203,7 @@ def require_readable(path: Path) -> None:
 
 
 def _find_schema_problem(entries: set[tuple[str, str, str, str | None]]) -> str | None:
-    """Return what distinguishes entries of `sqlite_schema` from those of a record, or None if nothing does.
+    """Return how the tables in `sqlite_schema` differ from a record's, in words, or None if they do not.
 
     A record has one table of vectors with any number, or two while an index moves to
     another encoder.
@@ -228,7 +226,10 @@ def _find_schema_problem(entries: set[tuple[str, str, str, str | None]]) -> str 
 
 @cache
 def _read_expected_entries() -> frozenset[tuple[str, str, str, str | None]]:
-    """Return the entries of `sqlite_schema` that every record has: all but those of its tables of vectors."""
+    """Return the rows (type, name, table, SQL) of `sqlite_schema` that every record has.
+
+    The entries of its tables of vectors are left out.
+    """
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(TABLES)
         entries = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
@@ -236,7 +237,7 @@ def _read_expected_entries() -> frozenset[tuple[str, str, str, str | None]]:
 
 
 def read_meta(db: sqlite3.Connection, key: str) -> Any:
-    """Return a value of the meta table, or None if the key is missing.
+    """Return the JSON value of a key in the record's meta table, or None if the key is missing.
 
     Raises:
         UnavailableError: if the value is damaged.
@@ -249,7 +250,9 @@ def read_meta(db: sqlite3.Connection, key: str) -> Any:
 
 
 def read_counter(db: sqlite3.Connection, key: str) -> int:
-    """Return a counter of the meta table, `sequence` or `last_label`, from 0 to `MAX_COUNTER`.
+    """Return the counter `sequence` (last write) or `last_label` of the meta table, and check its range.
+
+    It must be from 0 to `MAX_COUNTER`.
 
     Raises:
         UnavailableError: if the value is no such number.
@@ -268,7 +271,7 @@ def write_meta_values(db: sqlite3.Connection, values: Mapping[str, Any]) -> None
 
 
 def read_spec(db: sqlite3.Connection) -> IndexSpec:
-    """Read and validate the settings.
+    """Read the index's settings from the record, and validate them.
 
     Raises:
         UnavailableError: if no index can have these settings.
@@ -280,7 +283,10 @@ def read_spec(db: sqlite3.Connection) -> IndexSpec:
 
 
 def write_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
-    """Write the settings, and replace all stored chains by that of the settings."""
+    """Write the index's settings to the record, and replace its stored chain by `artifact`, if any.
+
+    All chains that are stored are deleted.
+    """
     write_meta_values(db, {"spec": spec.to_json()})
     db.execute("DELETE FROM chains")
     if artifact is not None:

@@ -62,7 +62,7 @@ class RowFile:
             raise
 
     def reserve(self, rows: int) -> None:
-        """Allocate disk space for a total number of rows, and map the file again.
+        """Allocate disk space for `rows` rows in total, and map the file again, which renews `array`.
 
         Raises:
             OSError: if the disk is full.
@@ -75,7 +75,7 @@ class RowFile:
         self.array: NDArray[Any] = np.ndarray((rows, self.width), self.dtype, self.map)
 
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return copies of the rows with these numbers, `(k, width)`.
+        """Return copies `(k, width)` of the rows with these numbers.
 
         Reading is fastest in ascending order. While rows come from the disk, the system is first asked for all of them
         at once, not for one after the other.
@@ -91,9 +91,9 @@ class RowFile:
         return copies
 
     def compute_digest(self, rows: int, block_bytes: int = HASHED_BYTES) -> str:
-        """Return the SHA-256 of the first rows, reading `block_bytes` at once.
+        """Return the SHA-256 of the first `rows` rows in hexadecimal. Rows hashed before are not read again.
 
-        Rows hashed by earlier calls are not read again, unless one of these hashed more than `rows` rows.
+        They are read again only if an earlier call hashed more than `rows` rows. `block_bytes` are read at once.
         """
         if rows < self.digested:
             self.forget_digest()
@@ -164,7 +164,7 @@ class RowsView:
         return len(self.labels)
 
     def find_rows(self, labels: Labels) -> NDArray[np.int64]:
-        """Return the row numbers of the labels, without labels that have no row."""
+        """Return the row numbers of the labels. Labels that have no row are left out."""
         if not self.count or not len(labels):
             return np.empty(0, np.int64)
         positions = np.searchsorted(self.labels, labels)
@@ -214,7 +214,7 @@ class GenerationRows:
         return self.count * sum(file.row_bytes for file in self.files)
 
     def take_view(self) -> RowsView:
-        """Return an immutable view of the current rows."""
+        """Return an immutable view of the rows as they are now."""
         with self.changing:
             n = self.count
             originals = np.empty((n, 0), np.float16) if self.originals is None else self.originals.array[:n]
@@ -225,7 +225,7 @@ class GenerationRows:
         self.count = count
 
     def reserve(self, more: int) -> None:
-        """Allocate space for `more` additional rows, so that appending them cannot fail.
+        """Allocate disk space for `more` additional rows, so that appending them cannot fail.
 
         Raises:
             OSError: if the disk is full.
@@ -250,7 +250,7 @@ class GenerationRows:
         compact: NDArray[Any],
         replaced: Labels | None = None,
     ) -> None:
-        """Append rows and mark the rows that they replace as dead, both at once for readers.
+        """Append rows, and mark the rows of the replaced labels as dead. Readers see both changes at once.
 
         Args:
             labels: labels `(n,)`, all above the existing ones.
@@ -273,13 +273,13 @@ class GenerationRows:
             self.alive, self.dead, self.count = alive, self.dead + died, rows.stop
 
     def mark_dead(self, labels: Labels) -> None:
-        """Mark the rows of the labels as dead, and ignore labels without a row."""
+        """Mark the rows of these labels as dead, so that no search returns them. Unknown labels are ignored."""
         alive, died = self._compute_alive(labels)
         with self.changing:
             self.alive, self.dead = alive, self.dead + died
 
     def _compute_alive(self, labels: Labels | None) -> tuple[NDArray[np.bool_], int]:
-        """Return a copy of `alive` that is false in the rows of the labels, and how many of these were alive.
+        """Return a copy of the mask `alive` without the rows of the labels, and how many of these were alive.
 
         If none was, `alive` itself is returned. Labels without a row are ignored.
         """

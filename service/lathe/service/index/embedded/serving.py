@@ -42,7 +42,7 @@ class PayloadCache:
         self.guard = threading.Lock()
 
     def get(self, labels: Sequence[int]) -> dict[int, ResponsePayload]:
-        """Return id and metadata of each label, by label, and read those that are not cached from the record.
+        """Return `{label: (id, metadata)}` for the labels, from the cache or else from the record.
 
         Labels of deleted versions are left out, unless they are still cached.
 
@@ -61,7 +61,7 @@ class PayloadCache:
         return payloads
 
     def _store(self, payloads: dict[int, ResponsePayload], size: int) -> None:
-        """Add payloads of `size` bytes to the cache, which is emptied first if they do not fit.
+        """Add payloads of `size` bytes to the cache, and empty it first if they do not fit.
 
         Payloads of more than 64 MB are not stored.
         """
@@ -74,9 +74,12 @@ class PayloadCache:
 
 
 def wrap_json(item: str, metadata: bytes | None) -> Any:
-    """Wrap the JSON metadata of an item, unless it is None, for insertion into a response as it is.
+    """Check an item's JSON metadata, and wrap them so that a response contains them as they are.
 
     The metadata is parsed once, because a response with damaged metadata would not be JSON.
+
+    Returns:
+        The wrapped JSON; None for None.
 
     Raises:
         UnavailableError: if it is damaged.
@@ -107,7 +110,7 @@ class GenerationServing:
         return self.generation.spec
 
     def search(self, query: Query) -> list[list[Hit]]:
-        """Return the k nearest items to each vector of the query, best first, with id, score and metadata.
+        """Return the k nearest items to each query vector as hits with id, score and metadata, best first.
 
         If items of the result were replaced meanwhile, the search is repeated, at most twice. Items that are missing
         even then are left out.

@@ -71,7 +71,7 @@ class Snapshots:
         self.written_at, self.saved = content["written_at"], (content["rows"], content["covered"])
 
     def write(self, generation: Generation) -> None:
-        """Write a snapshot, unless neither rows nor graph have grown since the last one.
+        """Write the rows and the graph to disk as a snapshot, unless neither has grown since the last one.
 
         Raises:
             OSError: if it cannot be written; the previous snapshot stays.
@@ -85,9 +85,9 @@ class Snapshots:
 
 
 def save_snapshot(generation: Generation) -> dict[str, Any]:
-    """Write a snapshot of a generation: flush its rows, write its graph and `snapshot.json`, and delete older files.
+    """Write a generation's rows and graph to disk with a `snapshot.json` of checksums, and return its content.
 
-    The caller must make sure that the graph is not extended meanwhile.
+    Files of older snapshots are deleted. The caller must make sure that the graph is not extended meanwhile.
 
     Returns:
         The content of `snapshot.json`: how many rows, and rows in the graph, the files hold, and their checksums.
@@ -128,7 +128,7 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
 
 
 def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
-    """Load rows and graph from the last snapshot into the generation, as far as checksums match.
+    """Load rows and graph from the last snapshot as far as its checksums match. Return its content or None.
 
     Whatever does not match is left empty, and a message is added to `generation.notes`.
 
@@ -165,7 +165,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
 
 
 def _find_rows_problem(generation: Generation, content: dict[str, Any]) -> str | None:
-    """Return why the rows that a snapshot describes cannot be used, or None if they can."""
+    """Return a sentence why the row files do not match a snapshot's content, or None if they do."""
     rows, digests = generation.rows, content["digests"]
     if content.get("space_id", generation.spec.space_id) != generation.spec.space_id:
         return f"the snapshot is of another chain, in the space {content['space_id']}"
@@ -179,7 +179,7 @@ def _find_rows_problem(generation: Generation, content: dict[str, Any]) -> str |
 
 
 def read_snapshot(folder: Path) -> dict[str, Any]:
-    """Read and verify the description of the last snapshot.
+    """Read and verify `snapshot.json` in a generation's folder, and return its content without the checksum.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -206,7 +206,7 @@ def compute_digest(content: dict[str, Any]) -> str:
 
 
 def _load_graph(graph: Graph, folder: Path, content: dict[str, Any], digest: str) -> str | None:
-    """Load the graph file that a snapshot names, and return None, or what is wrong with the file.
+    """Load the graph file that a snapshot names into `graph`. Return None, or what is wrong with the file.
 
     It is not loaded if its SHA-256 is not the `digest` of the snapshot.
     """
@@ -225,10 +225,11 @@ def _load_graph(graph: Graph, folder: Path, content: dict[str, Any], digest: str
 def open_generation(
     index: str, folder: Path, create: Callable[[], Generation]
 ) -> tuple[Generation, dict[str, Any] | None]:
-    """Open a generation: restore its snapshot, then add later items from the record.
+    """Open rows and graph from disk and add later items. Return the generation, and its snapshot or None.
 
-    If the result disagrees with the record, or the files cannot be used, the folder is deleted and the generation is
-    rebuilt from the record. Its notes, which say what was rebuilt, are logged.
+    Items that the record has after the snapshot are added. If the result disagrees with the record, or the files cannot
+    be used, the folder is deleted and the generation is rebuilt from the record. Its notes, which say what was rebuilt,
+    are logged.
 
     Args:
         index: name of the index, for the log.

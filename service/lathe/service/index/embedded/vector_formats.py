@@ -92,7 +92,11 @@ class CodeFormat:
         return self.reducer.decode(rows)
 
     def score(self, queries: Tensor, rows: NDArray[Any]) -> Tensor:
-        """Return the scores of queries and codes, for cosine over the norms of the vectors that the codes stand for."""
+        """Return the scores `(q, n)` of queries with codes, higher is nearer.
+
+        For cosine they are divided by the norms of the vectors that the codes stand for. For l2 they are negated
+        distances.
+        """
         if self.metric == "l2":  # ‖q‖² − 2⟨q, x̂⟩ + ‖x̂‖² would lose all digits far from the origin
             parts = [rows[start : start + DECODED_ROWS] for start in range(0, len(rows), DECODED_ROWS)]
             return torch.cat([score_floats(queries, torch.from_numpy(self.decode(part)), "l2") for part in parts], 1)
@@ -111,7 +115,10 @@ def choose_format(spec: IndexSpec, reducer: Reducer) -> VectorFormat:
 
 
 def score_floats(queries: Tensor, vectors: Tensor, metric: Metric) -> Tensor:
-    """Return the scores `(q, n)`, higher is nearer: inner products, or negated Euclidean distances for l2."""
+    """Return the scores `(q, n)` of queries and vectors: inner products, or negated distances for l2.
+
+    Higher is nearer. The distances are Euclidean.
+    """
     if metric == "l2":  # the faster formula, by products, loses all digits far from the origin
         return -torch.cdist(queries, vectors, compute_mode="donot_use_mm_for_euclid_dist")
     return queries @ vectors.T

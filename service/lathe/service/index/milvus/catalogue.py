@@ -65,7 +65,7 @@ class Catalogue:
         )
 
     def list_names(self) -> list[str]:
-        """Return the sorted names of all indexes, or [] without a catalogue."""
+        """Return the sorted names of all indexes in the Milvus, or [] if it has no catalogue."""
         try:
             rows = self.connection.call("query", COLLECTION, filter=f'key like "{INDEX}%"', output_fields=["key"])
         except CollectionGoneError:
@@ -73,7 +73,7 @@ class Catalogue:
         return sorted(row["key"].removeprefix(INDEX) for row in rows)
 
     def find(self, name: str) -> CatalogueEntry | None:
-        """Return the entry of an index, or None if it does not exist."""
+        """Return the catalogue's entry of an index (collection, settings, chain sizes), or None if there is none."""
         content = self.read_value(f"{INDEX}{name}")
         if content is None:
             return None
@@ -81,7 +81,7 @@ class Catalogue:
         return CatalogueEntry(content["collection"], parse_spec(content["spec"]), tuple(sizes) if sizes else None)
 
     def add(self, name: str, collection: str, spec: IndexSpec, artifact: Artifact) -> None:
-        """Store the chain of an index, then its entry, which makes the index visible."""
+        """Store an index's chain, then its entry with collection and settings, which makes the index visible."""
         parts = [] if artifact is None else _split_base64(b"".join(artifact))
         self.write_values({f"{CHAIN}{collection}:{number}": part for number, part in enumerate(parts)})
         sizes = None if artifact is None else [len(file) for file in artifact]
@@ -89,7 +89,7 @@ class Catalogue:
         self.write_values({f"{INDEX}{name}": orjson.dumps(content).decode()})
 
     def read_artifact(self, entry: CatalogueEntry) -> Artifact:
-        """Read the manifest and tensors of an index's chain, or None for raw vectors.
+        """Return an index's chain as (manifest, tensors) bytes, or None if it stores raw vectors without a chain.
 
         Raises:
             UnavailableError: if parts are missing, because the index is being deleted.
@@ -112,7 +112,7 @@ class Catalogue:
             self.delete_values(*(f"{CHAIN}{entry.collection}:{number}" for number in range(count)))
 
     def read_value(self, key: str) -> Any:
-        """Return the parsed JSON value of a key, or None if the key or the whole catalogue is missing."""
+        """Return the JSON value stored under a key, or None if the key or the whole catalogue is missing."""
         try:
             rows = self._get_entries([key])
         except CollectionGoneError:
@@ -125,7 +125,7 @@ class Catalogue:
         )
 
     def write_values(self, values: dict[str, str]) -> None:
-        """Insert or replace entries."""
+        """Insert or replace values in the catalogue, given as `{key: JSON text}`."""
         if values:
             rows = [{"key": key, "value": value, "nothing": DUMMY_VECTOR} for key, value in values.items()]
             self.connection.call("upsert", COLLECTION, rows)
@@ -141,7 +141,7 @@ def _build_key_filter(keys: Sequence[str]) -> str:
 
 
 def _split_base64(content: bytes) -> list[str]:
-    """Split bytes into parts and return each in base64, short enough for a value."""
+    """Split bytes into parts short enough for a value of Milvus, and return each part as base64 text."""
     return [
         base64.b64encode(content[start : start + PART_BYTES]).decode() for start in range(0, len(content), PART_BYTES)
     ]

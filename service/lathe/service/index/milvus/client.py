@@ -59,7 +59,7 @@ class MilvusConnection:
         self.retry_at = 0.0
 
     def call(self, name: str, collection: str, *arguments: Any, **options: Any) -> Any:
-        """Call a client method on a collection with a time limit, and return its result.
+        """Call the client method `name` on a collection with a time limit, and return its result.
 
         A collection that Milvus does not hold in memory, for example after a restart, is loaded first.
 
@@ -80,7 +80,7 @@ class MilvusConnection:
                 return method(collection, *arguments, **options)
 
     def _get_client(self) -> "MilvusClient":
-        """Return the client, connecting first if necessary, for use within `translate_errors`.
+        """Return the Milvus client, connecting first if necessary. For use within `translate_errors`.
 
         Raises:
             UnavailableError: if pymilvus rejects the address.
@@ -108,7 +108,7 @@ class MilvusConnection:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Run the block that calls Milvus, convert pymilvus's errors, and remember whether Milvus answered.
+        """Run a block that calls Milvus, convert pymilvus's errors to errors of this service, and note outages.
 
         While Milvus is unreachable, calls fail at once, and one caller a second tries again: waiting requests would
         hold threads that embedding needs too.
@@ -148,13 +148,16 @@ class MilvusConnection:
             self.problem = None
 
     def _note_failure(self, reason: str) -> UnavailableError:
-        """Record that Milvus did not answer, so that calls fail for a second, and return the error to raise."""
+        """Record that Milvus did not answer, so that calls fail at once for a while. Return the error to raise.
+
+        That lasts `AWAY_SECONDS`.
+        """
         with self.changing:
             self.problem, self.retry_at = reason, time.monotonic() + AWAY_SECONDS
         return self.build_error(reason)
 
     def build_error(self, reason: str) -> UnavailableError:
-        """Return the error for a failed call, with the address of Milvus but without credentials."""
+        """Build the error for a failed call from a reason and the address of Milvus, without its credentials."""
         address = self.url if "://" not in self.url else self.url.rpartition("@")[2].rpartition("//")[2]
         return UnavailableError(
             f"the Milvus at {address} cannot answer this request: {reason}",

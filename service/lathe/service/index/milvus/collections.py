@@ -41,7 +41,10 @@ def generate_collection_name(index: str) -> str:
 
 
 def create_collection(connection: MilvusConnection, name: str, spec: IndexSpec) -> None:
-    """Create the collection of an index, with an HNSW graph on the reduced vectors, at strong consistency."""
+    """Create the Milvus collection `name` for an index with these settings, with an HNSW graph.
+
+    The graph is on the reduced vectors. The collection is read at strong consistency.
+    """
     from pymilvus import DataType, MilvusClient
 
     schema = MilvusClient.create_schema(enable_dynamic_field=False)
@@ -67,7 +70,7 @@ def build_rows(
     metadata: Sequence[Mapping[str, Any] | None],
     payloads: Sequence[bytes | None],
 ) -> list[Row]:
-    """Convert items to rows of the collection.
+    """Return items as rows for the Milvus collection, with vectors, metadata and the fields for filters.
 
     Args:
         ids: ids.

@@ -27,7 +27,7 @@ MAX_ROUNDED = 2**11
 
 
 def translate_filter(parsed: Filter) -> str:
-    """Translate a filter to a Milvus expression."""
+    """Translate a filter to a Milvus expression, returned as text."""
     if isinstance(parsed, Condition):
         return _translate_condition(parsed)
     parts = [translate_filter(part) for part in parsed.parts]
@@ -37,9 +37,9 @@ def translate_filter(parsed: Filter) -> str:
 
 
 def _translate_condition(condition: Condition) -> str:
-    """Translate a condition to a Milvus expression on the fields `entries` and `ranges` of an item.
+    """Translate a test of one field to a Milvus expression, returned as text.
 
-    It is true or false for every item, never undefined.
+    It uses the fields `entries` and `ranges` of an item. It is true or false for every item, never undefined.
     """
     if condition.test == "exists":
         return f'array_contains(entries, "{compute_field_digest(condition.field)}")'
@@ -58,15 +58,19 @@ def _translate_condition(condition: Condition) -> str:
 
 
 def build_entries(entries: Iterable[tuple[str, Value]]) -> list[str]:
-    """Return the sorted digests of each metadata name, and of each name with its value, for the field `entries`."""
+    """Return sorted digests of each metadata field's name, and of each name with its value, for filters.
+
+    They are the content of the field `entries`.
+    """
     digests = {compute_field_digest(name, value) for name, value in entries}
     return sorted(digests | {compute_field_digest(name) for name, _ in entries})
 
 
 def build_ranges(entries: Iterable[tuple[str, Value]]) -> Mapping[str, str]:
-    """Return the smallest and largest number and text of each name in sortable form, for the field `ranges`.
+    """Return the smallest and largest number and text of each metadata field, for range filters in Milvus.
 
-    The keys are made of the name's digest, the kind and the side. true, false and null are left out.
+    They are the content of the field `ranges`, in sortable form. The keys are made of the name's digest, the kind and
+    the side. true, false and null are left out.
     """
     bounds: dict[tuple[str, str], list[str]] = {}
     for name, value in entries:
@@ -85,16 +89,20 @@ def _build_range_key(name: str, kind: str, side: str) -> str:
 
 
 def build_id_filter(ids: Sequence[str]) -> str:
-    """Return the Milvus expression for the items with these ids, quoted, without ids with control characters.
+    """Return the Milvus expression that selects the items with these ids. Ids are quoted.
 
-    pymilvus does not quote ids, so that an id could otherwise inject an expression.
+    Ids with control characters are left out. pymilvus does not quote ids, so that an id could otherwise inject an
+    expression.
     """
     quoted = (item.replace("\\", "\\\\").replace('"', '\\"') for item in ids if not CONTROL.search(item))
     return "id in [" + ", ".join(f'"{item}"' for item in quoted) + "]"
 
 
 def compute_field_digest(name: str, *value: Value) -> str:
-    """Return a digest of a name, or of a name with a value, as 32 hexadecimal characters, which need no quoting."""
+    """Return a digest of a field name, or of a name with a value, as 32 hexadecimal characters.
+
+    These characters need no quoting in an expression.
+    """
     named = name.encode("utf-8", "surrogatepass")
     content = [len(named).to_bytes(8, "big"), named]  # with the length, no name can pass for one with a value
     for part in value:
@@ -103,10 +111,10 @@ def compute_field_digest(name: str, *value: Value) -> str:
 
 
 def convert_to_sortable(value: int | float | str) -> tuple[str, str]:
-    """Return a value's kind, `n` or `t`, and a text that sorts like the value: numbers exactly, texts by their bytes.
+    """Return a value's kind (`n` number, `t` text) and a text that sorts like the value.
 
-    A number is its double, bit by bit, with the sign turned so that it sorts, followed by what rounding to the double
-    left over.
+    Numbers sort exactly, texts by their bytes. A number is its double, bit by bit, with the sign turned so that it
+    sorts, followed by what rounding to the double left over.
     """
     if isinstance(value, int | float):
         rounded = float(value) + 0.0  # −0 is 0

@@ -86,9 +86,9 @@ class MilvusIndex:
         metadata: Sequence[Mapping[str, Any] | None],
         note: Mapping[str, Any] | None,
     ) -> Change:
-        """Insert or replace items in one request to Milvus, in the writer thread, then store the note if there is one.
+        """Insert or replace items in Milvus in one request, then store `note` if given. Return the change.
 
-        The returned change has neither a number nor a count of replaced items.
+        Runs in the writer thread. The change has neither a number nor a count of replaced items.
         """
         payloads = [serialize_metadata(position, fields) for position, fields in enumerate(metadata)]
         rows = build_rows(ids, vectors, self.reducer.reduce_documents(vectors), metadata, payloads)
@@ -102,9 +102,9 @@ class MilvusIndex:
         return self._run_in_writer(self._delete_items, ids)
 
     def _delete_items(self, ids: Sequence[str]) -> Change:
-        """Delete items in the writer thread, and return how many existed.
+        """Delete the items with these ids from Milvus, and return a change with the number that existed.
 
-        They are counted by a query first, because Milvus itself counts unknown ids too.
+        Runs in the writer thread. The items are counted by a query first, because Milvus itself counts unknown ids too.
         """
         deleted = 0
         for start in range(0, len(ids), IDS_AT_ONCE):
@@ -116,7 +116,7 @@ class MilvusIndex:
         return Change(None, deleted)
 
     def _run_in_writer(self, work: Callable[..., Change], *arguments: Any) -> "Future[Change]":
-        """Queue a function call in the writer thread, and return its future."""
+        """Queue a write function with its arguments in the writer thread, and return the future of its change."""
         try:
             return self.writer.submit(work, *arguments)
         except RuntimeError:
@@ -125,7 +125,7 @@ class MilvusIndex:
     # ── reads ────────────────────────────────────────────────────────────────────────────────
 
     def search(self, query: Query) -> list[list[Hit]]:
-        """Return the k nearest items to each vector of the query, best first.
+        """Return the k nearest items to each vector of the query as a list of hits, best first.
 
         If the query asks for rescoring, up to 16,384 candidates are taken from Milvus and ranked here by the originals.
         """
@@ -143,7 +143,7 @@ class MilvusIndex:
     def _search_batch(
         self, query: Query, compact: Vectors, originals: Vectors | None, count: int, condition: str
     ) -> list[list[Hit]]:
-        """Search one batch of queries in Milvus, and return the k best items of each, best first."""
+        """Search one batch of queries in Milvus, and return the k best items of each as hits, best first."""
         rescored = originals is not None
         compared = ORIGINAL if rescored else VECTOR
         by_distance = self.spec.metric == "l2"  # which Milvus squares, and Milvus Lite does not
@@ -170,7 +170,7 @@ class MilvusIndex:
         return results
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Return the items with these ids, with original vectors on request, and None for unknown ids."""
+        """Return the items with these ids in order, None for unknown ids. `vectors` adds their original vectors."""
         fields = [ID, METADATA, *([ORIGINAL] if vectors else [])]
         rows: dict[str, Any] = {}
         for start in range(0, len(ids), IDS_AT_ONCE):
@@ -183,7 +183,7 @@ class MilvusIndex:
         return content | ({"vector": np.array(row[ORIGINAL], np.float32)} if vectors else {})
 
     def describe(self) -> dict[str, Any]:
-        """Return settings, counts and state of the index as a dict, without sizes in bytes and snapshot age."""
+        """Return settings, counts and state of the index as a dict. Sizes in bytes and snapshots are not known."""
         state = self._call("describe_index", VECTOR)
         spec, count = self.spec, self._count_items()
         linked = min(int(state.get("indexed_rows", count)), count)
@@ -209,9 +209,9 @@ class MilvusIndex:
         self.catalogue.delete_values(f"{NOTE}{self.name}")
 
     def scan(self, max_items: int) -> Iterator[tuple[list[Payload], Vectors]]:
-        """Yield all items in batches of at most `max_items`: ids and metadata, and original vectors `(n, d)`.
+        """Yield all items in batches, each a list of (id, metadata) and the original vectors `(n, d)`.
 
-        The items are read as they are when the scan reaches them, not at one moment.
+        A batch has at most `max_items` items. They are read as they are when the scan reaches them, not at one moment.
         """
         iterator = self._call(
             "query_iterator", batch_size=max_items, filter=EVERYTHING, output_fields=[ID, METADATA, ORIGINAL]
@@ -233,7 +233,11 @@ class MilvusIndex:
         on_progress(1.0, "Milvus has every row")
 
     def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """Call a client method on the index's collection, and return its result."""
+        """Call the client method `name` on the index's collection, and return its result.
+
+        A collection that is missing was dropped by another server: the index is then marked as deleted, and
+        `UnknownNameError` raised.
+        """
         try:
             return self.connection.call(name, self.collection, *arguments, **options)
         except CollectionGoneError:

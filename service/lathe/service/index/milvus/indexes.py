@@ -46,7 +46,7 @@ class MilvusIndexes:
         self.ready = threading.Event()
 
     def warnings(self) -> list[str]:
-        """Return why Milvus last could not be reached, as a list of one message, or [] if it answered."""
+        """Return a list with the reason why Milvus last could not be reached, or [] if it answered."""
         problem = self.connection.problem
         return [] if problem is None else [f"indexes: {self.connection.build_error(problem).message}"]
 
@@ -59,9 +59,9 @@ class MilvusIndexes:
         threading.Thread(target=self.open_all, name="milvus", daemon=True).start()
 
     def open_all(self) -> None:
-        """Open every index that can be opened, and set `ready`.
+        """Open every index that can be opened, then set the event `ready`. Errors are logged, not raised.
 
-        Errors are logged, and the other indexes are opened on demand.
+        The other indexes are opened on demand.
         """
         try:
             for name in self.names():
@@ -86,9 +86,10 @@ class MilvusIndexes:
         return self.catalogue.list_names()
 
     def get(self, name: str) -> MilvusIndex:
-        """Return the index of that name, looked up again after a second or when its collection turns out missing.
+        """Return the index of that name, opening it if necessary and noticing if another server replaced it.
 
-        If another server has deleted or recreated it, the old one is closed here.
+        It is looked up again after a second, or when its collection turns out missing. If another server has deleted or
+        recreated it, the old one is closed here.
 
         Raises:
             UnknownNameError: if there is no such index.
@@ -113,15 +114,16 @@ class MilvusIndexes:
             return index
 
     def _close_index(self, name: str) -> None:
-        """Close an index that was deleted or recreated, if it is open, without waiting for its writes."""
+        """Close an index that another server deleted or recreated, if it is open here. Its writes are not awaited."""
         index = self.opened.pop(name, None)
         if index is not None:
             index.close(wait=False)
 
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> MilvusIndex:
-        """Create an index and return it, or return the existing index of that name unchanged.
+        """Create an index with these settings and chain, unless one of that name exists. Return the index.
 
-        If several servers create it at once, the one whose collection gets the index's alias succeeds.
+        An existing index is returned unchanged. If several servers create it at once, the one whose collection gets the
+        index's alias succeeds.
 
         Raises:
             BadValueError: if no index can have that name.
@@ -152,7 +154,7 @@ class MilvusIndexes:
         return bool(self.connection.call("describe_alias", build_alias(name))["collection_name"] == collection)
 
     def _claim_alias(self, name: str, collection: str) -> bool:
-        """Point the alias of an index to the collection, or return False if another server finishes the index first.
+        """Claim an index's alias for a new collection. Return False if another server finishes the index first.
 
         If another server has the alias but does not finish within `claim_seconds`, the alias is taken over.
         """
@@ -170,9 +172,9 @@ class MilvusIndexes:
         return True
 
     def delete(self, name: str) -> None:
-        """Delete an index permanently: first from the catalogue, so that no server finds it, then its collection.
+        """Delete an index permanently, after its accepted writes are finished.
 
-        Accepted writes are finished first.
+        It is deleted first from the catalogue, so that no server finds it, then its collection.
 
         Raises:
             UnknownNameError: if there is no such index.
@@ -193,7 +195,7 @@ class MilvusIndexes:
         self.get(name)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return a description of every index, which is its error if it cannot be opened."""
+        """Return a description of each index (settings, counts, state), or its error if it cannot be opened."""
         described: list[dict[str, Any]] = []
         for name in self.names():
             try:

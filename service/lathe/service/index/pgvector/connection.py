@@ -28,7 +28,9 @@ DEFAULTS = {"connect_timeout": 10, "application_name": "lathe"}
 
 @contextmanager
 def open_database(url: str | None) -> Iterator[Connection]:
-    """Connect to a database with pgvector for the block, in which errors of PostgreSQL become a `ServiceError`.
+    """Connect to a PostgreSQL database with pgvector for the block, and convert PostgreSQL's errors.
+
+    They become a `ServiceError` that quotes no password.
 
     Args:
         url: connection string of libpq, as URL or as `key=value` pairs; None for the environment (`PGHOST`,
@@ -61,6 +63,7 @@ def _redact_password(message: str, password: str) -> str:
 
 
 def _convert_postgres_error(error: psycopg.Error) -> ServiceError:
+    """Return the error of this service that corresponds to an error of PostgreSQL."""
     where = f" ({error.diag.context})" if error.diag.context else ""
     message = error.diag.message_primary or str(error).partition("\n")[0]
     match error:
@@ -82,17 +85,20 @@ def _convert_postgres_error(error: psycopg.Error) -> ServiceError:
 
 
 def _use_extension(connection: Connection) -> None:
-    """Append the schema of pgvector to the search path of the session, so that its types and operators are found."""
-    found = connection.execute(
+    """Check pgvector's version, and add its schema to the session's search path.
+
+    Its types and operators are then found. Raises `NotSupportedError` if the extension is missing or too old.
+    """
+    extension = connection.execute(
         "SELECT extversion, set_config('search_path', concat_ws(', ', current_setting('search_path'), "
         "extnamespace::regnamespace::text), false) FROM pg_extension WHERE extname = 'vector'"
     ).fetchone()
-    if found is None:
+    if extension is None:
         raise NotSupportedError(
             "the database has no extension vector (pgvector): install it on the server, then run CREATE EXTENSION "
             "vector in this database as a user who may"
         )
-    version = found[0]
+    version = extension[0]
     if tuple(int(part) for part in version.split(".")[:2]) < MIN_VERSION:
         least = ".".join(map(str, MIN_VERSION))
         raise NotSupportedError(

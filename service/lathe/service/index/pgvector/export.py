@@ -55,7 +55,7 @@ class ExportedColumn:
 def plan_columns(
     spec: IndexSpec, artifact: Artifact, column_type: VectorType, originals: Originals
 ) -> list[ExportedColumn]:
-    """Return the columns of vectors of an export: `embedding` of the originals, `reduced`, or both.
+    """Return the vector columns of an export: `embedding` of original vectors, `reduced` by the chain, or both.
 
     Without a chain, `reduced` is left out if it is of type vector, because it would repeat the originals.
 
@@ -92,10 +92,10 @@ def export_items(
     on_progress: Progress,
     delete_others: bool = False,
 ) -> tuple[int, int, int]:
-    """Write items to a table with the columns `id`, `metadata` and those of vectors.
+    """Write an index's items to a table, updating rows that differ. Return counts (items, changed, deleted).
 
-    The table is created if it is missing. Rows with an id of the index are replaced if they differ. Each batch is a
-    transaction.
+    The columns are `id`, `metadata` and those of vectors. The table is created if it is missing. Rows with an id of the
+    index are replaced if they differ. Each batch is a transaction.
 
     Args:
         connection: open connection.
@@ -134,7 +134,7 @@ def export_items(
 
 
 def _ensure_table(connection: Connection, name: TableName, columns: Sequence[VectorColumn]) -> PgvectorTable:
-    """Create a table with `id` and `metadata` if there is none, and return it.
+    """Return the table of that name, created with the columns `id` and `metadata` if it is missing.
 
     Raises:
         BadValueError: if pgvector cannot store the vectors; then no table is created.
@@ -184,7 +184,7 @@ def _delete_others(connection: Connection, name: TableName) -> int:
 
 
 def _build_upsert(name: TableName, columns: Sequence[str]) -> sql.Composed:
-    """Build the statement that inserts the temporary table's rows into the user's, or replaces rows that differ."""
+    """Build the SQL that copies staged rows into the user's table: new ids are inserted, changed rows replaced."""
     names = [sql.Identifier(column) for column in columns]
     return sql.SQL(
         "INSERT INTO {table} AS old ({names}) SELECT {names} FROM {stage} ON CONFLICT (id) DO UPDATE SET {assigned} "

@@ -18,7 +18,7 @@ _HEADER = struct.Struct(">HH")
 
 
 def encode_vectors(vectors: Vectors, column_type: VectorType) -> list[bytes]:
-    """Return each vector of `(n, d)` in the binary format of a column type.
+    """Encode each row of vectors `(n, d)` as bytes in PostgreSQL's binary format of the column type.
 
     A `bit` is 1 where a number is above 0.
     """
@@ -31,14 +31,14 @@ def encode_vectors(vectors: Vectors, column_type: VectorType) -> list[bytes]:
 
 
 def decode_vectors(fields: Sequence[bytes], column_type: VectorType, dimensions: int) -> Vectors:
-    """Parse the vectors `(n, dimensions)` in binary fields of a column of `vector` or `halfvec`.
+    """Decode binary fields of a `vector` or `halfvec` column to float32 vectors `(n, dimensions)`.
 
     Raises:
         BadValueError: if one has another number of dimensions; the error's `param` is its position in `fields`.
     """
     for position, field in enumerate(fields):
-        found = _HEADER.unpack_from(field)[0]
-        if found != dimensions:
-            raise BadValueError(f"a vector of {found} dimensions, not {dimensions}", param=str(position))
+        field_dimensions = _HEADER.unpack_from(field)[0]
+        if field_dimensions != dimensions:
+            raise BadValueError(f"a vector of {field_dimensions} dimensions, not {dimensions}", param=str(position))
     numbers = np.frombuffer(b"".join(field[_HEADER.size :] for field in fields), NUMBERS[column_type])
     return np.asarray(numbers.reshape(len(fields), dimensions), np.float32)

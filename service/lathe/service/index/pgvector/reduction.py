@@ -57,7 +57,9 @@ class ReducedRows:
 
 
 def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -> FullVectors:
-    """Return a column of full vectors, with the dimensions of the first vector if its type declares none.
+    """Look up a table's column of full vectors, and return it with its type and number of dimensions.
+
+    The dimensions are those of the first vector if the column's type declares none.
 
     Raises:
         UnknownNameError: if the table has no such column.
@@ -74,15 +76,15 @@ def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -
         query = sql.SQL("SELECT vector_dims({}) FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
             sql.Identifier(name), table.name.identifier, sql.Identifier(name)
         )
-        found = connection.execute(query).fetchone()
-        if found is None:
+        first_row = connection.execute(query).fetchone()
+        if first_row is None:
             raise BadValueError(f"no row of {table.name} has a vector in {name}", param="column")
-        dimensions = int(found[0])
+        dimensions = int(first_row[0])
     return FullVectors(table, column, "halfvec" if column.kind == "halfvec" else "vector", dimensions)
 
 
 def read_sample(connection: Connection, full: FullVectors, rows: int) -> Iterator[Vectors]:
-    """Yield batches `(n, d)` of the vectors of up to `rows` random rows without NULL."""
+    """Yield vectors `(n, d)` in batches, of up to `rows` random rows whose vector is not NULL."""
     # Sorting addresses instead of vectors keeps the sort small; in a partitioned table an address is unique only
     # within its partition. OFFSET 0 keeps the lookup by address, where a join would read the whole table again.
     query = sql.SQL(
@@ -103,10 +105,11 @@ def reduce_column(
     reduce: Callable[[Vectors], Vectors],
     on_progress: Progress,
 ) -> ReducedRows:
-    """Write the reduced vector of every row that has a full one and no reduced one yet, in order of the primary key.
+    """Reduce the vectors of one table column and write them to another, for rows that lack them. Return counts.
 
-    Each batch is a transaction that locks its rows, so a row that is changed meanwhile waits and is not lost. A
-    second run continues after the rows that are written, and reduces rows added since.
+    Rows are reduced in order of the primary key. Each batch is a transaction that locks its rows, so a row that is
+    changed meanwhile waits and is not lost. A second run continues after the rows that are written, and reduces rows
+    added since.
 
     Args:
         connection: open connection.
@@ -114,6 +117,9 @@ def reduce_column(
         into: column of reduced vectors, created if it is missing.
         reduce: maps full vectors `(n, d)` to reduced ones `(n, k)`.
         on_progress: called with progress in [0, 1] and a message.
+
+    Returns:
+        Number of rows reduced, of rows without a full vector, and of zero vectors, which have no direction.
 
     Raises:
         BadValueError: if the table has no primary key, or a vector has another number of dimensions than the others
@@ -166,6 +172,7 @@ class _Statements:
 
 
 def _build_statements(full: FullVectors, into: VectorColumn) -> _Statements:
+    """Build the SQL statements of a reduction for the table, its key and its two vector columns."""
     comma = sql.SQL(", ")
     keys = [sql.Identifier("t", name) for name in full.table.key]  # a bare name would mean its text in ORDER BY
     kinds = [sql.SQL(full.table.columns[name].written) for name in full.table.key]  # as the catalogue spells them
@@ -206,6 +213,7 @@ def _build_statements(full: FullVectors, into: VectorColumn) -> _Statements:
 def _read_batch(
     connection: Connection, full: FullVectors, statements: _Statements, last: Key | None
 ) -> tuple[list[Key], Vectors]:
+    """Read the next rows after the key `last` that lack a reduced vector. Return their keys and vectors `(n, d)`."""
     with connection.cursor(binary=True) as cursor:
         rows: list[tuple[Any, ...]] = (
             cursor.execute(statements.read_first) if last is None else cursor.execute(statements.read_after, last)

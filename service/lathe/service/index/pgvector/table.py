@@ -80,7 +80,7 @@ class PgvectorTable:
 
 
 def parse_table_name(written: str) -> TableName:
-    """Parse `TABLE` or `SCHEMA.TABLE`, or raise `BadValueError` if a part is empty."""
+    """Parse `TABLE` or `SCHEMA.TABLE` to a table name. Raise `BadValueError` if a part is empty."""
     schema, dot, table = written.rpartition(".")
     if not table or (dot and not schema):
         raise BadValueError(f"--table takes TABLE or SCHEMA.TABLE, got {written!r}", param="table")
@@ -88,32 +88,35 @@ def parse_table_name(written: str) -> TableName:
 
 
 def find_table(connection: Connection, name: TableName) -> PgvectorTable | None:
-    """Return the table of a name, with its columns and key, from the catalogue, or None if there is none."""
-    found = connection.execute(
+    """Look up a table in the database, and return its columns and primary key, or None if there is none."""
+    oid_row = connection.execute(
         "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.relname = %s AND c.relkind IN ('r', 'p') AND "
         "CASE WHEN %s::text IS NULL THEN pg_table_is_visible(c.oid) ELSE n.nspname = %s END",
         (name.table, name.schema, name.schema),
     ).fetchone()
-    if found is None:
+    if oid_row is None:
         return None
     columns = connection.execute(
         "SELECT a.attname, t.typname, format_type(a.atttypid, a.atttypmod), nullif(a.atttypmod, -1), "
         "col_description(a.attrelid, a.attnum) FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
         "WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-        found,
+        oid_row,
     ).fetchall()
     key = connection.execute(
         "SELECT a.attname FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY k (attnum, place) "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum "
         "WHERE i.indrelid = %s AND i.indisprimary ORDER BY k.place",
-        found,
+        oid_row,
     ).fetchall()
     return PgvectorTable(name, {row[0]: Column(*row) for row in columns}, tuple(row[0] for row in key))
 
 
 def require_table(connection: Connection, name: TableName) -> PgvectorTable:
-    """Return the table of a name, or raise `UnknownNameError` if there is none."""
+    """Look up a table in the database, and return its columns and primary key. Raise if there is none.
+
+    The error is an `UnknownNameError`.
+    """
     table = find_table(connection, name)
     if table is None:
         raise UnknownNameError(f"the database has no table {name}; upper and lower case differ here", param="table")
@@ -121,14 +124,14 @@ def require_table(connection: Connection, name: TableName) -> PgvectorTable:
 
 
 def require_column(table: PgvectorTable, name: str) -> Column:
-    """Return a column of a table, or raise `UnknownNameError`, with the names there are, if there is none."""
+    """Return the column of that name. Raise `UnknownNameError`, listing the columns, if there is none."""
     if name not in table.columns:
         raise UnknownNameError(f"the table {table.name} has no column {name}; it has {', '.join(table.columns)}")
     return table.columns[name]
 
 
 def describe_space(space_id: str, chain: str, column_type: VectorType) -> str:
-    """Return the comment of a column: the space of its vectors, and the chain that made them."""
+    """Return the comment for a column of vectors, which names the vectors' space and the chain that made them."""
     what = "signs of vectors" if column_type == "bit" else "vectors"
     return f"{what} in the space {space_id}, chain {chain} (written by lathe)"
 
@@ -139,17 +142,19 @@ def format_type(kind: VectorType, dimensions: int) -> sql.Composed:
 
 
 def ensure_column(connection: Connection, table: PgvectorTable, wanted: VectorColumn) -> None:
-    """Add a column of vectors to a table with a comment that names their space, or check the one that is there.
+    """Add a column of vectors to a table, or check that the existing one has the same type and space.
+
+    The column gets a comment that names the space of its vectors.
 
     Raises:
         BadValueError: if pgvector cannot store vectors of so many dimensions.
         ConflictError: if the column has another type or number of dimensions, or vectors of another space.
     """
     require_storable(wanted)
-    there = table.columns.get(wanted.name)
+    existing = table.columns.get(wanted.name)
     place = sql.SQL("{}.{}").format(table.name.identifier, sql.Identifier(wanted.name))
     remark = sql.SQL("COMMENT ON COLUMN {} IS {}").format(place, sql.Literal(wanted.comment))
-    if there is None:
+    if existing is None:
         add = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
             table.name.identifier, sql.Identifier(wanted.name), format_type(wanted.kind, wanted.dimensions)
         )
@@ -158,24 +163,24 @@ def ensure_column(connection: Connection, table: PgvectorTable, wanted: VectorCo
             connection.execute(remark)
         return
     label = f"the column {wanted.name} of {table.name}"
-    if (there.kind, there.dimensions) != (wanted.kind, wanted.dimensions):
+    if (existing.kind, existing.dimensions) != (wanted.kind, wanted.dimensions):
         raise ConflictError(
-            f"{label} is of type {there.written}, and these vectors take {wanted.kind}({wanted.dimensions}): name "
+            f"{label} is of type {existing.written}, and these vectors take {wanted.kind}({wanted.dimensions}): name "
             "another column, or drop this one"
         )
-    if there.comment == wanted.comment:
+    if existing.comment == wanted.comment:
         return
-    if there.comment is None and not _has_values(connection, table, wanted.name):
+    if existing.comment is None and not _has_values(connection, table, wanted.name):
         connection.execute(remark)
         return
     raise ConflictError(
-        f"{label} holds vectors of another space ({there.comment or 'its comment names none'}; these are of "
+        f"{label} holds vectors of another space ({existing.comment or 'its comment names none'}; these are of "
         f"{wanted.comment}): name another column, or drop it"
     )
 
 
 def require_storable(wanted: VectorColumn) -> None:
-    """Raise `BadValueError` if pgvector cannot store a column of so many dimensions."""
+    """Raise `BadValueError` if a column has more dimensions than pgvector can store."""
     if wanted.kind != "bit" and wanted.dimensions > MAX_STORED:
         raise BadValueError(
             f"pgvector stores at most {MAX_STORED:,} dimensions, and {wanted.name} has {wanted.dimensions:,}"
@@ -183,7 +188,10 @@ def require_storable(wanted: VectorColumn) -> None:
 
 
 def require_searchable(chain: str, quantizer: Quantizer | None, column_type: VectorType, metric: Metric) -> None:
-    """Raise `BadValueError` if pgvector cannot search the outputs of a chain in a column of this type."""
+    """Raise `BadValueError` if pgvector cannot search a chain's outputs in a column of `column_type`.
+
+    pgvector compares no codes except signs in a column of type bit, and these only by cosine.
+    """
     if quantizer is not None and not (isinstance(quantizer, Binary) and column_type == "bit"):
         advice = "--column-type bit can" if isinstance(quantizer, Binary) else "take a chain without one"
         raise BadValueError(
@@ -195,7 +203,7 @@ def require_searchable(chain: str, quantizer: Quantizer | None, column_type: Vec
 
 
 def format_index_statement(table: TableName, column: VectorColumn, metric: Metric, connection: Connection) -> str:
-    """Return the statement that creates the HNSW index of a column, or an SQL comment if it has too many dimensions."""
+    """Return the SQL that creates a column's HNSW index, or a comment if pgvector cannot index its dimensions."""
     if column.dimensions > MAX_INDEXED[column.kind]:
         return (
             f"-- no index: pgvector indexes at most {MAX_INDEXED[column.kind]:,} dimensions of {column.kind}, and "

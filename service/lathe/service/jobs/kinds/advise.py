@@ -23,22 +23,22 @@ ADVICE_SHARE = 0.6
 """Share of the progress bar that the advice takes in a job that then fits; the fit takes the rest."""
 
 
-def run_advice_job(asked: "AdviseJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Run an advice job: write `report.html` to its folder, and return the advice as JSON with the fit, if asked for.
+def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+    """Advise on a source's embeddings, and return the advice as JSON. Also write `report.html` to the folder.
 
-    Runs in the job's process. If the fit fails, the advice is returned all the same, with `fit` None and the reason in
-    `fit_error`.
+    Runs in the job's process. If the request names a chain to fit, the recommended fit is run too, and its result is
+    under `fit`. If that fails, the advice is returned all the same, with `fit` None and the reason in `fit_error`.
     """
     from lathe.training.advice.advise import advise, build_recommended_fit
     from lathe.training.advice.report import render_html, to_json
 
-    question = asked.question
-    if question.source in asked.files:
+    question = job.question
+    if question.source in job.files:
         question = replace(question, source=str(RootedFile(folder, question.source)))
-    home, name = Home(settings.home), asked.fit
+    home, name = Home(settings.home), job.fit
     share = ADVICE_SHARE if name else 1.0
     on_progress(0.0, "loading the encoder")
-    encoder = open_encoder(asked.encoder, settings.device, settings.vector_stores) if asked.encoder else None
+    encoder = open_encoder(job.encoder, settings.device, settings.vector_stores) if job.encoder else None
     advice = advise(question, encoder, home.vectors, part_of(on_progress, 0.0, share))
     write_synced(folder / REPORT, render_html(advice).encode())
     result = to_json(advice) | {"report_url": f"/jobs/{folder.name}/report"}

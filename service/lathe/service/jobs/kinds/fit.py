@@ -19,9 +19,13 @@ VECTORS = "vectors.npy"
 
 
 def run_fit_job(job: "FitJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Load the encoders, fit and publish, and return the result of `run_fit`.
+    """Run the fit that a job requests and publish the chain. Return the version's name, state and certificate.
 
     With `transform`, the vectors are written to the job's folder, and the result has their `vectors_url`.
+
+    Returns:
+        `{chain: "name@1", promoted, failed_gates, size_routes, certificate}`, and with `transform` also
+        `vectors_url`.
     """
     request = locate_inputs(job.request, job.files, folder)
     on_progress(0.0, "loading the encoder")

@@ -69,7 +69,7 @@ class Reembedding:
         self.on_encoded = on_encoded
 
     def encode_after(self, label: int) -> tuple[Labels, Vectors]:
-        """Encode the next `REPLAY_ROWS` items after a label (row number), and return their labels and vectors `(n, d)`.
+        """Encode the next `REPLAY_ROWS` items after a label (row number). Return their labels and vectors `(n, d)`.
 
         Raises:
             ConflictError: if an item has no text.
@@ -78,7 +78,7 @@ class Reembedding:
         return labels, self._encode(payloads)
 
     def _encode(self, payloads: list[tuple[str, bytes | None]]) -> Vectors:
-        """Encode items, given as ids and metadata, to vectors `(n, d)`."""
+        """Encode the texts of items, given as (id, metadata) pairs, and return the vectors `(n, d)`."""
         texts = [self.texts.get(item) or get_text(item, metadata, self.text_field) for item, metadata in payloads]
         if not texts:
             return np.empty((0, self.encoder.dimensions), np.float32)
@@ -88,9 +88,9 @@ class Reembedding:
             raise error.at(f"the text of {payloads[error.position or 0][0]!r}") from None
 
     def sample_pairs(self, spec: IndexSpec) -> tuple[Vectors, Vectors]:
-        """Encode up to `PAIRS` items spread over the index, and return their new and old vectors.
+        """Encode a sample of the index's items, and return their new vectors and their old vectors.
 
-        Items without an old vector are skipped.
+        The sample is up to `PAIRS` items spread over the index. Items without an old vector are skipped.
 
         Args:
             spec: settings that the index serves now.
@@ -109,9 +109,9 @@ class Reembedding:
 
 
 def run_reindex(request: ReindexJob, job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Build an index's next generation (rows and search graph) in a new folder, and wait until the index serves it.
+    """Build new rows and a new search graph for an index, and wait until the index's server uses them.
 
-    A lock file tells the index's owner that the job is alive.
+    They are the index's next generation, in a new folder. A lock file tells the index's owner that the job is alive.
 
     Args:
         request: request of the job.
@@ -152,7 +152,7 @@ def _build_generation(
     folder: Path,
     on_progress: Progress,
 ) -> int:
-    """Write chain, rows, graph and snapshot of the new generation to its folder, and return its number of rows.
+    """Write the new generation (chain, rows, search graph, snapshot) to its folder, and return its number of rows.
 
     The chain reduces the index's stored vectors or, with a new encoder, vectors encoded from the items' texts, which
     are stored too; an alignment between the two encoders' spaces is then also fitted. Files tell the index's owner that
@@ -210,9 +210,10 @@ def _build_generation(
 
 
 def _read_batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, Vectors]]:
-    """Yield labels and vectors of the items after the generation's last row, until there are none.
+    """Yield labels and vectors of the index's items that come after the generation's last row, batch by batch.
 
-    The caller appends each batch to the generation before it requests the next one.
+    The caller appends each batch to the generation before it requests the next one. The iterator ends when no items are
+    left.
 
     Args:
         generation: the generation.
@@ -226,10 +227,10 @@ def _read_batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, V
 
 
 def _copy_chain(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes] | None:
-    """Copy the chain's manifest and tensors from the job's folder to the generation's.
+    """Copy the chain's files from the job's folder to the new generation's. Return them as (manifest, tensors).
 
     Returns:
-        The contents of both; None, with nothing copied, if the index uses no chain.
+        The contents of both. None, with nothing copied, if the index uses no chain.
     """
     if spec.chain == RAW:
         return None
@@ -248,6 +249,7 @@ def _read_new_texts(job: Path) -> dict[str, str]:
 
 
 def _wait_for_cutover(record: IndexRecord, spec: IndexSpec, folder: Path, on_progress: Progress) -> None:
+    """Wait until the index serves the new generation. Raise if its server refuses it or takes too long."""
     deadline = time.monotonic() + CUTOVER_SECONDS
     while record.spec.generation != spec.generation:
         if (folder / REFUSED).exists():

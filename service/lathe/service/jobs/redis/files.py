@@ -63,10 +63,7 @@ class JobFiles:
         return INPUTS.validate_json(content or b"")
 
     def read(self, job_id: str, name: str) -> ResultFile | None:
-        """Return the size of a job's file and an iterator that reads its pieces.
-
-        The result is None if there is no such file.
-        """
+        """Return a job's file from Redis: its size and an iterator over its pieces. None if there is no such file."""
         key = build_file_key(job_id, name)
         count = int(self.client.llen(key))
         if not count:
@@ -83,7 +80,7 @@ class JobFiles:
         return piece or b""
 
     def store_results(self, job_id: str, paths: list[Path]) -> list[str]:
-        """Store a job's result files in Redis.
+        """Store a job's result files in Redis, and return the names of those that were too large for it.
 
         Then the results of the oldest jobs are removed until all results are within their limit.
 
@@ -108,9 +105,9 @@ class JobFiles:
         return refused
 
     def enforce_limit(self) -> None:
-        """Remove the results of the oldest jobs until all results are within the limit, or one job's are left.
+        """Remove result files of the oldest jobs from Redis until all results together are within the limit.
 
-        The jobs themselves stay.
+        The results of one job are always left. The jobs themselves stay.
         """
         stored_sizes: Any = self.client.hgetall(RESULTS)
         ids: Any = self.client.zrange(JOBS, 0, -1)
@@ -122,7 +119,7 @@ class JobFiles:
             del sizes[job_id]
 
     def delete_results(self, job_id: str) -> None:
-        """Remove a job's result files."""
+        """Remove all result files of a job from Redis. Its record stays."""
         try:
             record: Any = self.client.hkeys(RECORD + job_id)
         except redis_errors.ResponseError:  # another type of value, which names no files
@@ -138,7 +135,7 @@ class JobFiles:
 
 
 def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:
-    """Queue the commands that write a job's file, replacing an earlier one.
+    """Queue Redis commands on `pipe` that write a job's file piece by piece, replacing an earlier one.
 
     An empty file gets one empty piece, so that it can be told from a missing one.
     """

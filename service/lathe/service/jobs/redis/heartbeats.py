@@ -48,7 +48,7 @@ def generate_worker_name() -> str:
 
 
 def record_heartbeat(client: Redis, queue: str, worker: str) -> None:
-    """Record a worker's heartbeat, and remove those of workers that have sent none for a day."""
+    """Record in Redis that a worker of a queue is alive now, and forget workers silent for a day."""
     now = read_server_time(client)
     with client.pipeline(transaction=False) as pipe:
         pipe.zadd(WORKERS + queue, {worker: now})
@@ -68,7 +68,9 @@ def list_live_workers(client: Redis, queue: str) -> list[str]:
 
 
 def require_live_worker(settings: Settings) -> str:
-    """Check that this machine has a worker that sent a heartbeat to Redis lately.
+    """Raise if this machine has no live job worker. Return a sentence that says how many it has.
+
+    A worker is alive if it sent a heartbeat to Redis lately.
 
     Returns:
         A sentence for health checks. It states how many workers there are or, if Redis is unreachable, that this is

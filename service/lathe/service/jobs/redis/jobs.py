@@ -69,10 +69,7 @@ class SharedJobs:
         self.thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, waiting up to 5 s.
-
-        Running jobs go on.
-        """
+        """Stop the thread that manages the jobs, waiting up to 5 s for it. Running jobs go on."""
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=5)
@@ -86,7 +83,10 @@ class SharedJobs:
         return self.seen[1] if self.seen and self.connection.up else None
 
     def warnings(self) -> list[str]:
-        """Return warnings if managing jobs fails, or if they wait, no worker is alive and Redis is up."""
+        """Return warning sentences: if managing jobs fails, and if jobs wait while no worker is alive.
+
+        While Redis is down, the second warning is left out.
+        """
         unexpected = [self.unexpected.message] if self.unexpected.message else []
         waiting, workers = self.seen or (0, 0)
         if not waiting or workers or not self.connection.up:
@@ -96,7 +96,7 @@ class SharedJobs:
         ]
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
-        """Write a job to Redis, queue it and return it."""
+        """Create a job of a kind such as "fit" in Redis with its request and input files, queue it, and return it."""
         job = create_job(kind)
         queue = build_queue_name(self.home.read_or_create_id() if kind in OWN_KINDS else None)
         with self.connection.reached():
@@ -114,10 +114,7 @@ class SharedJobs:
             return self.records.list()
 
     def read_request(self, job_id: str) -> JobRequest | None:
-        """Return a job's request, or None if it is damaged.
-
-        A damaged request is counted and logged.
-        """
+        """Return the validated request of a job, or None if it is damaged, which is counted and logged."""
         with self.connection.reached():
             job, content = self.records.get(job_id), self.records.read_request(job_id)
         try:
@@ -127,7 +124,10 @@ class SharedJobs:
             return None
 
     def cancel(self, job_id: str) -> Job:
-        """Cancel a job, which its worker kills if it runs, and return it after waiting up to `CANCEL_SECONDS`."""
+        """Cancel a job and wait up to `CANCEL_SECONDS` for its end. Return the job as it then is.
+
+        The worker kills the process of a running job.
+        """
         with self.connection.reached():
             job = self.records.cancel(job_id)
             deadline = time.monotonic() + CANCEL_SECONDS
@@ -137,16 +137,13 @@ class SharedJobs:
             return job
 
     def open_result(self, job_id: str, name: str) -> ResultFile | None:
-        """Open a result file of a job, which is read from Redis piece by piece.
-
-        The result is None if there is none of that name.
-        """
+        """Open the result file `name` of a job, read from Redis piece by piece. None if the job has no such file."""
         with self.connection.reached():
             self.records.find(job_id)
             return self.records.files.read(job_id, name)
 
     def run(self) -> None:
-        """Manage the jobs at intervals until the thread is stopped, except while Redis is down.
+        """Manage the jobs every `POLL_SECONDS` until the thread is stopped, except while Redis is down.
 
         Errors are logged. For `LOST_SECONDS` after an outage no job is requeued, because workers could send no
         heartbeat either.
@@ -159,7 +156,7 @@ class SharedJobs:
                 self._manage_or_log()
 
     def _manage_or_log(self) -> None:
-        """Manage the jobs, and log an error of Redis unless it is the same as last time."""
+        """Call `manage_jobs`, and log an error of Redis instead of raising it, unless it was the last one too."""
         try:
             self.manage_jobs()
             self.trouble = None
@@ -169,9 +166,10 @@ class SharedJobs:
             self.trouble = str(error)
 
     def manage_jobs(self) -> None:
-        """Count waiting jobs and workers, requeue jobs of dead workers, and start the own worker if needed.
+        """Queue the jobs of dead workers again, remove old jobs, and start this server's own worker if needed.
 
-        Old jobs are removed every `PRUNE_SECONDS`. Nothing is requeued shortly after an outage of Redis.
+        Also counts waiting jobs and live workers, in `seen`. Old jobs are removed every `PRUNE_SECONDS`. Nothing is
+        requeued shortly after an outage of Redis.
         """
         queue = build_queue_name()
         self.seen = self.records.count_waiting(queue), len(list_live_workers(self.connection.client, queue))
@@ -183,7 +181,7 @@ class SharedJobs:
         self._manage_own_worker()
 
     def _manage_own_worker(self) -> None:
-        """Start the worker of this state folder's own jobs if some wait and it is not running.
+        """Start this server's own worker, for jobs on its state folder, if such jobs wait and it is not running.
 
         If it ended with an error, log that and start it again after `AGAIN_SECONDS` at the earliest.
         """

@@ -39,7 +39,7 @@ LEFT_SECONDS = 60.0
 
 
 def run_taken_job(records: JobRecords, job_id: str, settings: Settings) -> None:
-    """Run a job that a worker has taken, and write its progress, results and end to Redis.
+    """Run a job that a worker took from the queue, and write its progress, result files and end to Redis.
 
     It runs in a temporary folder. Temporary folders of killed processes are removed first. Returns at once if the job
     has ended or was queued again.
@@ -69,7 +69,9 @@ def run_taken_job(records: JobRecords, job_id: str, settings: Settings) -> None:
 
 
 def _require_allowed(request: JobRequest, settings: Settings) -> None:
-    """Raise unless this worker's own settings allow the request, because whoever can write to Redis can request a job.
+    """Raise unless this worker's own settings allow the request's paths, embeddings APIs and model code.
+
+    The settings are checked again because whoever can write to Redis can request a job.
 
     Raises:
         ForbiddenError: if a path is outside this worker's data root, an embeddings API is not in its settings, whose
@@ -95,9 +97,9 @@ def _require_allowed(request: JobRequest, settings: Settings) -> None:
 
 
 def _delete_leftovers(jobs: Path) -> None:
-    """Remove temporary job folders that no process has locked and that are over `LEFT_SECONDS` old.
+    """Remove temporary job folders that killed processes left in `jobs`: unlocked and over `LEFT_SECONDS` old.
 
-    Killed processes leave them, and they may hold callers' texts.
+    They may hold callers' texts.
     """
     for folder in jobs.glob(f"{SCRATCH}*"):
         with suppress(Timeout, OSError):
@@ -107,10 +109,10 @@ def _delete_leftovers(jobs: Path) -> None:
 
 
 def fetch_inputs(records: JobRecords, job_id: str, folder: Path) -> Outcome | None:
-    """Copy a job's inputs from Redis to its folder.
+    """Copy a job's input files from Redis to `folder`. Return None, or a failed outcome if they are damaged.
 
     Returns:
-        None, or a failed outcome if the inputs are missing or damaged.
+        None, or a failed outcome that says that the inputs are missing or damaged.
     """
     try:
         names = records.files.read_input_names(job_id)
@@ -126,7 +128,7 @@ def fetch_inputs(records: JobRecords, job_id: str, folder: Path) -> Outcome | No
 
 
 def _store_results(records: JobRecords, job_id: str, outcome: Outcome, result_files: list[Path]) -> Outcome:
-    """Store the result files of a successful job in Redis, and return its outcome.
+    """Store a successful job's result files in Redis, and return its outcome, changed if they are too large.
 
     Nothing is stored for a failed job. If the vectors are too large, the outcome explains that in place of their URL.
     """
@@ -140,7 +142,7 @@ def _store_results(records: JobRecords, job_id: str, outcome: Outcome, result_fi
 
 
 def _retry_until_written(write: Callable[[], object]) -> None:
-    """Call `write` until it succeeds, while Redis is unreachable, full or read-only.
+    """Call `write` until it succeeds, retrying while Redis is unreachable, full or read-only.
 
     The error is raised after `END_SECONDS`, any other error at once.
     """
@@ -156,14 +158,19 @@ def _retry_until_written(write: Callable[[], object]) -> None:
 
 
 def _exit_with_parent(parent: int) -> None:
-    """Exit this process when its worker has ended, since the job is then given to another worker."""
+    """Wait until `parent`, the worker that started this process, has ended, then exit this process.
+
+    The job is then given to another worker.
+    """
     while os.getppid() == parent:
         time.sleep(PARENT_SECONDS)
     os._exit(1)
 
 
 def main(arguments: list[str]) -> None:
-    """Run a job, and exit early if the worker ends.
+    """Run the job whose id is the only argument, and exit early if the worker that started it ends.
+
+    The result is written to Redis.
 
     Args:
         arguments: the job's id.

@@ -78,7 +78,7 @@ class JobRecords:
     # What a server does
 
     def add(self, job: Job, queue: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-        """Write a job with its request and inputs, and queue it, in one transaction."""
+        """Write a new job with its request and input files to Redis and append it to a queue, in one transaction."""
         fields = json.dumps(asdict(job)), json.dumps(request), json.dumps(list(files))
         with self.client.pipeline() as pipe:
             pipe.hset(RECORD + job.id, mapping=dict(zip(("job", "request", "files"), fields, strict=True)))
@@ -99,7 +99,7 @@ class JobRecords:
         return filter_job_ids(members)
 
     def _find_all(self, ids: Iterable[str]) -> builtins.list[JobRecord]:
-        """Return the records of the jobs, without those that have none."""
+        """Return the records of the jobs with these ids. Ids without a record are skipped."""
         job_ids = list(ids)
         with self.client.pipeline(transaction=True) as pipe:
             for job_id in job_ids:
@@ -111,7 +111,7 @@ class JobRecords:
         return [record for record in records if record is not None]
 
     def find(self, job_id: str) -> JobRecord:
-        """Return the record of a job.
+        """Return the record of a job (its state, queue and number of tries).
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -132,16 +132,13 @@ class JobRecords:
         return self._describe_waiting(self.find(job_id))
 
     def list(self) -> builtins.list[Job]:
-        """Return all jobs, newest first.
-
-        The message of a waiting job says what it waits for.
-        """
+        """Return all jobs, newest first, with a message that says what each waiting job waits for."""
         records = self._find_all(self.list_ids())
         workers = {name: self.has_workers(name) for name in {record.queue for record in records if record.waiting}}
         return [self._describe_waiting(record, workers.get(record.queue)) for record in records]
 
     def _describe_waiting(self, record: JobRecord, has_workers: bool | None = None) -> Job:
-        """Return a record's job, with a message that says what it waits for if it waits.
+        """Return the job of a record. If it waits, its message says what for, such as a worker.
 
         Args:
             record: the record.
@@ -163,10 +160,7 @@ class JobRecords:
         return ":" in queue or bool(list_live_workers(self.client, queue))
 
     def read_request(self, job_id: str) -> bytes:
-        """Return a job's request as the JSON that was written.
-
-        The result is empty if the job has no record.
-        """
+        """Return a job's request as the JSON that was written, or empty bytes if the job has no record."""
         content: Any = self.client.hget(RECORD + job_id, "request")
         return content or b""
 
@@ -176,7 +170,7 @@ class JobRecords:
         return int(count)
 
     def cancel(self, job_id: str) -> Job:
-        """Ask a job to stop and return it: a waiting one ends at once, a running one is later stopped by its worker.
+        """Cancel a job: a waiting one ends now, a running one is stopped later by its worker. Return the job.
 
         A job that has ended is returned unchanged.
 
@@ -195,11 +189,13 @@ class JobRecords:
     # What a worker does
 
     def take(self, queue: str, worker: str) -> Job | None:
-        """Take the next job of a queue, mark it as running and return it.
+        """Take the next job of a queue for a worker and mark it as running. Return None if there is none to run.
+
+        A job that was cancelled or has no tries left is ended instead. A job that has ended or has no record is
+        dropped.
 
         Returns:
-            The job; None if there is none, or if the next one cannot run: it was cancelled or has no tries left, and is
-            ended, or it has ended already or has no record, and is dropped.
+            The job. None if the queue is empty, or if the next job cannot run.
         """
         taken: Any = self._take(keys=[QUEUE + queue, RUNNING])
         if taken is None:
@@ -215,10 +211,10 @@ class JobRecords:
         return None
 
     def record_job_heartbeat(self, job_id: str, worker: str) -> Literal["goes on", "cancelled", "lost"]:
-        """Record a worker's heartbeat for a job that goes on.
+        """Record that a worker still runs a job. Return "goes on", or "cancelled" or "lost" if it must stop.
 
-        Nothing is recorded for a job that was cancelled or lost. A job is lost to a worker if it is not running any
-        more, or another worker has it.
+        A job is lost to a worker if it is not running any more, or another worker has it. Nothing is recorded for a job
+        that was cancelled or lost.
         """
         with self.client.pipeline(transaction=False) as pipe:
             pipe.hmget(RECORD + job_id, "worker", "cancel")
@@ -237,7 +233,7 @@ class JobRecords:
         self.client.hset(RECORD + job.id, "now", json.dumps(asdict(job)))
 
     def end(self, job: Job) -> Job:
-        """Write a job's end, unless an end is written already, and remove the job's inputs.
+        """Write how a job ended, unless that is written already, and remove its inputs. Return the job as stored.
 
         Returns:
             The job as recorded. A job without a record is returned unchanged, and nothing is written.
@@ -254,7 +250,7 @@ class JobRecords:
         return self.find(job.id).job
 
     def release(self, job_id: str, worker: str) -> None:
-        """Queue a job again if it has not ended and the worker, whose process for it is over, still has it.
+        """Queue a job again if its worker's process is over and it has not ended. Does nothing if another has it.
 
         A job that was cancelled or has no tries left is ended instead.
         """
@@ -264,9 +260,9 @@ class JobRecords:
     # What both do
 
     def requeue_lost_jobs(self) -> None:
-        """Queue the jobs of dead workers again, or end them if no tries are left.
+        """Put running jobs whose workers sent no heartbeat for `LOST_SECONDS` back in their queues.
 
-        Invalid ids are removed.
+        A job without tries left is ended instead. Invalid ids are removed.
         """
         # Heartbeats and this are of Redis's clock, so that clocks of machines may differ.
         silent_since = read_server_time(self.client) - LOST_SECONDS
@@ -278,7 +274,7 @@ class JobRecords:
                 self.client.zrem(RUNNING, *(member for member in members if not is_job_id(decode_id(member))))
 
     def _requeue(self, ids: Collection[str], silent_since: float) -> None:
-        """Queue running jobs again, but end those that were cancelled or have no tries left.
+        """Put running jobs back in their queues. Jobs that were cancelled or have no tries left are ended instead.
 
         Jobs that have ended, or have no record, are removed from the running ones.
 
@@ -306,9 +302,9 @@ class JobRecords:
         return True
 
     def prune(self) -> None:
-        """Remove the oldest ended jobs over the limit.
+        """Delete the oldest ended jobs over the limit, and end jobs that waited for a week or that Redis lost.
 
-        Jobs that waited for a week, or neither wait nor run, are ended.
+        Redis lost a job that neither waits nor runs.
         """
         ids = self.list_ids()
         for record in self._find_all(ids[self.limits.jobs :]):
@@ -325,9 +321,9 @@ class JobRecords:
         self._end_stranded(waiting)
 
     def _end_stranded(self, records: Collection[JobRecord]) -> None:
-        """End jobs that are neither in a queue nor running, because Redis lost them.
+        """End jobs that Redis lost, which are neither in a queue nor running, as cancelled or failed.
 
-        They end as cancelled if that was requested, else as failed. If a queue cannot be read, nothing is ended.
+        They end as cancelled if that was requested. If a queue cannot be read, nothing is ended.
         """
         queues = sorted({record.queue for record in records})
         with self.client.pipeline() as pipe:

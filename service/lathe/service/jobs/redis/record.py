@@ -48,9 +48,9 @@ class JobRecord:
 
 
 def parse_record(job_id: str, fields: Any, heartbeat: Any) -> JobRecord | None:
-    """Parse a job's record, or return None if there is none.
+    """Parse a job's fields read from Redis to a record. Return None if there are none, a failed job if damaged.
 
-    A damaged record is counted, logged once and returned as that of a failed job.
+    Damage is counted and logged once.
 
     Args:
         job_id: id of the job.
@@ -73,9 +73,9 @@ def _is_missing(fields: Any) -> bool:
 
 
 def _parse_fields(job_id: str, fields: Sequence[bytes | None], running: bool) -> JobRecord:
-    """Parse the values of a job's record.
+    """Parse the values of a job's record, in the order of `FIELDS`, to the record with the job's latest state.
 
-    The job is returned as it ended, else, if it runs, as last written, else as submitted.
+    The job is as it ended, else, if it runs, as last written, else as submitted.
 
     Raises:
         ValueError: if the record is damaged, or its kind is unknown.
@@ -90,7 +90,7 @@ def _parse_fields(job_id: str, fields: Sequence[bytes | None], running: bool) ->
 
 
 def filter_job_ids(members: Iterable[bytes]) -> list[str]:
-    """Return the valid job ids among the members of a Redis key.
+    """Decode the members of a Redis key, and return those that are valid job ids.
 
     Other members are counted as damage and skipped.
     """

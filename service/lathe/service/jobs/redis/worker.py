@@ -72,7 +72,7 @@ class JobWorker:
         self.stops += 1
 
     def run_jobs(self, burst: bool) -> None:
-        """Run queued jobs until asked to stop, waiting while Redis is unreachable.
+        """Take queued jobs from Redis and run them one by one until asked to stop, waiting while Redis is down.
 
         At the end the worker's heartbeat is removed.
 
@@ -98,10 +98,11 @@ class JobWorker:
             remove_heartbeat(self.records.client, self.queue, self.name)
 
     def _maintain_presence(self) -> None:
-        """Send a heartbeat and requeue jobs of dead workers, unless the last one is less than `HEARTBEAT_SECONDS` old.
+        """Send a heartbeat to Redis every `HEARTBEAT_SECONDS`, and queue the jobs of dead workers again.
 
-        The first time, and after an outage of Redis, also log the connection and warm up the process starter. For
-        `LOST_SECONDS` after an outage nothing is requeued, because the other workers could send no heartbeat either.
+        Does nothing if the last heartbeat is younger. The first time, and after an outage of Redis, also log the
+        connection and warm up the process starter. For `LOST_SECONDS` after an outage nothing is requeued, because the
+        other workers could send no heartbeat either.
         """
         if self.reached and time.monotonic() - self.heard_at < HEARTBEAT_SECONDS:
             return
@@ -115,7 +116,9 @@ class JobWorker:
         self.reached, self.heard_at = True, time.monotonic()
 
     def _log_outage(self, error: redis_errors.RedisError) -> None:
-        """Log once that Redis is unreachable, and requeue no jobs for `LOST_SECONDS`.
+        """Log once that Redis is unreachable, or raise the error if waiting would not help.
+
+        No jobs are requeued for `LOST_SECONDS`.
 
         Raises:
             RedisError: if waiting would not help, for instance with a rejected password.
@@ -128,9 +131,9 @@ class JobWorker:
         self.patient_until = time.monotonic() + LOST_SECONDS
 
     def run(self, job: Job) -> None:
-        """Run a job in a process to its end.
+        """Run a job in a process of its own and wait for its end. A job whose process died is queued again or given up.
 
-        If that did not end the job, it is queued again or given up. An error in starting the process is logged.
+        An error in starting the process is logged.
         """
         program = Program("lathe.service.jobs.redis.process", (job.id,), get_environment_without_keys())
         try:
@@ -140,7 +143,7 @@ class JobWorker:
         self.records.release(job.id, self.name)
 
     def _supervise(self, job: Job, process: Process) -> None:
-        """Wait for a job's process with heartbeats, and kill it if the job was cancelled or taken by another worker.
+        """Send heartbeats while a job's process runs, and kill it if the job was cancelled or is another worker's.
 
         A second request to stop kills it too; an unreachable Redis does not.
         """
@@ -162,7 +165,7 @@ class JobWorker:
 
 
 def run_worker(settings: Settings, own: bool, burst: bool) -> None:
-    """Run the jobs of a queue until SIGINT or SIGTERM, waiting while Redis is unreachable.
+    """Run the jobs of a queue in Redis until SIGINT or SIGTERM, waiting while Redis is unreachable.
 
     It installs handlers of both signals: the first signal ends it after the running job, a second kills that job too.
 
@@ -192,7 +195,7 @@ def run_worker(settings: Settings, own: bool, burst: bool) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a worker.
+    """Parse the worker's arguments and run a worker until it is stopped.
 
     Servers start it with `--own` for the jobs of their state folder.
 

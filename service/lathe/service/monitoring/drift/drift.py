@@ -74,10 +74,10 @@ class Drift:
         self.evaluating = threading.Lock()
 
     def observe(self, observed: ObservedVectors) -> None:
-        """Queue some rows of a request in their window, and submit its evaluation if enough rows wait.
+        """Queue a sample of a request's vectors in the window of their encoder and chain version.
 
-        If there is no window yet, its creation is submitted; rows are counted as dropped if that queue is full. Called
-        in the request's thread.
+        If enough rows wait, the window's evaluation is submitted. If there is no window yet, its creation is submitted,
+        and rows are counted as dropped if that queue is full. Called in the request's thread.
         """
         # Without a lock: `windows` is replaced as a whole, never changed in place.
         window = self.windows.get(_build_key(observed))
@@ -88,7 +88,7 @@ class Drift:
             DROPPED.inc(len(observed.raw))
 
     def begin_window(self, observed: ObservedVectors) -> None:
-        """Create the window of a request's encoder and version, and queue the request's rows in it.
+        """Create the window of a request's encoder and chain version, and queue the request's rows in it.
 
         A full block of rows is evaluated. The least recently used window over `max_windows` is dropped. A version
         without a readable fit distribution gets no window, and is skipped from then on.
@@ -114,16 +114,20 @@ class Drift:
             window.evaluate()
 
     def exceeds_threshold(self, tally: Tally) -> bool:
-        """Return whether `out_of_domain` exceeds the threshold by more than `STANDARD_ERRORS` of its standard errors.
+        """Return whether live rows are significantly further from the fitted ones than the threshold allows.
 
-        The result is False with fewer than `MIN_ROWS` rows, or rows of a single request.
+        That is so if `out_of_domain` exceeds the threshold by more than `STANDARD_ERRORS` of its standard errors. The
+        result is False with fewer than `MIN_ROWS` rows, or rows of a single request.
         """
         noise = tally.standard_error
         has_enough_rows = tally.rows >= MIN_ROWS and noise is not None
         return has_enough_rows and tally.out_of_domain - STANDARD_ERRORS * (noise or 0.0) > self.threshold
 
     def evaluate_all(self) -> Iterator[tuple[Window, Tally]]:
-        """Evaluate all queued rows, drop windows of deleted versions, and yield the other windows with their sums."""
+        """Evaluate the queued rows of all windows, and yield each window with its sums.
+
+        Windows of deleted versions are dropped.
+        """
         with self.evaluating:
             self.windows = {key: window for key, window in self.windows.items() if window.loaded.folder.exists()}
             # Within the lock, as a window takes one evaluation at a time.
@@ -133,10 +137,10 @@ class Drift:
         yield from evaluated
 
     def report(self, loaded: LoadedChain) -> dict[str, Any]:
-        """Evaluate all queued rows, and return the drift of a version as the JSON of `/chains/{name}/drift`.
+        """Return how far live vectors are from those a chain was fitted on, as the JSON of `/chains/{name}/drift`.
 
-        It has the figures for each encoder, whether the chain is stale for any (None without rows), and in `unknown`
-        why drift is not known.
+        All queued rows are evaluated first. The report has the figures for each encoder, whether the chain is stale for
+        any (None without rows), and in `unknown` why drift is not known.
         """
         reference = loaded.fit_distribution
         unknown = str(reference) if isinstance(reference, ArtifactError) else None
@@ -156,15 +160,15 @@ class Drift:
         return {"encoder": window.encoder, "since": since} | figures | {"stale": self.exceeds_threshold(tally)}
 
     def is_stale(self, ref: str) -> bool | None:
-        """Return whether any encoder's rows made a version stale at the last evaluation.
+        """Return whether a version's traffic had drifted too far at the last evaluation. None if there was none.
 
-        The result is None if there were no rows.
+        It is so if the rows of any encoder had.
         """
         tallies = [w.tally for w in list(self.windows.values()) if w.loaded.ref == ref and w.tally is not None]
         return any(self.exceeds_threshold(tally) for tally in tallies) if tallies else None
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each live version that was stale at the last evaluation."""
+        """Return a sentence for each live version whose traffic had drifted too far at the last evaluation."""
         return [
             f"{window.loaded.ref} is stale: of what came from {window.encoder or 'vectors'}, {tally.rows:,} rows, "
             f"the mean percentile is {tally.out_of_domain:.3f} (threshold {self.threshold}); "
@@ -185,7 +189,7 @@ def _is_window_of(window: Window, loaded: LoadedChain) -> bool:
 
 
 def update_drift_gauges(drift: Drift) -> None:
-    """Evaluate all queued rows and set the drift gauges.
+    """Evaluate all queued rows, and set the Prometheus gauges of drift for each encoder and chain version.
 
     Unknown figures and dropped windows have no gauge.
     """

@@ -59,7 +59,7 @@ class Tally:
         requests: Sequence[NDArray[np.float32]],
         measure_clipped: Callable[[NDArray[np.float32]], float | None] = lambda _: None,
     ) -> "Tally":
-        """Compute the sums over the rows of requests.
+        """Sum up the rows of requests relative to the rows that the chain was fitted on. Return the sums.
 
         Rows with norms beyond `FAR` times the fitted ones are counted, but left out of `shift`, `energy` and `outside`.
 
@@ -109,10 +109,7 @@ class Tally:
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of `out_of_domain`, with the rows of a request as one cluster.
-
-        The result is None for a single request.
-        """
+        """Standard error of `out_of_domain`, with the rows of a request as one cluster. None for one request."""
         if self.requests < 2:
             return None
         # Rows of a request are alike, so requests are the independent units: Σ (s − mean n)² over them, expanded.
@@ -122,7 +119,7 @@ class Tally:
         return float(np.sqrt(spread * self.requests / (self.requests - 1))) / self.rows
 
     def to_json(self, reference: FitDistribution) -> dict[str, Any]:
-        """Return the figures of these sums as JSON for `/chains/{name}/drift`.
+        """Return the drift figures that follow from these sums, as JSON for `/chains/{name}/drift`.
 
         docs/drift.md explains them.
         """
@@ -139,9 +136,10 @@ class Tally:
         }
 
     def _compare_means(self, reference: FitDistribution) -> dict[str, Any]:
-        """Compare the live mean with the fitted one: cosine, norms, and the standard error of the mean of so many rows.
+        """Compare the mean of live rows with that of fitted rows. Return cosine, norms and standard error.
 
-        The figures are None if all rows were too far to be summed.
+        The keys are `mean_cosine`, `mean_norm` (`fitted` and `live`) and `mean_noise`, the standard error of the mean
+        of so many rows. The figures are None if all rows were too far to be summed.
         """
         gaussian = reference.gaussian
         if not self.summed:

@@ -89,7 +89,7 @@ class Window:
         self.allowed = float(size)
 
     def queue_sample(self, rows: Rows) -> bool:
-        """Sample some rows `(n, d)` of a request into the queue.
+        """Queue a sample of a request's rows `(n, d)`. Return whether it is time to call `evaluate`.
 
         Rows of other dimensions and rows over the pace are ignored. If the queue is full, the rows are counted as
         dropped. Takes microseconds and no lock: several requests may call it at once.
@@ -121,10 +121,9 @@ class Window:
         return self.waiting_rows // BLOCK_ROWS > before // BLOCK_ROWS
 
     def evaluate(self) -> Tally | None:
-        """Move the queued rows into the window, and return the sums over the window.
+        """Move the queued rows into the window, and return the sums over it, or None if the window is empty.
 
-        The result is None if the window is empty. The sums are also stored in `tally`. Concurrent calls are not
-        allowed.
+        The sums are also stored in `tally`. Concurrent calls are not allowed.
         """
         arrived = self.arrived
         # Only as many as there are now: requests add to the other end meanwhile.
@@ -138,10 +137,9 @@ class Window:
         return self.tally
 
     def _merge_rows(self, evaluated: WindowGeneration) -> None:
-        """Merge evaluated rows into the younger generation.
+        """Add evaluated rows to the younger of the window's two generations, or begin a new one if it is full.
 
-        If that is full already, they become a new generation and the oldest is dropped. Rows are never split: a
-        generation may end with more than `size` rows.
+        The oldest generation is then dropped. Rows are never split: a generation may end with more than `size` rows.
         """
         if self.generations and (younger := self.generations[-1]).tally.rows < self.size:
             younger.tally += evaluated.tally

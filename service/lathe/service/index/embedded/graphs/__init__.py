@@ -14,7 +14,7 @@ from lathe.service.index.spec import IndexSpec
 
 
 def create_graph(spec: IndexSpec, vector_format: VectorFormat, threads: int) -> Graph | None:
-    """Return an empty graph for a generation, or None if no engine is installed.
+    """Create an empty search graph for an index's settings and vector format. None if no library is installed.
 
     FAISS's graph holds the codes of the rows if FAISS can score them. Otherwise the graph holds floats: hnswlib's,
     which searches floats faster, or FAISS's if hnswlib is not installed.
@@ -28,7 +28,7 @@ def create_graph(spec: IndexSpec, vector_format: VectorFormat, threads: int) -> 
 
 
 def find_graph_problem(graph: Graph | None) -> str | None:
-    """Return a message for the user if searches are exact because no graph's engine is installed, else None."""
+    """Return a hint for the user if `graph` is None, as no graph library is installed, else None."""
     if graph is not None:
         return None
     return "searches are exact: pip install 'lathe-service[faiss]' makes graphs"

@@ -49,7 +49,11 @@ class FaissGraph:
         self.lock = GraphLock(lambda _: None)  # FAISS takes the effort with each search
 
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
-        """Add rows that follow the covered ones, while searches wait."""
+        """Add `rows` to the graph after the rows that it covers, while searches wait.
+
+        `lacking` counts the rows that the graph lacked before the call, these included. If many are lacking, they are
+        linked by coarser bytes, which is faster.
+        """
         if self.links is None and lacking >= MIN_SHARE * self.covered:
             self.links = self._create_links()
 
@@ -79,7 +83,7 @@ class FaissGraph:
         self.factors = np.empty((0, 2), np.float32)
 
     def _create_links(self) -> LinkBytes | None:
-        """Return the storage that links rows, with the covered rows, or None to compare the codes themselves."""
+        """Create the byte storage by which new rows are linked, filled with covered rows. None to compare codes."""
         links = self.scoring.create_links()
         if links is not None and self.covered:
             codes = self.faiss.vector_to_array(self.faiss.downcast_index(self.index.storage).codes)
@@ -88,7 +92,7 @@ class FaissGraph:
         return links
 
     def _add(self, codes: NDArray[Any], vectors: Vectors) -> None:
-        """Add rows `(n, width)`, which decode to vectors `(n, k)`, to the storage, and link them."""
+        """Add codes `(n, width)` to the storage and link them. `vectors` `(n, k)` are the same rows, decoded."""
         storage = self.faiss.downcast_index(self.index.storage)
         self._set_metric(self.faiss.METRIC_L2)
         if self.links is None:
@@ -105,7 +109,7 @@ class FaissGraph:
         self._set_metric(self.metric)
 
     def _append_factors(self, factors: NDArray[np.float32]) -> None:
-        """Store the factors `(n, 2)` of added rows, and count the rows as covered.
+        """Store the score factors `(n, 2)` of added rows, growing the array if needed, and count these rows as covered.
 
         If the space is full, it grows by more than the rows need.
         """
@@ -123,9 +127,11 @@ class FaissGraph:
         self.index.hnsw.is_similarity = metric == self.faiss.METRIC_INNER_PRODUCT
 
     def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
-        """Return the k nearest rows to each query, or None if the graph has fewer than k rows.
+        """Return the k nearest rows to each query, their scores, and the number of rows covered.
 
-        Where fewer than k are reached, the result is filled up with row −1 and score −inf.
+        Returns:
+            Row numbers and scores `(q, k)`, filled up with row −1 and score −inf where fewer rows are reached. None
+            if the graph has fewer than k rows.
         """
         mapped, shift = self.scoring.map_queries(queries)
         with self.lock.searching(0):  # the same for all: searches of any effort run together
@@ -147,7 +153,7 @@ class FaissGraph:
         return best_rows, best_scores.astype(np.float32, copy=False), covered
 
     def save(self, file: IO[bytes]) -> None:
-        """Write the graph and the factors of its rows to an open, empty file."""
+        """Write the graph and the score factors of its rows to an open, empty file."""
         failures: list[OSError] = []
 
         def write(payload: bytes) -> int:
@@ -167,7 +173,7 @@ class FaissGraph:
         file.flush()
 
     def load(self, file: IO[bytes], covered: int) -> None:
-        """Replace the graph by the one of `covered` rows in a file that `save` wrote."""
+        """Replace this graph by one read from a file that `save` wrote. Raise if that has not `covered` rows."""
         file.seek(0)
         reader = self.faiss.PyCallbackIOReader(file.read, 1 << 20)
         index = self.faiss.read_index(reader, self.faiss.IO_FLAG_PQ_SKIP_SDC_TABLE)
@@ -184,7 +190,7 @@ class FaissGraph:
         return rows * (self.scoring.code_bytes + 8 + 4 * (2 * m + m // (m - 1)) + 12)
 
     def _count_bytes(self) -> int:
-        """Count the memory of a graph that has rows, while no other thread adds rows."""
+        """Return the bytes of memory that the graph takes. It must have rows, and no thread may add rows meanwhile."""
         hnsw = self.index.hnsw
         graph = 4 * hnsw.neighbors.size() + 8 * hnsw.offsets.size() + 4 * hnsw.levels.size()
         linking = self.scoring.comparison_bytes(self.faiss.downcast_index(self.index.storage))

@@ -109,7 +109,7 @@ class GraphLock:
 
     @contextmanager
     def _hold(self, ef: int | None) -> Iterator[None]:
-        """Wait in order of arrival until the lock can be held, hold it during the block, and release it.
+        """Hold the lock during the block, after waiting for it in order of arrival.
 
         A search calls `on_change` first if its `ef` is not that of the last holder.
 

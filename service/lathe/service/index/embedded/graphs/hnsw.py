@@ -53,7 +53,7 @@ class HnswGraph:
         self.bytes = 0
 
     def _create_index(self) -> Any:
-        """Return an hnswlib index without rows."""
+        """Return an empty hnswlib index for the metric and dimensions of the settings."""
         import hnswlib
 
         return hnswlib.Index("l2" if self.spec.metric == "l2" else "ip", self.spec.dimensions)
@@ -68,6 +68,7 @@ class HnswGraph:
             self._add(self.decode(rows[start : start + DECODED_ROWS]), threads)
 
     def _add(self, vectors: Vectors, threads: int) -> None:
+        """Add vectors to the hnswlib index, enlarging it if needed. Searches wait meanwhile."""
         upto = self.covered + len(vectors)
         with self.lock.writing():
             if not self.started:
@@ -81,7 +82,11 @@ class HnswGraph:
             self.bytes = self.estimate_bytes(self.index.get_max_elements())
 
     def search(self, queries: Vectors, k: int, ef: int) -> GraphResult | None:
-        """Return the k nearest rows to each query, or None if the graph has or reaches fewer than k rows."""
+        """Return the k nearest rows to each query, their scores, and the number of rows covered.
+
+        Returns:
+            Row numbers and scores `(q, k)`. None if the graph has, or reaches, fewer than k rows.
+        """
         with self.lock.searching(ef):
             covered = self.covered
             if k > covered:
@@ -96,13 +101,13 @@ class HnswGraph:
         return rows.astype(np.int64), 1 - distances, covered
 
     def save(self, file: IO[bytes]) -> None:
-        """Write the graph to an open, empty file, and raise `OSError` if the disk is full."""
+        """Write the graph to an open, empty file. Raise `OSError` if the disk is full."""
         self.index.save_index(f"/dev/fd/{file.fileno()}")  # hnswlib takes paths only, and would follow a link
         if os.fstat(file.fileno()).st_size != self.index.index_file_size():  # it does not say that a write failed
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def load(self, file: IO[bytes], covered: int) -> None:
-        """Replace the graph by the one of `covered` rows in a file that `save` wrote."""
+        """Replace this graph by one read from a file that `save` wrote. Raise if that has not `covered` rows."""
         file.seek(0)  # where /dev/fd duplicates the descriptor, reading begins at its position
         index = self._create_index()
         index.load_index(f"/dev/fd/{file.fileno()}", max_elements=max(MIN_ROWS, int(covered * GROWTH)))

@@ -39,7 +39,7 @@ class LinkBytes:
         self.storage = faiss.IndexScalarQuantizer(self.width, kind, faiss.METRIC_L2)
 
     def convert(self, vectors: Vectors) -> Vectors:
-        """Round vectors `(n, d)` to whole numbers from 1 to 255, as floats `(n, width)` padded by 0."""
+        """Scale and round vectors `(n, d)` to whole numbers from 1 to 255, as floats `(n, width)` padded by 0."""
         rounded = np.zeros((len(vectors), self.width), np.float32)
         rounded[:, : len(self.positions)] = np.floor(vectors[:, self.positions] * self.scale + MIDDLE)
         return rounded
@@ -116,7 +116,7 @@ class ProductScoring(RowScoring):
         self.centroids = centroids * scale.reshape(step.bytes, 1, BYTE)
 
     def create_graph(self, m: int) -> Any:
-        """Return a graph over a product quantizer with the step's centroids."""
+        """Return an empty FAISS HNSW graph with `m` links over a product quantizer with the step's centroids."""
         faiss: Any = import_module("faiss")
         graph = faiss.IndexHNSWPQ(BYTE * self.code_bytes, self.code_bytes, m)
         quantizer = faiss.downcast_index(graph.storage).pq
@@ -138,18 +138,22 @@ class ProductScoring(RowScoring):
         return int(4 * storage.pq.sdc_table.size())
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return the concatenated centroids of a row's bytes."""
+        """Decode rows of codes to vectors `(n, k)`: the centroids of each row's bytes, joined."""
         centroids: Vectors = self.centroids[np.arange(self.code_bytes), rows]
         return centroids.reshape(len(rows), -1)
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the norm factor and 1, over the norm of the decoded vector for cosine, or zeros for a zero vector."""
+        """Return two factors for each row of codes, `(n, 2)`, that turn inner products into scores.
+
+        They are the norm factor and 1, divided for cosine by the norm of the decoded vector. They are 0 for a zero
+        vector.
+        """
         factors = np.stack([self.step.norm_factors(rows), np.ones(len(rows), np.float32)], axis=1)
         factors[~rows.any(axis=1)] = 0
         return _divide_by_norms(factors, self.vector_format, rows)
 
     def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
-        """Return the queries in the coordinates of the product quantizer, `(q, k)`, and as shift ⟨q, μ⟩, `(q,)`."""
+        """Return the queries in the product quantizer's coordinates `(q, k)`, and each query's shift ⟨q, μ⟩ `(q,)`."""
         products = queries @ self.axes
         coordinates = np.zeros((len(queries), BYTE * self.code_bytes), np.float32)
         coordinates[:, self.positions] = products[:, :-1]
@@ -165,7 +169,7 @@ class ByteScoring(RowScoring):
         self.code_bytes = vector_format.width
 
     def create_graph(self, m: int) -> Any:
-        """Return a graph over FAISS's scalar quantizer of 8 bits with the step's ranges."""
+        """Return an empty FAISS HNSW graph with `m` links over an 8-bit scalar quantizer with the step's ranges."""
         faiss: Any = import_module("faiss")
         graph = faiss.IndexHNSWSQ(self.code_bytes, faiss.ScalarQuantizer.QT_8bit, m)
         fitted = build_code_index(faiss, self.step)  # named, or it would be freed before its ranges are copied
@@ -174,12 +178,15 @@ class ByteScoring(RowScoring):
         return graph
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return the decoded values of codes."""
+        """Decode rows of codes, one byte for each dimension, to float vectors `(n, k)`."""
         decoded: Vectors = self.step.inverse_transform(self.vector_format.reducer.view_codes(rows))
         return np.ascontiguousarray(decoded)
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return 1, over the norm of the decoded vector for cosine, and 0."""
+        """Return two factors for each row `(n, 2)`, 1 and 0, by which inner products become scores.
+
+        For cosine the 1 is divided by the norm of the decoded vector.
+        """
         factors = np.stack([np.ones(len(rows), np.float32), np.zeros(len(rows), np.float32)], axis=1)
         return _divide_by_norms(factors, self.vector_format, rows)
 
@@ -196,7 +203,7 @@ class FloatScoring(RowScoring):
         self.by_distance = vector_format.metric == "l2"
 
     def create_graph(self, m: int) -> Any:
-        """Return a graph over floats."""
+        """Return an empty FAISS HNSW graph with `m` links over floats."""
         faiss: Any = import_module("faiss")
         return faiss.IndexHNSWFlat(self.dimensions, m)
 
@@ -212,7 +219,7 @@ class FloatScoring(RowScoring):
 def _divide_by_norms(
     factors: NDArray[np.float32], vector_format: CodeFormat, rows: NDArray[Any]
 ) -> NDArray[np.float32]:
-    """Divide factors `(n, 2)` by the norms of the decoded codes, if the metric is cosine."""
+    """Return factors `(n, 2)` divided by the norms of the decoded codes, or unchanged unless the metric is cosine."""
     if vector_format.metric != "cosine":
         return factors
     norms = vector_format.quantizer.decoded_norms(vector_format.reducer.view_codes(rows))
@@ -222,7 +229,7 @@ def _divide_by_norms(
 
 
 def choose_scoring(vector_format: CodeFormat) -> RowScoring | None:
-    """Return the scoring of a format's codes by FAISS, or None if FAISS cannot score them.
+    """Return how FAISS scores codes of this format, or None if FAISS cannot score them.
 
     It cannot score bits, coordinates that cross bytes, and any codes by l2.
     """
