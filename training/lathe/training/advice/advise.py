@@ -118,12 +118,9 @@ def advise(
     planner: IndexPlanner | None = None,
     on_decision: OnDecision = lambda _decision: None,
 ) -> Advice:
-    """Recommend a chain of transforms for a source of texts or vectors. A sample of its rows is encoded and split,
-    candidate chains are fitted on one part and compared on the other, and the advice is returned with all
-    measurements.
-
-    Vectors of the texts are kept in a folder within the workspace until the advice is done, so that a killed run
-    resumes without encoding them again. Vectors of the built-in out-of-domain text stay cached there for later calls.
+    """Recommend a chain of transforms for a source of texts or vectors.
+    A sample of its rows is encoded and split, candidate chains are fitted on one part and compared on the other, and
+    the advice is returned with all measurements.
 
     Args:
         request: the source, and what the recommended chain must preserve.
@@ -217,11 +214,8 @@ def build_advice(
     on_progress: Progress,
     on_decision: OnDecision = lambda _decision: None,
 ) -> Advice:
-    """Build the advice from a sample of vectors. Decide what to store, diagnose the held-out rows, compare debiasing
-    methods, reducers and codes, and choose a chain.
-
-    The chosen chain is then fitted and measured, also on out-of-domain text if the sample has it. With fewer than
-    `MIN_ROWS` rows, only the diagnosis, notes and one shortage are set.
+    """Build the advice from a sample of vectors.
+    Decide what to store, diagnose the held-out rows, compare debiasing methods, reducers and codes, and choose a chain.
 
     Args:
         request: the advice request.

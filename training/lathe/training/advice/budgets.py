@@ -130,8 +130,7 @@ def list_budgets(dimensions: int) -> list[int]:
 
 def compare_budgets(measurer: SizeMeasurer, sizes: SizeComparison, on_progress: Progress) -> BudgetComparison:
     """Compare Lathe's codes, the reducers and the methods of databases at every budget of bytes by their recall@10 on
-    the held-out rows. Codes and database methods are fitted here, and measurements of reducers are copied from
-    `sizes`.
+    the held-out rows. Codes and database methods are fitted here, and measurements of reducers are copied from `sizes`.
 
     All take the debiased vectors. Codes have their default weighting: nothing is chosen on the held-out rows. Reducers
     that fill a budget exactly are taken from `sizes`. The result's `problems` tell why codes or RaBitQ are missing.
@@ -181,8 +180,9 @@ def _measure_codes(
     nearest: NDArray[np.int64],
     budget: int,
 ) -> BudgetTrial:
-    """Fit codes of `budget` bytes from the moments of the debiased rows. Return their recall@10 on the held-out rows,
-    alone and rescored, and their loss in split-half retrieval (each half of a text searches for the other).
+    """Fit codes of `budget` bytes from the moments of the debiased rows.
+    Return their recall@10 on the held-out rows, alone and rescored, and their loss in split-half retrieval (each half
+    of a text searches for the other).
 
     Args:
         measurer: the debiased held-out rows.
@@ -251,10 +251,6 @@ def _measure_search(search: DatabaseSearch, budget: int, nearest: NDArray[np.int
 def _measure_recall(candidates: NDArray[np.int64], nearest: NDArray[np.int64]) -> tuple[Interval, Interval]:
     """Return the mean recall@10 of the first ten candidates, and that of all candidates as if they were rescored
     exactly. Both have intervals.
-
-    Args:
-        candidates: rows found for each row, best first, `(n, 40)`.
-        nearest: the ten nearest neighbours of each row, `(n, 10)`.
     """
     # (n, 40, 10) to (n, 40): whether each candidate is one of the ten nearest.
     is_neighbour = (candidates[:, :, None] == nearest[:, None, :]).any(2)

@@ -49,11 +49,6 @@ class DatabaseSearch:
 def find_candidates(queries: FloatArray, documents: FloatArray, k: int) -> NDArray[np.int64]:
     """Return the positions of the k documents with the largest inner product with each query, best first, `(n, k)`.
     Queries and documents are the same rows, so that document i is left out for query i.
-
-    Args:
-        queries: rows as they search, `(n, m)`.
-        documents: the same rows as they are stored, `(n, m)`; n is above k.
-        k: number of rows to find.
     """
     query_rows, stored = torch.from_numpy(queries), torch.from_numpy(documents)
     candidates = np.empty((len(queries), k), np.int64)
@@ -87,8 +82,8 @@ def search_truncated(fit: FloatArray, rows: FloatArray, budget: int, k: int) -> 
 
 
 def find_rabitq_problem() -> str | None:
-    """Return a message why RaBitQ cannot be compared here, or None if it can. FAISS must be installed, in a version
-    with RaBitQ of several bits.
+    """Return a message why RaBitQ cannot be compared here, or None if it can.
+    FAISS must be installed, in a version with RaBitQ of several bits.
     """
     if find_spec("faiss") is None:
         return "faiss is not installed: pip install 'lathe-training[faiss]'"

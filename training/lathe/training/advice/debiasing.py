@@ -128,11 +128,6 @@ def compare_debiasing(sample: Sample) -> DebiasingComparison:
 def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | None) -> str:
     """Return `R2` (a debiasing method) if the vectors have a large mean, ‖μ‖ ≥ `LARGE_MEAN`, split-half retrieval
     favours no method, and R2 does not lose significantly there. Otherwise return `by_halves`.
-
-    Args:
-        by_halves: method that split-half retrieval favours.
-        mean_norm: ‖μ‖ of the unit vectors.
-        r2_gain: gain of R2 over no debiasing in split-half retrieval; None if there are no halves.
     """
     r2_loses = r2_gain is not None and r2_gain.sign < 0
     return "R2" if by_halves == NOTHING and mean_norm >= LARGE_MEAN and not r2_loses else by_halves
@@ -186,9 +181,6 @@ def estimate_gain(ranks: NDArray[np.float64], control: NDArray[np.float64]) -> I
 def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
     """Choose a debiasing method by its gain in split-half retrieval (each half of a text searches for the other).
     Return the method, or `NOTHING` if no gain is significant, and the reason as a clause.
-
-    Among methods with a significant gain, this is the best one, or the first (simplest) one that is not significantly
-    worse than the best.
 
     Args:
         ranks: reciprocal ranks `(n,)` of split-half retrieval, by method.

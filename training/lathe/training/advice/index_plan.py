@@ -168,10 +168,8 @@ class IndexPlanner:
 
 
 def fit_candidates(vectors: FloatArray) -> dict[int | None, Chain | None]:
-    """Fit the chains that an index plan compares. Return them in a dict by bytes of their codes, where the key None
-    stands for vectors without a chain.
-
-    Codes are fitted for each budget up to a byte for each dimension.
+    """Fit the chains that an index plan compares.
+    Return them in a dict by bytes of their codes, where the key None stands for vectors without a chain.
 
     Args:
         vectors: sampled vectors `(n, d)`, without those that search.
@@ -192,8 +190,8 @@ def measure_settings(
     measure: GraphMeasurer,
     on_progress: Progress,
 ) -> list[Setting]:
-    """Measure graphs for each chain and number of links, over the sample and over a quarter of it. Return the settings
-    with recall, time and memory extrapolated to `rows` rows.
+    """Measure graphs for each chain and number of links, over the sample and over a quarter of it.
+    Return the settings with recall, time and memory extrapolated to `rows` rows.
 
     Similarity is the cosine. The logit of recall and the time of a query are taken as linear in the logarithm of the
     number of rows; neither improves with it.
@@ -224,8 +222,8 @@ def measure_settings(
 
 
 def find_nearest(queries: FloatArray, base: FloatArray, k: int) -> NDArray[np.int64]:
-    """Return the positions of the k rows of `base` nearest to each query by cosine, best first, `(q, k)`. All vectors
-    must have length 1.
+    """Return the positions of the k rows of `base` nearest to each query by cosine, best first, `(q, k)`.
+    All vectors must have length 1.
     """
     rows = torch.from_numpy(base)
     # 256 queries at a time: the similarities of all would be (q, n).
@@ -285,8 +283,8 @@ def _expit(logit: float) -> float:
 
 
 def choose_setting(settings: Sequence[Setting], goal: IndexGoal) -> Setting | None:
-    """Return the fastest setting that is expected to reach the recall within the memory limit. Without a limit, it is
-    the smallest one, and if none reaches the recall, it is None.
+    """Return the fastest setting that is expected to reach the recall within the memory limit.
+    Without a limit, it is the smallest one, and if none reaches the recall, it is None.
     """
     reaching = [setting for setting in settings if setting.recall >= goal.recall and _fits(setting, goal)]
     if not reaching:

@@ -27,8 +27,8 @@ def draw_all(advice: Advice) -> dict[str, str]:
 
 
 def plot_gains(advice: Advice) -> Any:
-    """Plot each debiasing method's gain in split-half MRR with its interval. Return the matplotlib figure, or None if
-    no gain was measured.
+    """Plot each debiasing method's gain in split-half MRR with its interval.
+    Return the matplotlib figure, or None if no gain was measured.
     """
     gains = {trial.method: trial.gain for trial in (advice.debiasing.trials if advice.debiasing else ()) if trial.gain}
     if not gains:
@@ -48,8 +48,8 @@ def plot_gains(advice: Advice) -> Any:
 
 
 def plot_sizes(advice: Advice) -> Any:
-    """Plot what each reducer preserves against its dimensions, one panel per measure. Return the matplotlib figure, or
-    None if no reducer was measured.
+    """Plot what each reducer preserves against its dimensions, one panel per measure.
+    Return the matplotlib figure, or None if no reducer was measured.
     """
     if advice.sizes is None or not advice.sizes.trials:
         return None
@@ -80,8 +80,8 @@ def plot_sizes(advice: Advice) -> Any:
 
 
 def plot_budgets(advice: Advice) -> Any:
-    """Plot recall@10 of each method against its bytes, alone and rescored. Return the matplotlib figure, or None with
-    fewer than two budgets.
+    """Plot recall@10 of each method against its bytes, alone and rescored.
+    Return the matplotlib figure, or None with fewer than two budgets.
     """
     budgets = advice.budgets
     if budgets is None or len(budgets.best_chains()) < 2:
@@ -106,8 +106,8 @@ def plot_budgets(advice: Advice) -> Any:
 
 
 def plot_spectrum(advice: Advice) -> Any:
-    """Plot the share of the variance in each principal direction. Return the matplotlib figure, or None with fewer than
-    two points.
+    """Plot the share of the variance in each principal direction.
+    Return the matplotlib figure, or None with fewer than two points.
     """
     ranks = advice.diagnosis["spectrum"]
     if len(ranks) < 2:

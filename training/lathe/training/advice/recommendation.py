@@ -84,12 +84,8 @@ def _preserves_enough(trial: SizeTrial | BudgetTrial, full: SizeTrial, keep: flo
 
 
 def compute_preserved_shares(trial: SizeTrial | BudgetTrial, full: SizeTrial) -> dict[str, Interval]:
-    """Compute the shares of nearest neighbours and of split-half MRR that a reduction preserves. Return them in a dict
-    by description, without the second if no text halves were measured.
-
-    Args:
-        trial: measurements of the reduction, or of codes.
-        full: measurements at full dimensions.
+    """Compute the shares of nearest neighbours and of split-half MRR that a reduction preserves.
+    Return them in a dict by description, without the second if no text halves were measured.
     """
     shares = {"the ten nearest neighbours with rescoring": trial.rescored_4x}
     if trial.loss is not None and full.retrieval:

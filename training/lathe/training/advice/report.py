@@ -17,8 +17,8 @@ def build_section(advice: Advice) -> Section:
 
 
 def build_decision_section(decision: PlaceDecision) -> Section:
-    """Build the report section of the storage decision. Its title is the decision's sentence, followed by its commands,
-    notes and a table of all options.
+    """Build the report section of the storage decision.
+    Its title is the decision's sentence, followed by its commands, notes and a table of all options.
     """
     notes = [*decision.commands, *decision.notes]
     if decision.options:

@@ -37,8 +37,8 @@ class RowSample:
 
 
 def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
-    """Draw up to `most` distinct rows of a source uniformly at random, in one pass. Return them with the counts of all,
-    blank and repeated rows.
+    """Draw up to `most` distinct rows of a source uniformly at random, in one pass.
+    Return them with the counts of all, blank and repeated rows.
 
     A source with fewer distinct rows gives them all.
 
@@ -105,8 +105,8 @@ class LowestKeys:
     heap: list[bytes] = field(default_factory=list)  # keys with their bits turned, so that the highest comes first
 
     def add(self, key: bytes, item: object) -> None:
-        """Add an item under a key, and drop the item with the highest key if there are more than `most`. A key that is
-        already there only increases its count.
+        """Add an item under a key, and drop the item with the highest key if there are more than `most`.
+        A key that is already there only increases its count.
 
         If texts share a key, the alphabetically first one is kept.
         """

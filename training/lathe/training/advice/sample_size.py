@@ -43,8 +43,8 @@ def check_row_count(rows: int) -> Shortage | None:
 
 
 def list_shortages(sample: Sample, debiasing: DebiasingComparison, best: Recommendation) -> list[Shortage]:
-    """List the questions that the sample is too small to answer, each with the number of rows that it lacks. The
-    questions are whether debiasing helps, what a reduction preserves, and whether `best` can be fitted.
+    """List the questions that the sample is too small to answer, each with the number of rows that it lacks.
+    The questions are whether debiasing helps, what a reduction preserves, and whether `best` can be fitted.
     """
     return [*_check_debiasing(sample, debiasing), *_check_size(sample), *_check_fit(sample, best)]
 
@@ -52,9 +52,6 @@ def list_shortages(sample: Sample, debiasing: DebiasingComparison, best: Recomme
 def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
     """Yield a shortage if the sample cannot tell whether debiasing helps: split-half retrieval is impossible, or the
     gain of R2 (a debiasing method) is neither significant nor precise.
-
-    Precise means an interval of at most ± `PRECISE_POINTS` points. Nothing is yielded for vectors without texts, since
-    more rows would not help.
     """
     if sample.halves is None and not sample.row_sample.texts:
         return  # of vectors no number of rows would tell
@@ -122,8 +119,8 @@ def _check_fit(sample: Sample, best: Recommendation) -> Iterator[Shortage]:
 
 
 def rows_for_heldout(heldout: int) -> int:
-    """Return how many distinct rows a sample must have so that `heldout` of them are held out. This is the inverse of
-    `count_heldout`.
+    """Return how many distinct rows a sample must have so that `heldout` of them are held out.
+    This is the inverse of `count_heldout`.
     """
     return 2 * heldout if heldout <= SMALL_HELDOUT else int(heldout / HELDOUT_SHARE)
 

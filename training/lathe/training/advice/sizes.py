@@ -129,9 +129,6 @@ class SizeMeasurer:
     def compare(self, on_progress: Progress) -> SizeComparison:
         """Fit every reducer once at the largest compared size, cut it to all smaller sizes, and measure it on the
         held-out rows at each. A reducer that cannot be fitted is noted in the result's `problems`.
-
-        Args:
-            on_progress: called with progress in [0, 1] and a message.
         """
         trials, problems = [], {}
         done = 0.0
@@ -202,8 +199,8 @@ class SizeMeasurer:
 
 
 def _time_gemm(widths: list[int]) -> dict[int, float]:
-    """Time the product of 256 by 20,000 random float32 vectors for each number of dimensions. Return the shortest time
-    of several in seconds, by number of dimensions.
+    """Time the product of 256 by 20,000 random float32 vectors for each number of dimensions.
+    Return the shortest time of several in seconds, by number of dimensions.
 
     Measurements of all numbers of dimensions alternate, since other processes may use the machine.
     """

@@ -37,8 +37,8 @@ def build_tables(advice: Advice) -> dict[str, Table]:
 
 
 def build_option_table(decision: PlaceDecision) -> Table:
-    """Build the table of the forms that a database can hold: bytes, recall and its interval, one row each. The form to
-    store is marked with an arrow.
+    """Build the table of the forms that a database can hold: bytes, recall and its interval, one row each.
+    The form to store is marked with an arrow.
     """
     best = decision.chosen or decision.before
     return Table.from_records(
@@ -120,8 +120,8 @@ def build_debiasing_table(advice: Advice) -> Table:
 
 
 def _build_size_table(advice: Advice) -> Table:
-    """Build the table of what each reducer preserves and costs at each number of dimensions, full dimensions first. The
-    recommended chain is marked with an arrow, the runner-up with "(second)".
+    """Build the table of what each reducer preserves and costs at each number of dimensions, full dimensions first.
+    The recommended chain is marked with an arrow, the runner-up with "(second)".
     """
     sizes, marks = advice.sizes, {}
     for chain, mark in ((advice.second, " (second)"), (advice.best, " ←")):
@@ -172,7 +172,8 @@ def _build_budget_table(advice: Advice) -> Table:
 
 
 def _build_first_coordinate_table(advice: Advice) -> Table:
-    """Build the table of recall@10 of the first coordinates beside random ones, one row for each number of coordinates."""
+    """Build the table of recall@10 of the first coordinates beside random ones, one row for each number of coordinates.
+    """
     return Table.from_records(
         (
             {
@@ -209,8 +210,8 @@ def _build_transfer_table(advice: Advice) -> Table:
 
 
 def _build_index_table(advice: Advice) -> Table:
-    """Build the table of the best index setting for each chain and number of links. The setting to build comes first
-    and is marked with an arrow.
+    """Build the table of the best index setting for each chain and number of links.
+    The setting to build comes first and is marked with an arrow.
     """
     plan = advice.index_plan
     rows = list_best(plan.settings, plan.goal.recall) if plan else []

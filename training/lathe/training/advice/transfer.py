@@ -56,8 +56,8 @@ class TransferResult:
 
 
 def evaluate_transfer(sample: Sample, chain: Chain) -> Iterator[TransferResult]:
-    """Measure a fitted chain on held-out rows and, if the sample has it, on out-of-domain text. Yield one result for
-    each of the two.
+    """Measure a fitted chain on held-out rows and, if the sample has it, on out-of-domain text.
+    Yield one result for each of the two.
 
     Both results use the same number of rows, at most `GEOMETRY_ROWS`, and of text halves, so that they are comparable.
     """

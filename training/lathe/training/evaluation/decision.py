@@ -40,9 +40,8 @@ class Decision:
     comparison: Comparison | None
 
     def to_fields(self) -> dict[str, object]:
-        """Return the answer as fields of JSON.
-
-        Those of the comparison are missing if nothing was compared.
+        """Convert the decision to a JSON-serializable dict: the sentence, the chosen system and, if anything was
+        compared, the difference with its interval, data set, metric and outcome.
         """
         fields: dict[str, object] = {"sentence": self.sentence, "choice": self.choice}
         if self.comparison is None:
@@ -64,7 +63,8 @@ class Decision:
 
 
 def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
-    """Choose the system to take, and state why in a sentence.
+    """Choose the system (encoder and method) that is better than the first one with the most certainty, or keep the
+    first. Return it with a sentence that states the differences.
 
     Counted are the comparisons with the first system: the raw vectors of the first encoder that has any comparison. One
     comparison is a sentence of its own; of several, the sentence names `MAX_NAMED` at most, the best ones.
@@ -86,9 +86,8 @@ def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
 
 
 def describe_comparison(comparison: Comparison) -> str:
-    """Write a comparison as a sentence.
-
-    It says what is better, by how much, on what, and how sure that is.
+    """Return a sentence that says whether the compared system is better, by how many points, on which data, and with
+    what interval.
     """
     verdict, name, baseline = comparison.verdict, comparison.name, comparison.baseline_name
     data = _describe_data(verdict)
@@ -108,9 +107,8 @@ def describe_comparison(comparison: Comparison) -> str:
 
 
 def _describe_several(comparisons: Sequence[Comparison]) -> str:
-    """Write the best comparisons with one baseline as a sentence.
-
-    That with the highest difference comes first.
+    """Return one sentence on several comparisons with the same baseline, the best first: how many points each system is
+    better or worse. At most `MAX_NAMED` are named.
     """
     common = comparisons[0].verdict
     parts = []
@@ -152,18 +150,18 @@ def _count_outcomes(comparison: Comparison) -> str:
 
 
 def _format_points(difference: Interval) -> str:
-    """Format a difference in points, such as "1.9 ± 0.8".
-
-    One that is not decided has its sign, so that better or worse is not said.
+    """Format a difference in points with half its interval, such as "1.9 ± 0.8".
+    Only an undecided difference has its sign.
     """
     magnitude = Interval(abs(difference.value), difference.low, difference.high) if difference.sign else difference
     return format_half_width(magnitude, "+.1f" if difference.value and not difference.sign else ".1f", " ± ")
 
 
 def _describe_scores(results: Results) -> Decision:
-    """State the score of the first encoder, to which nothing was compared.
+    """Build the decision when nothing was compared: a sentence with the mean score of the first encoder's raw vectors,
+    and that encoder as the choice.
 
-    On a single data set, the sentence has its interval.
+    On a single data set, the sentence has the score's interval.
     """
     grid = Grid(results)
     encoder = next(iter(grid.encoders))

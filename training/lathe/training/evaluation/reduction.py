@@ -44,18 +44,16 @@ class Retention:
         return bool(self.ahead) and self.label != RIVAL
 
     def types_apart(self, sign: int) -> list[str]:
-        """List the types of tasks whose retained share is above (sign 1) or below (sign −1) that of centred PCA."""
+        """List the types of tasks on which the reducer retains significantly more (sign 1) or less (sign −1) of the
+        score than centred PCA.
+        """
         return [kind for kind, interval in self.ahead.items() if kind != ALL and interval.sign == sign]
 
 
 def compute_retentions(grid: Grid) -> list[Retention]:
-    """Compute the retention of every reducer and nested chain at every size.
-
-    Tasks that not all of them completed are left out.
-
-    The largest share of the dimensions comes first. Groups of tasks whose raw score is below `MIN_CONTROL_SCORE` for an
-    encoder are left out; if all tasks together are below, the reducer has no entry at this size. The list is empty
-    without a common task.
+    """Compute the share of the raw vectors' score that each reducer and nested chain retains at each number of
+    dimensions, over all tasks, by type of task, and against centred PCA. Only tasks that all of them completed are
+    used.
     """
     sized = {name: [m for m in e.methods.values() if m.size is not None] for name, e in grid.encoders.items()}
     sized = {name: methods for name, methods in sized.items() if methods}

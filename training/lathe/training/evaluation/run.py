@@ -72,9 +72,8 @@ class Request:
     stores: VectorStores | None = None
 
     def methods(self, dimensions: int) -> list[Method]:
-        """List all methods to evaluate on an encoder with `dimensions` dimensions.
-
-        The control is the first.
+        """List the methods to evaluate on an encoder with so many dimensions: the raw vectors first, then chains with
+        their rescored and cut variants, debiasing methods, and reducers at each size.
         """
         sizes = list(
             dict.fromkeys(size for requested in self.sizes if (size := resolve_size(requested, dimensions)) is not None)
@@ -140,12 +139,8 @@ class Results:
 
 
 def evaluate(request: Request, on_progress: Progress) -> Results:
-    """Score every method of every encoder on every task.
-
-    All intermediate results are written to `request.out`.
-
-    Work that an earlier run finished is not repeated. A task, method or encoder that fails does not stop the others;
-    its problem is part of the results.
+    """Score every method of every encoder on every task of the suite, and return all results.
+    Intermediate results are written to `request.out`.
 
     Args:
         request: what to evaluate, and the output folder.
@@ -188,11 +183,7 @@ class Evaluation:
         _require_distinct_names(request.encoders)
 
     def run(self) -> Results:
-        """Run all encoders one after another and return the results.
-
-        Only one encoder is in memory at a time.
-
-        An encoder that cannot be loaded or cannot encode is left out and named in `problems`.
+        """Evaluate one encoder after another, so that only one is in memory at a time, and return all results.
 
         Raises:
             EncoderError: if no encoder can be used.
@@ -222,9 +213,8 @@ class Evaluation:
         )
 
     def select_scores(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
-        """Yield the scores of this request from the results log.
-
-        They get the request's own names of tasks, encoders and methods.
+        """Yield the scores in the results log that belong to this request: one for each of its tasks, the given
+        encoders, and their methods. Each score gets the names that this request uses.
         """
         for trial in self.trials:
             for result in encoders:
@@ -236,7 +226,9 @@ class Evaluation:
                         yield replace(score, task=trial.entry.name, encoder=name, method=method.name)
 
     def run_encoder(self, encoder: EvaluatedEncoder, workers: Workers) -> EncoderResult:
-        """Collect texts, encode them, fit the methods and score them for one encoder.
+        """Evaluate one encoder: collect the texts of the tasks, encode them, fit the methods, and score each method on
+        each task. Return the encoder's methods, intrinsic measures and problems, while the scores go to the results
+        log.
 
         Descriptions of tasks, vectors, methods and scores are written to the output folder. Tasks that have all their
         scores are not read again.
@@ -267,7 +259,9 @@ class Evaluation:
         return VectorStore(self.request.out / "vectors" / member.output, member.dimensions)
 
     def is_finished(self, trial: Trial, member: Member) -> bool:
-        """Return whether a task has all scores on an encoder, so that its texts are not needed."""
+        """Return whether the results log has a score of every suitable method for this task and encoder, so that the
+        task need not be read again.
+        """
         return trial.key in self.tasks and all(
             self.log.has_score((trial.key, member.output, method.key_on(member.output, self.digest)))
             for method in self.request.methods(member.dimensions)
@@ -276,17 +270,15 @@ class Evaluation:
         )
 
     def list_tasks(self) -> list[TaskDescription]:
-        """List the description of every task of the suite, in its order, then of data sets that could not be read."""
+        """Return the description of every task of the suite, in its order, followed by a description with an error for
+        each data set that could not be read.
+        """
         unread = [TaskDescription(name, "", error=why) for name, why in self.request.suite.problems.items()]
         return [*(self.tasks[trial.key] for trial in self.trials), *unread]
 
     def collect(self, trials: Sequence[Trial], prompts: dict[str, str], workers: Workers) -> list[TaskDescription]:
-        """Return each task's description with the texts it encodes under these prompts.
-
-        New tasks run in the workers.
-
-        Results are cached in memory. New tasks without an error are appended to the log of tasks; failed ones have an
-        error.
+        """Return the description of each task, with the texts that it encodes under these prompts.
+        Tasks that are not cached are run on random vectors in the workers.
         """
         known = self.collected.setdefault(tuple(sorted(prompts.items())), {})
         new = [trial for trial in trials if trial.key not in known]
@@ -302,12 +294,8 @@ class Evaluation:
         return [known[trial.key] for trial in trials]
 
     def encode(self, encoder: EvaluatedEncoder, store: VectorStore, asked: Sequence[tuple[str | None, str]]) -> None:
-        """Encode the (prompt name, text) pairs that a store lacks, and add the vectors to the store.
-
-        They are encoded in blocks of `ENCODE_ROWS`.
-
-        Raises:
-            EncoderError: if the encoder fails, or returns NaN or inf.
+        """Encode those of the (prompt name, text) pairs in `asked` that the store lacks, in blocks of `ENCODE_ROWS`,
+        and append their vectors to the store.
         """
         member = encoder.member
         # Reversed: of texts with the same key, the first names the prompt.
@@ -328,12 +316,8 @@ class Evaluation:
                 done += len(texts)
 
     def fit(self, member: Member, store: VectorStore) -> tuple[EncoderResult, list[FittedMethod]]:
-        """Fit every method on one encoder's corpus, or load it from the cache.
-
-        Returns the result and the fitted methods.
-
-        The vectors of the corpus must be in the store. Methods that do not suit the encoder or cannot be fitted, and
-        sizes that it cannot be reduced to, are left out, with their reason in the result's `problems`.
+        """Fit every method on the vectors of one encoder's corpus, or load it from the cache.
+        Return the encoder's result, still without scores, and references to the fitted methods.
         """
         corpus: Corpus | None = None
         if self.sentences:
@@ -377,12 +361,8 @@ class Evaluation:
         usable: Mapping[str, str],
         workers: Workers,
     ) -> None:
-        """Score every cell that the results log lacks in the worker processes.
-
-        The scores are appended to the log.
-
-        A cell is one task, encoder and method; failed cells get a score with an error. Cells of one task follow each
-        other, so that a process loads the task once.
+        """Score an encoder's fitted methods on all usable tasks in the worker processes, except those that the results
+        log has already. The scores are appended to the log, and nothing is returned.
 
         Args:
             encoder: the encoder with its methods.
@@ -415,7 +395,7 @@ class Evaluation:
 
 
 def _require_distinct_names(encoders: Sequence[RequestedEncoder]) -> None:
-    """Check that encoders have different names, since their results would be mixed up.
+    """Raise `EvaluationError` if two encoders have the same name, since their results would be mixed up.
 
     Raises:
         EvaluationError: if two have the same name.

@@ -47,8 +47,7 @@ class Interval:
 
 
 def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
-    """Return the mean of values `(n,)` with Student's t interval.
-
+    """Return the mean of values `(n,)` with Student's t interval at this confidence level.
     There are no bounds for one value, or if all are equal.
     """
     mean = float(values.mean())
@@ -61,7 +60,14 @@ def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
 
 
 def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, seed: int = 0) -> Interval:
-    """Return mean score / mean control, averaged over encoders, with an interval that resamples tasks.
+    """Return the ratio of a method's mean score to the raw vectors' mean score, averaged over encoders, with a 95 %
+    interval from bootstrapping tasks. With a rival method, return the difference of the two methods' ratios instead.
+
+    This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. With fewer than two tasks there are no
+    bounds.
+
+    This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. With fewer than two tasks there are no
+    bounds.
 
     This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. With a rival, return the difference of
     the two ratios, method minus rival. With fewer than two tasks there are no bounds.
@@ -92,9 +98,8 @@ def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, s
 
 
 def cosine_similarity(one: Array, other: Array) -> float | None:
-    """Return the cosine between two means of unit vectors `(d,)`.
-
-    The result is None if one is zero up to rounding.
+    """Return the cosine between two vectors `(d,)` that are means of unit vectors, or None if one is zero up to
+    rounding.
     """
     lengths = float(np.linalg.norm(one)), float(np.linalg.norm(other))
     return None if min(lengths) <= MAX_ZERO_NORM else float(one @ other) / (lengths[0] * lengths[1])

@@ -16,14 +16,7 @@ from lathe.training.errors import DataSetError, EvaluationError
 
 
 def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()) -> AbsTask:
-    """Return a task of mteb by name.
-
-    Its data is not loaded yet.
-
-    Args:
-        name: name of the task in mteb.
-        subsets: subsets of its data; empty for all.
-        splits: splits to evaluate on; empty for the task's own.
+    """Return the mteb task with this name, restricted to these subsets and splits. Its data is not loaded yet.
 
     Raises:
         EvaluationError: if mteb does not know the name, or the task is an aggregate of others.
@@ -41,7 +34,12 @@ def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()
 
 
 def list_tasks(name: str) -> list[AbsTask]:
-    """Return the tasks of a benchmark of mteb, or a list with the one task of this name.
+    """Return the tasks of the mteb benchmark with this name or, if there is no such benchmark, a list with the one task
+    of this name.
+
+    A benchmark's tasks have the subsets and splits that the benchmark uses.
+
+    A benchmark's tasks have the subsets and splits that the benchmark uses.
 
     The tasks have the subsets and splits that the benchmark uses.
 
@@ -55,11 +53,7 @@ def list_tasks(name: str) -> list[AbsTask]:
 
 
 def load_data(task: AbsTask) -> AbsTask:
-    """Load the data of a task in place, and return the task.
-
-    Nothing is done if the task has them.
-
-    A search in mteb's old format is converted to the new one.
+    """Load the data of an mteb task in place, unless it is loaded already, and return the task.
 
     Raises:
         DataSetError: if the data cannot be loaded.
@@ -86,9 +80,8 @@ def reset_random_state(task: AbsTask) -> None:
 
 
 def iterate_splits(task: AbsTask) -> Iterable[tuple[dict[str, Any], str]]:
-    """Yield each evaluated split of each subset.
-
-    A split is given as the dict that holds it and its key, so that it can be replaced.
+    """Yield each evaluated split of each subset of a task, as the dict that holds the split and its key there.
+    Assigning to that key replaces the split.
     """
     data: Any = task.dataset
     for split in task.eval_splits:

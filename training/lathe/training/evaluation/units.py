@@ -67,11 +67,9 @@ class UnitRecorder:
 
     @contextmanager
     def record(self) -> Iterator[Path | None]:
-        """Record the metrics of each query of a search, or yield the folder for mteb's predictions.
-
-        None is yielded for a search.
-
-        The folder is deleted after the block.
+        """Record what mteb computes for each unit (query, text or pair) while the block runs.
+        For a search, the metrics of each query are kept in `by_query` and None is yielded, and for other tasks a
+        temporary folder is yielded, into which mteb should write its predictions.
         """
         from mteb.abstasks import AbsTaskRetrieval
 
@@ -93,10 +91,10 @@ class UnitRecorder:
             del self.task.task_specific_scores
 
     def compute(self, scores: Mapping[str, Any], predictions: Path | None) -> UnitValues | None:
-        """Compute the values of the units.
+        """Compute the value of each unit (query, text or pair) that mteb's main score averages, from what was recorded.
+        Return None if the task has no such values.
 
-        Returns None if the task has no such values. This is so for other types and metrics than those above, and for
-        tasks of several splits, subsets or levels.
+        This is so for other types and metrics than those above, and for tasks of several splits, subsets or levels.
 
         Args:
             scores: mteb's scores of the only subset of the only split.
@@ -130,7 +128,8 @@ class UnitRecorder:
 
 
 def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Return the share of the classifiers that are right on each test text."""
+    """Return, for each test text, the share of mteb's classifiers that label it correctly. Their mean is the accuracy.
+    """
     labels = np.asarray(rows[task.label_column_name][:])
     # (classifiers, texts) to (texts,): mteb's accuracy is the mean over both.
     right = np.array([np.asarray(predicted) == labels for predicted in predictions], dtype=float).mean(axis=0)
@@ -138,7 +137,9 @@ def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitVal
 
 
 def _score_translations(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
-    """Return F1 of each sentence as a class of its own, whose weighted mean is mteb's F1."""
+    """Return the F1 of each sentence pair in a bitext task, where each sentence is a class of its own, so that their
+    mean is mteb's F1. Return None for data with several pairs of languages or with gold alignments.
+    """
     from sklearn.metrics import f1_score
 
     if len(predictions) != 1 or "gold" in rows.column_names:
@@ -162,7 +163,9 @@ def _jackknife_spearman(task: Any, predictions: Any, rows: Any, scores: Any) -> 
 
 
 def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Jackknife the average precision under the similarity where it is highest, as mteb's `max_ap`."""
+    """Return the average precision of a pair classification with its jackknife values, under the similarity for which
+    it is highest, as in mteb's `max_ap`.
+    """
     from sklearn.metrics import average_precision_score
 
     labels = np.asarray(rows[task.label_column_name][:])
@@ -176,13 +179,8 @@ def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) ->
 
 
 def _bootstrap_clusterings(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
-    """Return the V-measures of mteb's samples of texts, spread so that their standard error is a bootstrap's.
-
-    Returns None under a row limit.
-
-    Each sample draws as many texts as there are with replacement, so the standard deviation over samples is the
-    standard error of the score. It also contains the noise of k-means, so intervals are up to twice as wide as needed.
-    Under a row limit mteb draws more texts than there are, whose deviations are mostly that noise: None.
+    """Return the V-measures of mteb's samples of texts, spread around their mean so that their standard error is that
+    of a bootstrap. Return None for several levels or under a row limit.
     """
     levels = scores["v_measures"]
     if len(levels) != 1 or task.max_documents_per_cluster != len(rows):
@@ -206,7 +204,12 @@ Their arguments are task, predictions, rows of the test and mteb's scores.
 
 
 def jackknife(metric: Callable[[NDArray[np.bool_]], float], units: int) -> UnitValues:
-    """Compute a metric of all units and its jackknife pseudo-values.
+    """Compute a metric over all units and its jackknife pseudo-values, whose spread estimates the metric's standard
+    error.
+
+    A pseudo-value is `g·θ − (g − 1)·θ₋ᵢ`, where θ₋ᵢ leaves out the i-th of g groups.
+
+    A pseudo-value is `g·θ − (g − 1)·θ₋ᵢ`, where θ₋ᵢ leaves out the i-th of g groups.
 
     A pseudo-value is `g·θ − (g − 1)·θ₋ᵢ`, where θ₋ᵢ leaves out the i-th of g groups.
 

@@ -59,6 +59,8 @@ def _measure_pgvector(candidate: Candidate, rows: int) -> Cost:
 
     The index lays out its tuples in pages of 8 kB.
 
+    The index lays out its tuples in pages of 8 kB.
+
     The element tuple has 72 bytes besides the vector, the neighbour tuple 4 and 6 for each of 2m + m links, each with a
     line pointer of 4 bytes (pgvector's src/hnsw.h; the pages agree with indexes that were measured).
     """
@@ -95,6 +97,13 @@ def _list_reduced(
 ) -> Iterator[Candidate]:
     """Yield one candidate for each reduced number of dimensions, largest first: a chain reduces the vectors, and the
     place stores them in its own element type.
+
+    Args:
+        dimensions: dimensions of the full vectors.
+        element: how the place stores a coordinate.
+        beside: form of the full vectors, by which candidates are ranked.
+        words: name of the form, with `{size}` for the dimensions.
+        set_up: command that sets it up, with `{size}` for the dimensions.
 
     Args:
         dimensions: dimensions of the full vectors.
@@ -197,6 +206,12 @@ def _list_faiss(dimensions: int) -> Iterator[Candidate]:
 def _list_codes(dimensions: int, beside: StoredForm | None, beside_words: str, store: str) -> Iterator[Candidate]:
     """Yield one candidate for each size of Lathe's codes in `CODE_BYTES`, with the commands that fit the chain and
     store the codes.
+
+    Args:
+        dimensions: dimensions of the full vectors.
+        beside: form of the full vectors, by which candidates are ranked; None without them.
+        beside_words: the full vectors in the place's own words.
+        store: command that stores the codes.
 
     Args:
         dimensions: dimensions of the full vectors.

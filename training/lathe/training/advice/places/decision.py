@@ -108,8 +108,9 @@ class PlaceDecision:
 
 
 def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0) -> PlaceDecision:
-    """Decide which form of the vectors a database should store. The bytes and the expected recall of every form that it
-    can hold are measured on the sample, and the decision is returned as a sentence, commands and all options.
+    """Decide which form of the vectors a database should store.
+    The bytes and the expected recall of every form that it can hold are measured on the sample, and the decision is
+    returned as a sentence, commands and all options.
 
     Args:
         goal: what is to be stored where.
@@ -151,8 +152,8 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
 def _measure_options(
     goal: PlaceGoal, rows: int, base: FloatArray, queries: FloatArray, on_progress: Progress, seed: int
 ) -> tuple[list[Option], list[str]]:
-    """Measure the bytes and the expected recall of all forms that a database can hold. Return the options in the order
-    of its candidates, and notes on those that could not be measured.
+    """Measure the bytes and the expected recall of all forms that a database can hold.
+    Return the options in the order of its candidates, and notes on those that could not be measured.
     """
     search = FormSearch(base, queries, goal.metric)
     part = len(base) // PART
@@ -202,10 +203,6 @@ def _build_option(goal: PlaceGoal, rows: int, candidate: Candidate, expected: Se
 def _choose(before: Option, other_options: Sequence[Option]) -> tuple[Option | None, Option | None]:
     """Return the option to store, or None to leave the vectors as they are, and the smallest option without a chain if
     the first one has a chain (otherwise None).
-
-    Args:
-        before: the vectors as they are.
-        other_options: the other options, by their bytes.
     """
     reaching = [
         option for option in other_options if option.reaches and option.counted <= (1 - MIN_SAVING) * before.counted

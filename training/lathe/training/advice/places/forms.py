@@ -85,12 +85,8 @@ class FormSearch:
         return prepared
 
     def score(self, form: StoredForm) -> NDArray[np.float32]:
-        """Score all rows for all queries as a search through vectors stored in this form would, `(q, n)`. Higher scores
-        are nearer.
-
-        Raises:
-            TransformError: if the reduction of the form cannot be fitted on these rows.
-            AdviceError: if `find_form_problem` says why it cannot be measured.
+        """Score all rows for all queries as a search through vectors stored in this form would, `(q, n)`.
+        Higher scores are nearer.
         """
         if problem := find_form_problem(form, len(self.rows)):
             raise AdviceError(problem)
@@ -115,8 +111,8 @@ class FormSearch:
         return self._compare(store[form.element](rows), queries)
 
     def _reduce(self, steps: str) -> tuple[FloatArray, FloatArray]:
-        """Return the rows and the queries after the reduction with these steps. Each reduction is fitted on the rows
-        once and cached.
+        """Return the rows and the queries after the reduction with these steps.
+        Each reduction is fitted on the rows once and cached.
         """
         if steps not in self._reduced:
             chain = self._fit(steps, self.rows)

@@ -58,8 +58,8 @@ def find_nearest(scores: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def count_found(scores: NDArray[np.float32], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count, for each query, how many of its k truly nearest rows are among the first m·k rows by score. Return the
-    counts for every m of `CANDIDATES` and k of `NEAREST`.
+    """Count, for each query, how many of its k truly nearest rows are among the first m·k rows by score.
+    Return the counts for every m of `CANDIDATES` and k of `NEAREST`.
 
     Args:
         scores: scores through a form, `(q, n)`.
@@ -81,8 +81,9 @@ def _find_highest(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 def extrapolate(
     found: NDArray[np.int64], found_in_part: NDArray[np.int64], sampled: int, rows: int, seed: int = 0
 ) -> ExpectedRecall:
-    """Extrapolate the recall of a search from the sampled rows to `rows` rows. Return the expected recall with its 95 %
-    interval, and the recall that a quarter of the sample predicts for all of it, as a check.
+    """Extrapolate the recall of a search from the sampled rows to `rows` rows.
+    Return the expected recall with its 95 % interval, and the recall that a quarter of the sample predicts for all of
+    it, as a check.
 
     The interval is that of the queries, by resampling. It is widened by the error with which a part of the sample
     predicts the recall among all of it, as far as that is more than chance.
@@ -140,6 +141,9 @@ def _expect(counts_by_k: NDArray[np.int64], sampled: int, rows: int) -> float:
 def _compute_logit(counts: NDArray[np.int64], k: int) -> float:
     """Return the logit of the share of each query's k nearest rows that were found, from the counts of all queries.
     Shares of 0 and 1 are first moved off by a small constant.
+
+    The constant is half a row of ten for each query. The same share is moved alike for each k, so that a search that
+    loses nothing is not expected to lose more and more.
 
     The constant is half a row of ten for each query. The same share is moved alike for each k, so that a search that
     loses nothing is not expected to lose more and more.
