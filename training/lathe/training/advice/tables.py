@@ -172,8 +172,7 @@ def _build_budget_table(advice: Advice) -> Table:
 
 
 def _build_first_coordinate_table(advice: Advice) -> Table:
-    """Build the table of recall@10 of the first coordinates beside random ones, one row for each number of coordinates.
-    """
+    """Build the table of recall@10 of the first coordinates beside random ones, one row for each number of coordinates."""
     return Table.from_records(
         (
             {

@@ -128,8 +128,7 @@ class UnitRecorder:
 
 
 def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Return, for each test text, the share of mteb's classifiers that label it correctly. Their mean is the accuracy.
-    """
+    """Return, for each test text, the share of mteb's classifiers that label it correctly. Their mean is the accuracy."""
     labels = np.asarray(rows[task.label_column_name][:])
     # (classifiers, texts) to (texts,): mteb's accuracy is the mean over both.
     right = np.array([np.asarray(predicted) == labels for predicted in predictions], dtype=float).mean(axis=0)

@@ -79,8 +79,7 @@ class Place:
 
 
 def list_reductions(dimensions: int) -> Iterator[tuple[int, str]]:
-    """Yield the reduced numbers of dimensions to try, largest first, each with the steps of the PCA that reduces to it.
-    """
+    """Yield the reduced numbers of dimensions to try, largest first, each with the steps of the PCA that reduces to it."""
     for share in REDUCTIONS:
         size = round(dimensions * share / MULTIPLE) * MULTIPLE
         if 0 < size < dimensions:
