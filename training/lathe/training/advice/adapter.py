@@ -44,11 +44,15 @@ class AdapterTrial:
 def try_adapter(
     request: AdviceRequest, row_sample: RowSample, encoding: SampleEncoder, encoder: TextEncoder, on_progress: Progress
 ) -> AdapterTrial | None:
-    """Fit a query adapter (a map of query vectors alone) on most of the request's labelled query–document pairs, and
-    measure it on a fifth of their queries. Return the trial with its measurements and verdict, or None if the request
+    """Fit a query adapter (a map of query vectors alone) on the request's labelled pairs, and measure its gain.
+    A fifth of the queries are held out for that. Return the trial with measurements and verdict, or None if the request
     has no pairs.
 
     The queries search the pairs' documents and the sampled rows.
+
+    Raises:
+        AdviceError: if the file of pairs holds too few, or is none.
+        SourceError: if it cannot be read.
     """
     if request.pairs is None:
         return None
@@ -85,13 +89,8 @@ def try_adapter(
 
 
 def _explain(recommended: bool, measured: dict[str, Any], by_text: dict[str, dict[str, Any]]) -> list[str]:
-    """Explain the trial of a query adapter in sentences: the verdict, its gain on held-out queries, and its gain or
-    loss on each out-of-domain text.
-
-    Args:
-        recommended: whether the adapter is recommended.
-        measured: relevance measures on the held-out queries.
-        by_text: relevance measures on halves of out-of-domain texts, by the text's name.
+    """Explain the trial of a query adapter in sentences.
+    They give the verdict, its gain on held-out queries, and its gain or loss on each out-of-domain text.
 
     Args:
         recommended: whether the adapter is recommended.

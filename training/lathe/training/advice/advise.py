@@ -122,6 +122,9 @@ def advise(
     A sample of its rows is encoded and split, candidate chains are fitted on one part and compared on the other, and
     the advice is returned with all measurements.
 
+    Vectors of the texts are kept in a folder within the workspace until the advice is done, so that a killed run
+    resumes without encoding them again. Vectors of the built-in out-of-domain text stay cached there for later calls.
+
     Args:
         request: the source, and what the recommended chain must preserve.
         encoder: encoder of the texts; None for a source of vectors.
@@ -217,6 +220,9 @@ def build_advice(
     """Build the advice from a sample of vectors.
     Decide what to store, diagnose the held-out rows, compare debiasing methods, reducers and codes, and choose a chain.
 
+    The chosen chain is then fitted and measured, also on out-of-domain text if the sample has it. With fewer than
+    `MIN_ROWS` rows, only the diagnosis, notes and one shortage are set.
+
     Args:
         request: the advice request.
         name: name of the source.
@@ -284,9 +290,7 @@ def build_advice(
 
 
 def cosine_of_means(fit: FloatArray, heldout: FloatArray) -> float | None:
-    """Return the cosine between the mean unit vectors of two sets of rows, `(n, d)` and `(m, d)`, or None if one mean
-    is zero.
-    """
+    """Return the cosine between the mean unit vectors of rows `(n, d)` and `(m, d)`, None if a mean is zero."""
     return cosine_similarity(_unit_mean(fit), _unit_mean(heldout))
 
 
@@ -300,8 +304,8 @@ def _unit_mean(vectors: FloatArray) -> NDArray[np.float64]:
 def list_warnings(
     debiasing: DebiasingComparison, sizes: SizeComparison, confirmed: SizeTrial | None, keep: float
 ) -> Iterator[str]:
-    """Yield a sentence for each method that could not be fitted, and one if the recommended chain, refitted at its own
-    dimensions, preserves less than the share `keep`.
+    """Yield warnings, as sentences, about failed fits and about a chain that preserves too little.
+    The latter is the recommended chain, refitted at its own dimensions, if it preserves less than the share `keep`.
 
     Args:
         debiasing: comparison of debiasing methods.
@@ -325,8 +329,8 @@ def list_warnings(
 
 
 def list_remarks(sample: Sample, zero_rows: int) -> Iterator[str]:
-    """Yield a sentence for each peculiarity of the sampled rows: blank texts, zero vectors, repeated rows, texts too
-    short to be cut in two, and several scripts.
+    """Yield a sentence for each peculiarity of the sampled rows.
+    Peculiar are blank texts, zero vectors, repeated rows, texts too short to be cut in two, and several scripts.
 
     Args:
         sample: the sample.
@@ -360,8 +364,8 @@ def list_remarks(sample: Sample, zero_rows: int) -> Iterator[str]:
 
 
 def build_recommended_fit(advice: Advice, name: str, request: AdviceRequest) -> NewFit:
-    """Build the request that fits the recommended chain on the whole source, with the query adapter in front if it is
-    recommended.
+    """Build the request that fits the recommended chain on the whole source.
+    The query adapter is in front if it is recommended.
 
     Args:
         advice: the advice.

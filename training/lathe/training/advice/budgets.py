@@ -102,8 +102,8 @@ class BudgetComparison:
         return {method: _find_best(trials) for method, trials in by_method.items()}
 
     def list_databases_ahead(self) -> dict[str, list[int]]:
-        """Return the budgets (bytes of a vector) at which a database's own method has a significantly higher recall@10
-        than the best chain. The result is a dict of lists by method name.
+        """Return the byte budgets at which a database's own method significantly beats the best chain in recall@10.
+        The result is a dict of lists by method name.
 
         Only differences beyond both intervals count: its lower bound is above the chain's upper bound.
         """
@@ -122,15 +122,14 @@ def _find_best(trials: list[BudgetTrial]) -> BudgetTrial:
 
 
 def list_budgets(dimensions: int) -> list[int]:
-    """List the budgets of bytes to compare for vectors of so many dimensions: those of `BUDGETS` up to a byte for each
-    dimension.
-    """
+    """List the budgets of bytes to compare: those of `BUDGETS` up to a byte for each of the dimensions."""
     return [budget for budget in BUDGETS if budget <= dimensions]
 
 
 def compare_budgets(measurer: SizeMeasurer, sizes: SizeComparison, on_progress: Progress) -> BudgetComparison:
-    """Compare Lathe's codes, the reducers and the methods of databases at every budget of bytes by their recall@10 on
-    the held-out rows. Codes and database methods are fitted here, and measurements of reducers are copied from `sizes`.
+    """Compare codes, reducers and the databases' own methods at every budget of bytes a vector.
+    All are measured by recall@10 on the held-out rows. Codes and database methods are fitted here, and measurements of
+    reducers are copied from `sizes`.
 
     All take the debiased vectors. Codes have their default weighting: nothing is chosen on the held-out rows. Reducers
     that fill a budget exactly are taken from `sizes`. The result's `problems` tell why codes or RaBitQ are missing.
@@ -223,8 +222,8 @@ def _join_steps(measurer: SizeMeasurer, step: str) -> str:
 
 
 def _take_reducers(measurer: SizeMeasurer, sizes: SizeComparison, budget: int) -> Iterator[BudgetTrial]:
-    """Yield the reducers whose float32 vectors take exactly `budget` bytes, except truncation, with the measurements
-    that the size comparison has of them.
+    """Yield the reducers whose float32 vectors take exactly `budget` bytes, except truncation.
+    Their measurements are those of the size comparison.
 
     Nothing is measured: recall and loss are copied from the comparison.
 
@@ -241,16 +240,20 @@ def _take_reducers(measurer: SizeMeasurer, sizes: SizeComparison, budget: int) -
 
 
 def _measure_search(search: DatabaseSearch, budget: int, nearest: NDArray[np.int64]) -> BudgetTrial:
-    """Build the trial of a database method: its recall@10, alone and rescored, from the candidates that its search
-    found.
+    """Build the trial of a database method from the candidates that its search found.
+    It has recall@10, alone and rescored.
     """
     recall, rescored = _measure_recall(search.candidates, nearest)
     return BudgetTrial(search.method, search.setting, budget, search.bytes, recall, rescored)
 
 
 def _measure_recall(candidates: NDArray[np.int64], nearest: NDArray[np.int64]) -> tuple[Interval, Interval]:
-    """Return the mean recall@10 of the first ten candidates, and that of all candidates as if they were rescored
-    exactly. Both have intervals.
+    """Return two mean recalls@10: of the first ten candidates, and of all candidates as if rescored exactly.
+    Both have intervals.
+
+    Args:
+        candidates: rows found for each row, best first, `(n, 40)`.
+        nearest: the ten nearest neighbours of each row, `(n, 10)`.
     """
     # (n, 40, 10) to (n, 40): whether each candidate is one of the ten nearest.
     is_neighbour = (candidates[:, :, None] == nearest[:, None, :]).any(2)

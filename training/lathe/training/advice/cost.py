@@ -10,6 +10,11 @@ from lathe.training.advice.transfer import TransferResult
 def describe_cost(sizes: SizeComparison, own: SizeTrial, debiasing: str) -> str:
     """Describe in a sentence the bytes and time that a reduction saves, and the recall that it loses.
     Without a reduction, the sentence names only the bytes.
+
+    Args:
+        sizes: comparison of reducers.
+        own: measurements of the recommended reduction, or `sizes.full` for none.
+        debiasing: name of the debiasing method in front of it.
     """
     full = sizes.full
     if own is full:
@@ -33,6 +38,11 @@ def describe_cost(sizes: SizeComparison, own: SizeTrial, debiasing: str) -> str:
 def describe_changed_neighbours(trial: DebiasingTrial, reduced: bool, here: TransferResult) -> Iterator[str]:
     """Yield sentences on how many of the raw vectors' nearest neighbours a debiasing chain changes.
     Nothing is yielded if the chain does not debias.
+
+    Args:
+        trial: measurements of the chain's debiasing method.
+        reduced: whether a reducer follows it.
+        here: measures of the whole chain on held-out rows.
     """
     if trial.method == NOTHING:
         return

@@ -49,6 +49,11 @@ class DatabaseSearch:
 def find_candidates(queries: FloatArray, documents: FloatArray, k: int) -> NDArray[np.int64]:
     """Return the positions of the k documents with the largest inner product with each query, best first, `(n, k)`.
     Queries and documents are the same rows, so that document i is left out for query i.
+
+    Args:
+        queries: rows as they search, `(n, m)`.
+        documents: the same rows as they are stored, `(n, m)`; n is above k.
+        k: number of rows to find.
     """
     query_rows, stored = torch.from_numpy(queries), torch.from_numpy(documents)
     candidates = np.empty((len(queries), k), np.int64)
@@ -63,8 +68,8 @@ def find_candidates(queries: FloatArray, documents: FloatArray, k: int) -> NDArr
 
 
 def search_truncated(fit: FloatArray, rows: FloatArray, budget: int, k: int) -> Iterator[DatabaseSearch]:
-    """Yield a search of rows `(n, d)` among each other for each truncation method of `TRUNCATED`: int8, sign bits and
-    floats. Each keeps as many of the first dimensions as fit in `budget` bytes.
+    """Search rows `(n, d)` among each other with truncated int8, sign bits and floats, and yield a result for each.
+    As many of the first dimensions are kept as fit in `budget` bytes.
 
     Args:
         fit: rows from which ranges are learned, `(m, d)`.
@@ -119,8 +124,8 @@ class RaBitQSearch:
         self._rows: FloatArray = ((rows - moments.mean) @ axes.T).astype(np.float32)
 
     def search(self, budget: int, k: int) -> Iterator[DatabaseSearch]:
-        """Yield a search with RaBitQ codes for each number of bits in `RABITQ_BITS`, on as many principal axes as fit
-        in a budget of bytes.
+        """Yield a search with RaBitQ codes for each number of bits in `RABITQ_BITS`.
+        It uses as many principal axes as fit in a budget of bytes.
 
         Args:
             budget: bytes of a vector.
@@ -143,8 +148,8 @@ class RaBitQSearch:
         return self._faiss.IndexRaBitQ(dimensions, self._faiss.METRIC_L2, bits)
 
     def _search(self, dimensions: int, bits: int, k: int) -> DatabaseSearch:
-        """Encode the rows' leading principal axes, rotated at random, as RaBitQ codes, and return the k candidates that
-        each row finds among the others.
+        """Encode the rows as RaBitQ codes, and return the k candidates that each row finds among the others.
+        The codes are of the leading principal axes, rotated at random.
 
         Args:
             dimensions: number of axes.

@@ -126,16 +126,21 @@ def compare_debiasing(sample: Sample) -> DebiasingComparison:
 
 
 def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | None) -> str:
-    """Return `R2` (a debiasing method) if the vectors have a large mean, ‖μ‖ ≥ `LARGE_MEAN`, split-half retrieval
-    favours no method, and R2 does not lose significantly there. Otherwise return `by_halves`.
+    """Return `R2` (a debiasing method) for vectors with a large mean, ‖μ‖ ≥ `LARGE_MEAN`, else `by_halves`.
+    R2 is not chosen if split-half retrieval favours a method, or if R2 loses significantly there.
+
+    Args:
+        by_halves: method that split-half retrieval favours.
+        mean_norm: ‖μ‖ of the unit vectors.
+        r2_gain: gain of R2 over no debiasing in split-half retrieval; None if there are no halves.
     """
     r2_loses = r2_gain is not None and r2_gain.sign < 0
     return "R2" if by_halves == NOTHING and mean_norm >= LARGE_MEAN and not r2_loses else by_halves
 
 
 def rank_halves(chain: Chain, cut: TextHalves, dimensions: int | None = None) -> NDArray[np.float64]:
-    """Transform the halves of n texts by the chain, and return the reciprocal rank `(n,)` at which the halves of each
-    text find each other.
+    """Transform the halves of n texts by the chain, and return the reciprocal ranks `(n,)` of split-half retrieval.
+    Each half of a text searches for the other among the halves of all texts.
 
     Args:
         chain: fitted chain.
@@ -146,8 +151,8 @@ def rank_halves(chain: Chain, cut: TextHalves, dimensions: int | None = None) ->
 
 
 def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray[np.float64]]) -> DebiasingTrial:
-    """Measure a fitted debiasing method on the held-out rows: its split-half MRR and gain, the norm of the mean, and
-    recall@10 of the raw neighbours.
+    """Measure a fitted debiasing method on the held-out rows.
+    The trial has its split-half MRR and gain, the norm of the mean, and recall@10 of the raw neighbours.
 
     Neighbours are searched among `GEOMETRY_ROWS`. Retrieval and gain are None without the method's ranks.
 
@@ -172,8 +177,8 @@ def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, 
 
 
 def estimate_gain(ranks: NDArray[np.float64], control: NDArray[np.float64]) -> Interval:
-    """Return the mean gain in 100·MRR of `ranks` over `control`, reciprocal ranks of the same texts, with its interval
-    at level `CONFIDENCE`.
+    """Return the mean gain in 100·MRR of `ranks` over `control`, with its interval at level `CONFIDENCE`.
+    Both are reciprocal ranks of the same texts.
     """
     return mean_interval(100 * (ranks - control), CONFIDENCE)
 
@@ -181,6 +186,9 @@ def estimate_gain(ranks: NDArray[np.float64], control: NDArray[np.float64]) -> I
 def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
     """Choose a debiasing method by its gain in split-half retrieval (each half of a text searches for the other).
     Return the method, or `NOTHING` if no gain is significant, and the reason as a clause.
+
+    Among methods with a significant gain, this is the best one, or the first (simplest) one that is not significantly
+    worse than the best.
 
     Args:
         ranks: reciprocal ranks `(n,)` of split-half retrieval, by method.
@@ -208,8 +216,8 @@ def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
 
 
 def _explain_no_halves(sample: Sample) -> str:
-    """Return the clause why split-half retrieval could not be measured: there are no texts, or too few of them can be
-    cut in two.
+    """Return the clause why split-half retrieval could not be measured.
+    There are no texts, or too few of them can be cut in two.
     """
     if sample.row_sample.vectors is not None:
         return "of vectors without texts it cannot be told whether debiasing helps"

@@ -46,6 +46,10 @@ class SampleEncoder:
         """Encode the texts that the store lacks, in blocks, and write their vectors to it.
         Texts on which the encoder fails are recorded in `failed`.
 
+        Args:
+            texts: texts to encode.
+            on_progress: called with progress in [0, 1] and a message.
+
         Raises:
             EncoderError: if the encoder fails on every text.
         """
@@ -74,9 +78,7 @@ class SampleEncoder:
         return self.store.get([text_key(text) for text in texts])
 
     def list_remarks(self) -> Iterator[str]:
-        """Yield one sentence with the number of texts on which the encoder failed and the first reason, or nothing if
-        none failed.
-        """
+        """Yield a sentence if the encoder failed on texts, with their number and the first reason."""
         if self.failed:
             why = next(iter(self.failed.values()))
             yield f"The encoder fails on {len(self.failed):,} texts or halves of texts, which were left out: {why}."
@@ -137,6 +139,8 @@ def _load_or_encode_one_by_one(
 def _encode_leniently(encoder: TextEncoder, texts: Sequence[str]) -> tuple[FloatArray, dict[str, str]]:
     """Encode texts in one call, or one by one if that raises.
     Return the vectors `(n, d)` and the reasons of failures, by text.
+
+    A text on which the encoder raises gets a row of NaN. A vector with NaN or inf is a failure too.
     """
     try:
         vectors = encoder.encode(texts).vectors

@@ -143,9 +143,10 @@ class IndexPlanner:
     measure: GraphMeasurer
 
     def plan(self, sample: Sample, on_progress: Progress) -> IndexPlan:
-        """Plan an index: measure HNSW graphs over the sample's rows to fit on, searched by held-out rows, and choose a
-        setting that reaches the goal. The plan has a `problem` instead of a choice if the sample is too small or no
-        setting reaches the goal.
+        """Plan an index by measuring HNSW graphs on the sample, and choose a setting that reaches the goal.
+        The plan has a `problem` instead of a choice if the sample is too small or no setting reaches the goal.
+
+        Graphs are built over the rows to fit on, and searched by held-out rows.
 
         Args:
             sample: vectors of the source; rows of zeros are left out.
@@ -170,6 +171,8 @@ class IndexPlanner:
 def fit_candidates(vectors: FloatArray) -> dict[int | None, Chain | None]:
     """Fit the chains that an index plan compares.
     Return them in a dict by bytes of their codes, where the key None stands for vectors without a chain.
+
+    Codes are fitted for each budget up to a byte for each dimension.
 
     Args:
         vectors: sampled vectors `(n, d)`, without those that search.
@@ -232,8 +235,8 @@ def find_nearest(queries: FloatArray, base: FloatArray, k: int) -> NDArray[np.in
 
 
 def extrapolate(fitted_bytes: int | None, m: int, trials: Sequence[Trial], rows: int) -> Iterator[Setting]:
-    """Extrapolate recall, time, memory and build time of a graph from measurements with few rows and with more to
-    `rows` rows. Yield a setting for each pair of ef (candidates a search keeps) and rescoring that both have.
+    """Extrapolate a graph's recall, time and memory to `rows` rows, from measurements with few rows and with more.
+    Yield a setting for each pair of ef (candidates a search keeps) and rescoring that both have.
 
     Args:
         fitted_bytes: bytes of the codes; None without a chain.
@@ -293,8 +296,8 @@ def choose_setting(settings: Sequence[Setting], goal: IndexGoal) -> Setting | No
 
 
 def explain_no_setting(settings: Sequence[Setting], goal: IndexGoal) -> str:
-    """Return a sentence that no setting reaches the recall within the memory, with the best recall that fits and the
-    memory that the recall would take.
+    """Return a sentence that says that no setting reaches the recall within the memory.
+    It adds the best recall that fits, and the memory that the recall would take.
     """
     limit = "" if goal.memory is None else f" within {format_bytes(goal.memory)}"
     reasons = []
@@ -324,8 +327,8 @@ def _fits(setting: Setting, goal: IndexGoal) -> bool:
 
 
 def list_best(settings: Iterable[Setting], recall: float) -> list[Setting]:
-    """List one setting for each chain and number of links: the fastest that reaches the recall, or the one with the
-    highest recall if none does.
+    """List the best setting for each chain and number of links.
+    It is the fastest that reaches the recall, or the one with the highest recall if none does.
     """
     groups: dict[tuple[str, int], list[Setting]] = {}
     for setting in settings:

@@ -56,9 +56,8 @@ class Matryoshka:
 
 
 def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
-    """Test whether the vectors are Matryoshka-like: compare recall@10 of their first coordinates with that of random
-    coordinates, at a half, a quarter and an eighth of the dimensions. The result has the recalls at each cut and the
-    verdict.
+    """Test whether the first coordinates of vectors hold more than random ones, by recall@10.
+    The result has the recalls at a half, a quarter and an eighth of the dimensions, and the verdict.
 
     Only the first `MAX_ROWS` rows are used, and at least 11 are needed.
     """
@@ -77,8 +76,8 @@ def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
 
 
 def find_failing_cuts(cuts: list[Cut]) -> list[Cut]:
-    """Return the cuts at which the first coordinates do not beat all random choices in recall@10, or lead their mean by
-    less than `MIN_LEAD`.
+    """Return the cuts at which the first coordinates are not clearly better than random ones in recall@10.
+    There they do not beat all random choices, or lead their mean by less than `MIN_LEAD`.
 
     The margin `MIN_LEAD` is not required of the first cut, at half of the dimensions.
     """

@@ -46,8 +46,8 @@ class Recommendation:
 def recommend(
     debiasing: DebiasingComparison, sizes: SizeComparison, keep: float
 ) -> tuple[Recommendation, Recommendation | None]:
-    """Choose the smallest reduction that preserves the share `keep` of neighbours and of split-half MRR, after the
-    chosen debiasing. Return its recommendation, and that of a runner-up or None.
+    """Choose the smallest reduction that preserves the share `keep` of neighbours and of split-half MRR.
+    Return its recommendation, with the chosen debiasing in front, and that of a runner-up or None.
 
     Among reducers that are equal at that size, the simplest is chosen. The runner-up is the next of those that preserve
     `keep`: another reducer of that size, else the next larger size; None if there is no other. If no reduction
@@ -68,8 +68,9 @@ def recommend(
 
 
 def recommend_budget(budgets: BudgetComparison, full: SizeTrial, keep: float) -> BudgetTrial | None:
-    """Return the measurements of the smallest codes that preserve the share `keep` of the full vectors' neighbours and
-    split-half MRR, or None if none do. With fewer than `MIN_HELDOUT` rows the result is None too.
+    """Return the trial of the smallest codes that preserve the share `keep`, or None if none do.
+    The share is of the full vectors' neighbours and of their split-half MRR. With fewer than `MIN_HELDOUT` rows the
+    result is None too.
     """
     if budgets.rows < MIN_HELDOUT:
         return None
@@ -77,8 +78,8 @@ def recommend_budget(budgets: BudgetComparison, full: SizeTrial, keep: float) ->
 
 
 def _preserves_enough(trial: SizeTrial | BudgetTrial, full: SizeTrial, keep: float) -> bool:
-    """Return whether a reduction certainly preserves the share `keep`: the lower interval bounds of its shares of
-    neighbours and of split-half MRR are all at least `keep`.
+    """Return whether a reduction certainly preserves the share `keep` of neighbours and of split-half MRR.
+    The lower bounds of both shares' intervals must reach it.
     """
     return all(share.bounds[0] >= keep for share in compute_preserved_shares(trial, full).values())
 
@@ -86,6 +87,10 @@ def _preserves_enough(trial: SizeTrial | BudgetTrial, full: SizeTrial, keep: flo
 def compute_preserved_shares(trial: SizeTrial | BudgetTrial, full: SizeTrial) -> dict[str, Interval]:
     """Compute the shares of nearest neighbours and of split-half MRR that a reduction preserves.
     Return them in a dict by description, without the second if no text halves were measured.
+
+    Args:
+        trial: measurements of the reduction, or of codes.
+        full: measurements at full dimensions.
     """
     shares = {"the ten nearest neighbours with rescoring": trial.rescored_4x}
     if trial.loss is not None and full.retrieval:
@@ -111,8 +116,8 @@ def rank_reductions(trials: list[SizeTrial]) -> list[SizeTrial]:
 def _build_recommendation(
     debiasing: DebiasingComparison, sizes: SizeComparison, trial: SizeTrial | None, keep: float
 ) -> Recommendation:
-    """Build the recommendation of the chosen debiasing followed by the reduction in `trial`, or by none if it is None:
-    steps, bytes, reasons and cost.
+    """Build the recommendation of the chosen debiasing and a reduction: steps, bytes, reasons and cost.
+    If `trial` is None, there is no reduction.
     """
     measured = trial or sizes.full
     steps = [debiasing.trial(debiasing.chosen).steps] if debiasing.chosen != NOTHING else []
@@ -159,9 +164,7 @@ def _explain_size(sizes: SizeComparison, trial: SizeTrial | None, keep: float) -
 
 
 def _explain_reducer(sizes: SizeComparison, trial: SizeTrial) -> str:
-    """Return a sentence that compares the chosen reducer's recall@10 with that of the other reducers at the same
-    dimensions.
-    """
+    """Return a sentence that compares the chosen reducer's recall@10 with that of the others at its dimensions."""
     of_size = [size_trial for size_trial in sizes.trials if size_trial.dimensions == trial.dimensions]
     each = ", ".join(f"{size_trial.reducer} {size_trial.recall_at_10:.3f}" for size_trial in of_size)
     best = max(of_size, key=lambda size_trial: size_trial.recall_at_10)

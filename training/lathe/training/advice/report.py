@@ -41,8 +41,8 @@ def render_html(advice: Advice) -> str:
 
 
 def to_json(advice: Advice) -> dict[str, Any]:
-    """Convert the advice to a JSON-serializable dict with all fields of `Advice`, `sentence` (the storage decision) and
-    `sentences` (the summary).
+    """Convert the advice to a JSON-serializable dict.
+    It has all fields of `Advice`, `sentence` (the storage decision) and `sentences` (the summary).
     """
     decision = advice.decision.sentence if advice.decision else None
     return {"sentence": decision, "sentences": summarize_advice(advice)} | asdict(advice)
@@ -54,8 +54,8 @@ def format_decision(decision: PlaceDecision) -> str:
 
 
 def format_evidence(advice: Advice) -> str:
-    """Format as plain text what supports the storage decision: the table of options, then the sentences and tables of
-    the advice.
+    """Format as plain text what supports the storage decision.
+    The table of options comes first, then the sentences and tables of the advice.
     """
     sections = [build_section(advice)]
     if advice.decision is not None:

@@ -87,16 +87,16 @@ def cut_texts_in_two(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def list_texts_to_encode(row_sample: RowSample) -> list[str]:
-    """List the texts whose vectors `build_text_sample` will ask for: all sampled texts, then both halves of each
-    held-out text that can be cut in two.
+    """List the texts whose vectors `build_text_sample` will ask for.
+    They are all sampled texts, then both halves of each held-out text that can be cut in two.
     """
     pairs = cut_texts_in_two(row_sample.texts[: count_heldout(len(row_sample))])
     return [*row_sample.texts, *(half for pair in pairs for half in pair)]
 
 
 def build_text_sample(row_sample: RowSample, vectors_of: VectorsOf, failed: Collection[str] = frozenset()) -> Sample:
-    """Split the sampled texts into held-out texts and texts to fit on, get the vectors of both and of the halves of the
-    held-out ones, and return them as a `Sample`.
+    """Split the sampled texts into held-out texts and texts to fit on, and return their vectors as a `Sample`.
+    It also has the vectors of the halves of held-out texts.
 
     The first texts are held out, because sampled rows are in random order.
 
@@ -125,8 +125,8 @@ def build_text_sample(row_sample: RowSample, vectors_of: VectorsOf, failed: Coll
 
 
 def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
-    """Split sampled vectors `(n, d)` into held-out rows, which come first, and rows to fit on, and return them as a
-    `Sample` without text halves.
+    """Split sampled vectors `(n, d)` into held-out rows and rows to fit on, and return them as a `Sample`.
+    The first rows are held out, and there are no text halves.
     """
     held_out = count_heldout(len(row_sample))
     return Sample(row_sample, vectors[held_out:], vectors[:held_out], 0, None, None, {})

@@ -32,9 +32,7 @@ class Shortage:
 
 
 def check_row_count(rows: int) -> Shortage | None:
-    """Return a `Shortage` that says how many more rows are needed if there are fewer than `MIN_ROWS` distinct rows,
-    else None.
-    """
+    """Return a `Shortage` with the number of missing rows if there are fewer than `MIN_ROWS`, else None."""
     if rows >= MIN_ROWS:
         return None
     return Shortage(
@@ -50,8 +48,11 @@ def list_shortages(sample: Sample, debiasing: DebiasingComparison, best: Recomme
 
 
 def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
-    """Yield a shortage if the sample cannot tell whether debiasing helps: split-half retrieval is impossible, or the
-    gain of R2 (a debiasing method) is neither significant nor precise.
+    """Yield a shortage if the sample cannot tell whether debiasing helps.
+    Then split-half retrieval is impossible, or the gain of R2 (a debiasing method) is neither significant nor precise.
+
+    Precise means an interval of at most ± `PRECISE_POINTS` points. Nothing is yielded for vectors without texts, since
+    more rows would not help.
     """
     if sample.halves is None and not sample.row_sample.texts:
         return  # of vectors no number of rows would tell
@@ -75,8 +76,8 @@ def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator
 
 
 def _check_cutting(sample: Sample) -> Shortage:
-    """Build the shortage for too few held-out texts that are long enough to be cut in two, with an estimate of how many
-    more rows would be enough.
+    """Build the shortage for too few held-out texts that are long enough to be cut in two.
+    It has an estimate of how many more rows would be enough.
 
     Its `more` assumes that the same share of further texts can be cut; it is None if no text can, or if even
     `MAX_HELDOUT` held-out rows would not be enough.
@@ -107,8 +108,8 @@ def _check_size(sample: Sample) -> Iterator[Shortage]:
 
 
 def _check_fit(sample: Sample, best: Recommendation) -> Iterator[Shortage]:
-    """Yield a shortage if the recommended reducer has fewer than `MIN_ROWS_PER_DIMENSION` rows to fit on for each
-    output dimension.
+    """Yield a shortage if the recommended reducer has too few rows to fit on.
+    It needs `MIN_ROWS_PER_DIMENSION` for each output dimension.
     """
     needed = MIN_ROWS_PER_DIMENSION * best.dimensions
     if best.reducer not in ("", "truncation") and len(sample.fit) < needed:
@@ -126,9 +127,7 @@ def rows_for_heldout(heldout: int) -> int:
 
 
 def rows_for_fit(fit: int) -> int:
-    """Return how many distinct rows a sample must have so that at least `fit` of them are left to fit on after holding
-    out.
-    """
+    """Return how many distinct rows a sample needs so that at least `fit` are left to fit on after holding out."""
     if fit <= SMALL_HELDOUT:
         return 2 * fit
     return max(fit + SMALL_HELDOUT, min(int(fit / (1 - HELDOUT_SHARE)) + 1, fit + MAX_HELDOUT))

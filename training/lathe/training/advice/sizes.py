@@ -92,8 +92,8 @@ class SizeComparison:
 
 
 def list_sizes(dimensions: int) -> list[int]:
-    """List the reduced numbers of dimensions to compare, largest first: fixed shares of `dimensions`, rounded to
-    multiples of `MULTIPLE`.
+    """List the reduced numbers of dimensions to compare, largest first.
+    They are fixed shares of `dimensions`, rounded to multiples of `MULTIPLE`.
     """
     rounded = {round(dimensions * share / MULTIPLE) * MULTIPLE for share in SHARES}
     return sorted((size for size in rounded if 0 < size < dimensions), reverse=True)
@@ -127,8 +127,11 @@ class SizeMeasurer:
         self.full = self.measure_vectors("", self.before, self.ranks)
 
     def compare(self, on_progress: Progress) -> SizeComparison:
-        """Fit every reducer once at the largest compared size, cut it to all smaller sizes, and measure it on the
-        held-out rows at each. A reducer that cannot be fitted is noted in the result's `problems`.
+        """Fit every reducer once at the largest compared size, and measure it at that and all smaller sizes.
+        A reducer that cannot be fitted is noted in the result's `problems`.
+
+        Args:
+            on_progress: called with progress in [0, 1] and a message.
         """
         trials, problems = [], {}
         done = 0.0
@@ -161,8 +164,8 @@ class SizeMeasurer:
         return Chain(parse_steps(steps)).fit(self.sample.fit, on_progress=on_progress)
 
     def measure(self, reducer: str, chain: Chain, size: int) -> SizeTrial:
-        """Measure a fitted chain, cut to its first `size` output dimensions, on the held-out rows: preserved
-        neighbours, split-half retrieval, bytes and time.
+        """Measure a fitted chain, cut to its first `size` output dimensions, on the held-out rows.
+        The trial has preserved neighbours, split-half retrieval, bytes and time.
 
         Args:
             reducer: name in the result.
@@ -174,8 +177,8 @@ class SizeMeasurer:
         return self.measure_vectors(reducer, chain.floats(self.heldout, size), ranks)
 
     def measure_vectors(self, reducer: str, after: FloatArray, ranks: NDArray[np.float64] | None) -> SizeTrial:
-        """Measure how well reduced held-out rows preserve the neighbours of the unreduced ones in `before`, and how
-        much split-half MRR is lost. Bytes and time of the reduced size are added to the result.
+        """Measure how well reduced held-out rows preserve the neighbours of the unreduced ones in `before`.
+        The trial also has the loss in split-half MRR, and bytes and time at the reduced size.
 
         The time of a matrix product is looked up in `seconds`.
 

@@ -63,8 +63,8 @@ def build_option_table(decision: PlaceDecision) -> Table:
 
 
 def _build_mean_direction_table(advice: Advice) -> Table:
-    """Build the table on the mean direction μ of the held-out rows: its norm beside the one that chance alone gives,
-    its alignment, IsoScore, rank and row counts.
+    """Build the table on the mean direction μ of the held-out rows.
+    It has the norm of μ beside the one that chance alone gives, its alignment, IsoScore, rank and row counts.
     """
     diagnosis = advice.diagnosis
     alignment, directions = diagnosis["alignment"], diagnosis["dimensions_for"]
@@ -98,8 +98,8 @@ def _build_mean_direction_table(advice: Advice) -> Table:
 
 
 def build_debiasing_table(advice: Advice) -> Table:
-    """Build the table of the debiasing methods, one row each: steps, split-half MRR and gain, norm of the mean, and
-    recall@10. The recommended method is marked with an arrow.
+    """Build the table of the debiasing methods: steps, split-half MRR and gain, norm of the mean, and recall@10.
+    The recommended method is marked with an arrow.
     """
     debiasing, gain = advice.debiasing, f"gain, {100 * CONFIDENCE:.1f} % interval"
     return Table.from_records(
@@ -149,8 +149,8 @@ def _build_size_table(advice: Advice) -> Table:
 
 
 def _build_budget_table(advice: Advice) -> Table:
-    """Build the table of the best chain at each budget of bytes a vector, beside recall@10 of the databases' own
-    methods. The recommended codes are marked with an arrow.
+    """Build the table of the best chain at each budget of bytes a vector, beside the databases' own methods.
+    The recommended codes are marked with an arrow.
     """
     budgets, of_three = advice.budgets, partial(format_half_width, spec=".3f")
     records = []
@@ -172,7 +172,7 @@ def _build_budget_table(advice: Advice) -> Table:
 
 
 def _build_first_coordinate_table(advice: Advice) -> Table:
-    """Build the table of recall@10 of the first coordinates beside random ones, one row for each number of coordinates."""
+    """Build the table of recall@10 of the first coordinates and of random ones, by number of coordinates."""
     return Table.from_records(
         (
             {

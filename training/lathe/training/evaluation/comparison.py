@@ -51,8 +51,9 @@ class System:
     label: str = CONTROL
 
     def describe(self, beside: "System") -> str:
-        """Return a name that tells this system from the one it is compared with: its encoder if both have the same
-        method, its method if both have the same encoder, otherwise both.
+        """Return a name that tells this system from the one it is compared with.
+        It names the method if both have the same encoder, else the encoder and, unless it is of raw vectors, the
+        method.
         """
         if self.encoder == beside.encoder:
             return "the raw vectors" if self.label == CONTROL else self.label
@@ -126,9 +127,13 @@ class Comparison:
 
 
 def compare_systems(grid: Grid, scores: Sequence[Score]) -> list[Comparison]:
-    """Compare pairs of systems (encoder and method) by their scores: each further encoder with the first one, each
-    method with the raw vectors, and each further chain with the first one. Return one comparison for each pair that has
-    a data set in common.
+    """Compare pairs of systems (encoder and method) by their scores, and return one comparison for each pair.
+    Encoders are compared with the first one, methods with the raw vectors, and chains with the first chain. Pairs
+    without a data set in common are left out.
+
+    Args:
+        grid: scores of the evaluation.
+        scores: its `Score`s, with the values of units.
     """
     by_cell = {(score.encoder, score.method, score.task): score for score in scores}
     comparisons = []
@@ -145,8 +150,8 @@ def compare_systems(grid: Grid, scores: Sequence[Score]) -> list[Comparison]:
 
 
 def compare_scores(baseline: Array, compared: Array, difference: float) -> Interval:
-    """Return the difference of two scores in points with its 95 % interval, estimated from paired values of single
-    queries, texts or pairs under both systems.
+    """Return the difference of two scores in points with its 95 % interval.
+    It is estimated from paired values of single queries, texts or pairs under both systems.
 
     The interval is Student's, of the mean of n differences. There are no bounds for one unit, or if all differences
     are equal.
@@ -165,12 +170,8 @@ def compare_scores(baseline: Array, compared: Array, difference: float) -> Inter
 
 
 def estimate_score(values: Array, score: float) -> Interval:
-    """Return a score in points with its 95 % interval, estimated from the values `(n,)` of the single queries, texts or
-    pairs that the score averages.
-
-    Args:
-        values: values of the units, `(n,)`.
-        score: the score × 100, in the middle of the interval.
+    """Return a score in points with its 95 % interval.
+    It is estimated from the values `(n,)` of the single queries, texts or pairs that the score averages.
 
     Args:
         values: values of the units, `(n,)`.
@@ -180,8 +181,8 @@ def estimate_score(values: Array, score: float) -> Interval:
 
 
 def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
-    """Yield the pairs of systems to compare, baseline first: encoders with the first one, methods with the raw vectors,
-    and chains with the first chain.
+    """Yield the pairs of systems to compare, baseline first.
+    Encoders are compared with the first one, methods with the raw vectors, and chains with the first chain.
     """
     first, *later_encoders = grid.encoders
     for later in later_encoders:

@@ -25,6 +25,8 @@ def read_corpus_sentences(written: str) -> list[str]:
     """Read the distinct sentences of 64 to 512 characters of a source of texts, in its order.
     If there are more than `MAX_SENTENCES`, a random sample of that size is returned.
 
+    The sample is always the same, and the order is that of the source.
+
     Raises:
         SourceError: if the source cannot be read.
         EvaluationError: if the source holds vectors, or fewer than `MIN_SENTENCES` such sentences.

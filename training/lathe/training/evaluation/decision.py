@@ -40,8 +40,9 @@ class Decision:
     comparison: Comparison | None
 
     def to_fields(self) -> dict[str, object]:
-        """Convert the decision to a JSON-serializable dict: the sentence, the chosen system and, if anything was
-        compared, the difference with its interval, data set, metric and outcome.
+        """Convert the decision to a JSON-serializable dict.
+        It has the sentence, the chosen system and, if anything was compared, the difference with its interval, data
+        set, metric and outcome.
         """
         fields: dict[str, object] = {"sentence": self.sentence, "choice": self.choice}
         if self.comparison is None:
@@ -63,8 +64,8 @@ class Decision:
 
 
 def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
-    """Choose the system (encoder and method) that is better than the first one with the most certainty, or keep the
-    first. Return it with a sentence that states the differences.
+    """Choose the system (encoder and method) that beats the first one with the most certainty, else the first.
+    Return it with a sentence that states the differences.
 
     Counted are the comparisons with the first system: the raw vectors of the first encoder that has any comparison. One
     comparison is a sentence of its own; of several, the sentence names `MAX_NAMED` at most, the best ones.
@@ -86,8 +87,8 @@ def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
 
 
 def describe_comparison(comparison: Comparison) -> str:
-    """Return a sentence that says whether the compared system is better, by how many points, on which data, and with
-    what interval.
+    """Return a sentence that says whether the compared system is better.
+    It gives the difference in points with its interval, and the data.
     """
     verdict, name, baseline = comparison.verdict, comparison.name, comparison.baseline_name
     data = _describe_data(verdict)
@@ -107,8 +108,8 @@ def describe_comparison(comparison: Comparison) -> str:
 
 
 def _describe_several(comparisons: Sequence[Comparison]) -> str:
-    """Return one sentence on several comparisons with the same baseline, the best first: how many points each system is
-    better or worse. At most `MAX_NAMED` are named.
+    """Return one sentence on several comparisons with the same baseline, the best first.
+    It says how many points each system is better or worse, and names at most `MAX_NAMED`.
     """
     common = comparisons[0].verdict
     parts = []
@@ -158,8 +159,7 @@ def _format_points(difference: Interval) -> str:
 
 
 def _describe_scores(results: Results) -> Decision:
-    """Build the decision when nothing was compared: a sentence with the mean score of the first encoder's raw vectors,
-    and that encoder as the choice.
+    """Build the decision when nothing was compared: the first encoder's raw vectors. Its sentence has their mean score.
 
     On a single data set, the sentence has the score's interval.
     """

@@ -47,6 +47,9 @@ class Member:
     def prompt(self, name: str | None) -> str | None:
         """Return the text that precedes an input under a prompt name.
         Without a name, it is the default prompt, which may be None.
+
+        Raises:
+            KeyError: if there is no prompt of that name.
         """
         return self.default_prompt if name is None else self.prompts[name]
 
@@ -89,8 +92,8 @@ class EvaluatedEncoder:
         self.member = member
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> NDArray[np.float32]:
-        """Encode texts, each after the prompt of this name (None for the default prompt), and return finite unit
-        vectors `(n, d)`.
+        """Encode texts to finite unit vectors `(n, d)`.
+        Each text gets the prompt of this name in front, or the default prompt for None.
 
         Raises:
             EncoderError: with the name of the encoder, if it raises any exception or returns NaN or inf for a text.
@@ -115,14 +118,8 @@ class EvaluatedEncoder:
 
 
 def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: float | None) -> Member:
-    """Describe a loaded encoder for the results: its name, dimensions, prompts, family, and hashes of the model and of
-    its output.
-
-    `output` is the fingerprint, or a hash of it with dtype and prompt if the dtype is not float32 or there is a default
-    prompt.
-
-    `output` is the fingerprint, or a hash of it with dtype and prompt if the dtype is not float32 or there is a default
-    prompt.
+    """Describe a loaded encoder for the results.
+    The description has name, dimensions, prompts, family, and hashes of the model and of its output.
 
     `output` is the fingerprint, or a hash of it with dtype and prompt if the dtype is not float32 or there is a default
     prompt.

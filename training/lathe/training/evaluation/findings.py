@@ -42,8 +42,8 @@ def compute_findings(results: Results) -> Findings:
 
 
 def summarize(findings: Findings) -> list[str]:
-    """Summarize the findings as a list of sentences: the decision, then the other comparisons, then the share of the
-    score that reductions retain.
+    """Summarize the findings as a list of sentences.
+    The decision comes first, then the other comparisons, then the share of the score that reductions retain.
     """
     comparisons = [describe_comparison(comparison) for comparison in findings.comparisons]
     other_sentences = [sentence for sentence in comparisons if sentence != findings.decision.sentence]

@@ -42,8 +42,8 @@ class Grid:
         }
 
     def methods(self, encoder: str, label: str) -> list[Method]:
-        """List the methods with this label that have a score on an encoder: the fits of one method with different seeds
-        or samples. Methods of the group `sweep` are left out.
+        """List the methods with this label that have a score on an encoder.
+        They are one method with different seeds or samples. Methods of the group `sweep` are left out.
         """
         methods = self.encoders[encoder].methods.values()
         return [m for m in methods if m.label == label and m.group != "sweep" and self.has_scores(encoder, m)]
@@ -60,15 +60,16 @@ class Grid:
         return list(dict.fromkeys(distinct))
 
     def complete_tasks(self, encoder: str, methods: Iterable[Method]) -> list[str]:
-        """List the tasks for which both the raw vectors and all these methods have a score on the encoder, in the order
-        of `tasks`.
+        """List the tasks for which the raw vectors and all these methods have a score on the encoder.
+        They are in the order of `tasks`.
         """
         names = [CONTROL, *(method.name for method in methods)]
         return [task for task in self.tasks if all((encoder, name, task) in self.values for name in names)]
 
     def common_tasks(self, methods: Mapping[str, Iterable[Method]]) -> list[str]:
-        """List the tasks that are complete on every encoder in `methods`: the raw vectors and all the encoder's methods
-        have a score. Without encoders, all tasks are listed.
+        """List the tasks that are complete on every encoder in `methods`.
+        On such a task, the raw vectors and all the encoder's methods have a score. Without encoders, all tasks are
+        listed.
         """
         complete = [set(self.complete_tasks(encoder, encoder_methods)) for encoder, encoder_methods in methods.items()]
         return [task for task in self.tasks if all(task in completed for completed in complete)]
@@ -99,18 +100,14 @@ class Grid:
         return np.asarray(np.mean(scores, axis=0))
 
     def group_by_type(self, tasks: Sequence[str]) -> dict[str, list[int]]:
-        """Return the positions of the tasks in the given list as a dict of lists, by mteb's type of task such as
-        `Retrieval`.
-        """
+        """Return the positions of the tasks in the list, as lists by mteb's type of task such as `Retrieval`."""
         groups: dict[str, list[int]] = {}
         for position, task in enumerate(tasks):
             groups.setdefault(self.tasks[task].type, []).append(position)
         return groups
 
     def group_by_family(self, tasks: Sequence[str]) -> dict[str, list[int]]:
-        """Return the positions of the tasks in the given list as a dict of lists, by family: Retrieval, Classification
-        or Other.
-        """
+        """Return the positions of the tasks in the list, as lists by family: Retrieval, Classification or Other."""
         groups: dict[str, list[int]] = {}
         for kind, positions in self.group_by_type(tasks).items():
             groups.setdefault(find_task_family(kind), []).extend(positions)

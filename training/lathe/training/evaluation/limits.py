@@ -20,8 +20,13 @@ BINARY = 2
 
 
 def limit_rows(task: AbsTask, rows: int) -> None:
-    """Reduce a loaded mteb task in place to at most `rows` rows in each evaluated split, chosen at random with the
-    task's seed. The same rows are kept each time.
+    """Reduce a loaded mteb task in place to at most `rows` random rows in each evaluated split.
+    The same rows are kept each time, by the task's seed.
+
+    Of a search, at most `rows` queries whose relevant documents fit are kept, and at most `rows` documents; in
+    reranking, all candidates of these queries. Clusterings whose rows are lists keep all rows, with shorter lists. Of a
+    classification's training rows at most `rows` are kept, spread evenly over the labels. Pairs that an old data set
+    holds as lists in one row become one row each.
 
     Raises:
         DataSetError: if no query fits into the limit with all its relevant documents.
@@ -55,8 +60,8 @@ def _shuffle_rows(rows: int, seed: int) -> list[int]:
 
 
 def _limit_dataset(data: Dataset, rows: int, seed: int) -> Dataset:
-    """Return a random subset of `rows` rows of a data set in their original order, or the whole data set if it is not
-    larger. The subset is the same for the same size and seed.
+    """Return a random subset of `rows` rows of a data set in their original order.
+    A data set that is not larger is returned whole. The subset is the same for the same size and seed.
     """
     return data if len(data) <= rows else data.select(sorted(_shuffle_rows(len(data), seed)[:rows]))
 
@@ -71,6 +76,9 @@ def _holds_lists(data: Dataset) -> bool:
 def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
     """Shorten the lists in each row of a clustering data set to items at the same random positions.
     All rows and the order of the items are kept.
+
+    Each row keeps at most `rows` divided by the number of rows items, but one at least; items beyond the end of its
+    shortest list are dropped first.
     """
     share = max(1, rows // len(data))
 
@@ -83,8 +91,10 @@ def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
 
 
 def _choose_labelled(labels: list[Any], rows: int, seed: int) -> list[int]:
-    """Choose at most `rows` row numbers at random, in ascending order, so that at least three different labels remain
-    if there are as many.
+    """Choose at most `rows` row numbers at random, and return them in ascending order.
+    At least three different labels remain if there are as many.
+
+    mteb takes rows of exactly two labels for a binary task and fails if these are not 0 and 1.
     """
     order = _shuffle_rows(len(labels), seed)
     first_rows: dict[str, int] = {}
@@ -115,8 +125,8 @@ def _choose_evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
 
 
 def _limit_search(data: Any, rows: int, seed: int) -> Any:
-    """Return a smaller copy of a search split: at most `rows` random queries whose relevant documents all fit, these
-    documents, and random other documents up to the limit.
+    """Return a smaller copy of a search split, with at most `rows` random queries whose relevant documents all fit.
+    It has these documents, and random other ones up to the limit.
 
     In reranking, where each query has candidate documents, only the candidates of the chosen queries remain, and the
     limit is on queries.

@@ -36,6 +36,9 @@ class MethodCache:
         """Load a fitted method from the cache folder, or fit its chain on the corpus and save it there.
         Return a reference to the stored chain, and measures of how a reduction preserves the geometry, by name.
 
+        A method with a fitted chain is only stored; raw vectors need neither. The measures are stored too; they are
+        empty for methods that do not reduce, and without a corpus.
+
         Args:
             method: the method.
             output: hash of the encoder's output.

@@ -96,8 +96,8 @@ class Method:
         return f"it takes vectors {width} wide, these are {dimensions}" if width not in (None, dimensions) else None
 
     def cuts_to(self, size: int) -> bool:
-        """Return whether the method is a nested chain whose output can be cut to `size` dimensions, other than the
-        dimensions it has already.
+        """Return whether the method is a nested chain whose output can be cut to `size` dimensions.
+        The result is False for the dimensions that it has already.
         """
         return self.chain is not None and self.chain.nested and self.chain.serves(size) and size != self.size
 
@@ -114,9 +114,7 @@ class Method:
         return self.chain is not None and (self.size is not None or self.chain.quantizer is not None)
 
     def rescored(self) -> "Method":
-        """Return a copy of the method that searches with the chain's output, then ranks the candidates again by the raw
-        vectors.
-        """
+        """Return a copy of the method that ranks the candidates of its search again by the raw vectors."""
         name = f"{self.name} rescored"
         return replace(self, name=name, label=name, group="rescored", size=None, key=f"{self.key}-rescored")
 
@@ -129,6 +127,8 @@ class Method:
     def key_on(self, fingerprint: str, corpus: str) -> str:
         """Return the cache key of the method when fitted on this encoder and corpus.
         For a chain that is fitted already, it is the chain's own key.
+
+        Equal keys mean equal maps.
 
         Args:
             fingerprint: hash of the encoder's output.
@@ -154,9 +154,7 @@ def build_control_method() -> Method:
 
 
 def list_debiasing_methods() -> list[Method]:
-    """Return the debiasing methods of the mean-bias paper as methods to fit, without the raw vectors that they are
-    compared with.
-    """
+    """Return the debiasing methods of the mean-bias paper, as methods to fit, without the raw vectors."""
     return [
         Method(name, "ladder", "random direction" if name.startswith("random") else name, steps, name != MEAN_CENTRING)
         for name, steps in DEBIASING.items()
@@ -173,8 +171,8 @@ def list_reducer_methods(sizes: Iterable[int]) -> list[Method]:
 
 
 def label_reducer(reducer: str) -> str:
-    """Return the label that the results of a reducer share at all sizes: its steps up to the first colon, with
-    "uncentred" for uncentred PCA.
+    """Return the label that the results of a reducer share at all sizes.
+    It is the text up to the first colon, with "uncentred" for uncentred PCA.
     """
     kinds, _, options = reducer.partition(":")
     return f"{kinds} uncentred" if "center=none" in options else kinds
@@ -183,6 +181,9 @@ def label_reducer(reducer: str) -> str:
 def parse_size(written: str) -> Fraction:
     """Parse a size to reduce to, given as a number of dimensions such as 96 or as a share of them such as 1/4.
     Return it as a fraction, where values below 1 are shares.
+
+    Raises:
+        EvaluationError: if the text is anything else.
     """
     try:
         size = Fraction(written)
@@ -211,6 +212,12 @@ def hash_chain(chain: Chain) -> str:
 def build_chain_method(name: str, chain: Chain, key: str, only: str | None = None) -> Method:
     """Build the evaluation method of a chain that is fitted already.
     It counts as a reduction if the chain's outputs have fewer dimensions than its inputs.
+
+    Args:
+        name: name in the results.
+        chain: the fitted chain.
+        key: hash of the chain.
+        only: fingerprint of the only encoder whose vectors it takes; None for any.
     """
     before, after = chain.input_dimensions, chain.output_dimensions
     size = after if before and after and after < before else None

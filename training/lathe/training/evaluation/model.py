@@ -54,8 +54,8 @@ class StoredModel(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """Look up the stored vectors of the texts, transform them by the chain if there is one, and return them as `(n,
-        d)` float32. This is the method that mteb calls.
+        """Look up the stored vectors of the texts, and return them as `(n, d)` float32.
+        If there is a chain, they are transformed by it. This is the method that mteb calls.
 
         The chain maps queries of a search as queries, and all other texts as documents.
 
@@ -106,8 +106,9 @@ class RescoringModel:
         self.originals.index(corpus, **options)
 
     def search(self, queries: Any, *, top_k: int, top_ranked: Any = None, **options: Any) -> Any:
-        """Find candidates with the chain's vectors, rank them by the raw vectors, and return the raw similarities as a
-        dict by query id and document id. If mteb names the candidates in `top_ranked`, only these are ranked.
+        """Find candidates with the chain's vectors, and rank them by the raw vectors.
+        Return the raw similarities by query id and document id. If mteb names the candidates in `top_ranked`, only
+        these are ranked.
         """
         if top_ranked is None:
             ranking = self.candidates.search(queries, top_k=RESCORED_CANDIDATES, **options)
@@ -128,8 +129,8 @@ class PromptedModel(StoredModel):
         self.by_type = prompts
 
     def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
-        """Look up the stored vectors of the texts, each with the prompt for documents or queries in front, and return
-        them as `(n, d)`. This is the method that mteb calls.
+        """Look up the stored vectors of the texts, and return them as `(n, d)`.
+        Each text has the prompt for documents or queries in front. This is the method that mteb calls.
 
         Raises:
             KeyError: if one is not stored.
@@ -159,9 +160,7 @@ class Collector(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """Record the texts with their prompt names in `asked`, and return random unit vectors `(n, 8)` in place of real
-        ones.
-        """
+        """Record the texts with their prompt names in `asked`, and return random unit vectors `(n, 8)` for them."""
         prompt = self.get_prompt_name(task_metadata, prompt_type)
         texts = list_texts(inputs)
         self.asked |= dict.fromkeys((prompt, text) for text in texts)

@@ -41,8 +41,9 @@ def plot_differences(findings: Findings) -> Any:
 
 
 def plot_retention(retentions: Sequence[Retention]) -> Any:
-    """Plot the share of the score that reductions retain against their share of the dimensions, over all tasks and by
-    type of task. Return the matplotlib figure, or None if no reduction was measured.
+    """Plot the share of the score that reductions retain against their share of the dimensions.
+    Return the matplotlib figure, with a panel for all tasks and one for each type, or None if no reduction was
+    measured.
     """
     if not retentions:
         return None

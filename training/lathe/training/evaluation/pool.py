@@ -57,8 +57,11 @@ class Workers:
         return self.executor.submit(work, *arguments)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel processes, and yield each job's position in `jobs` with its result or the exception it
-        raised. Results come in the order in which the jobs finish.
+        """Run jobs in parallel processes, and yield each job's position in `jobs` with its result or exception.
+        They come in the order in which the jobs finish.
+
+        If a process dies, the pool fails the jobs of all processes. The first waiting jobs are then retried alone: one
+        whose process dies again yields an `EvaluationError`, and the remaining jobs run in parallel again.
         """
         waiting = dict(enumerate(jobs))
         while waiting:
@@ -75,8 +78,6 @@ class Workers:
 
         The next job then starts new processes.
 
-        The next job then starts new processes.
-
         The jobs that are left then have no result, and the next job starts new processes.
         """
         futures = {self._submit(job): index for index, job in jobs.items()}
@@ -90,6 +91,8 @@ class Workers:
     def _run_alone(self, job: Job) -> Any:
         """Run one job while no other runs, and return its result or the exception it raised.
         If the process dies, an `EvaluationError` is returned.
+
+        Nothing is raised. If the process dies, the next job starts new processes.
         """
         future = self._submit(job)
         error = future.exception()

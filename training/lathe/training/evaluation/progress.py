@@ -33,8 +33,8 @@ class StagedProgress:
         self.encoder, self.stage, self.begun = number, "", time.monotonic()
 
     def report(self, stage: str, fraction: float, sentence: str) -> None:
-        """Call `on_progress` with the progress of the whole evaluation in [0, 1], computed from the encoder, its stage
-        and the done fraction of that stage, and with a message.
+        """Call `on_progress` with the progress of the whole evaluation in [0, 1] and a message.
+        The progress is computed from the encoder, its stage, and the fraction of that stage that is done.
 
         Args:
             stage: current stage.

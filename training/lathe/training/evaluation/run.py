@@ -72,8 +72,8 @@ class Request:
     stores: VectorStores | None = None
 
     def methods(self, dimensions: int) -> list[Method]:
-        """List the methods to evaluate on an encoder with so many dimensions: the raw vectors first, then chains with
-        their rescored and cut variants, debiasing methods, and reducers at each size.
+        """List the methods to evaluate on an encoder with so many dimensions, the raw vectors first.
+        Chains with their rescored and cut variants, debiasing methods, and reducers at each size follow.
         """
         sizes = list(
             dict.fromkeys(size for requested in self.sizes if (size := resolve_size(requested, dimensions)) is not None)
@@ -142,6 +142,9 @@ def evaluate(request: Request, on_progress: Progress) -> Results:
     """Score every method of every encoder on every task of the suite, and return all results.
     Intermediate results are written to `request.out`.
 
+    Work that an earlier run finished is not repeated. A task, method or encoder that fails does not stop the others;
+    its problem is part of the results.
+
     Args:
         request: what to evaluate, and the output folder.
         on_progress: called with progress in [0, 1] and a message.
@@ -185,6 +188,8 @@ class Evaluation:
     def run(self) -> Results:
         """Evaluate one encoder after another, so that only one is in memory at a time, and return all results.
 
+        An encoder that cannot be loaded or cannot encode is left out and named in `problems`.
+
         Raises:
             EncoderError: if no encoder can be used.
             EvaluationError: if no data set can be evaluated.
@@ -213,8 +218,8 @@ class Evaluation:
         )
 
     def select_scores(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
-        """Yield the scores in the results log that belong to this request: one for each of its tasks, the given
-        encoders, and their methods. Each score gets the names that this request uses.
+        """Yield the scores in the results log that belong to this request and the given encoders.
+        Each score gets the names of task, encoder and method that this request uses.
         """
         for trial in self.trials:
             for result in encoders:
@@ -226,9 +231,8 @@ class Evaluation:
                         yield replace(score, task=trial.entry.name, encoder=name, method=method.name)
 
     def run_encoder(self, encoder: EvaluatedEncoder, workers: Workers) -> EncoderResult:
-        """Evaluate one encoder: collect the texts of the tasks, encode them, fit the methods, and score each method on
-        each task. Return the encoder's methods, intrinsic measures and problems, while the scores go to the results
-        log.
+        """Evaluate one encoder: collect and encode the tasks' texts, fit the methods, and score them on the tasks.
+        Return the encoder's methods, intrinsic measures and problems, while the scores go to the results log.
 
         Descriptions of tasks, vectors, methods and scores are written to the output folder. Tasks that have all their
         scores are not read again.
@@ -259,8 +263,8 @@ class Evaluation:
         return VectorStore(self.request.out / "vectors" / member.output, member.dimensions)
 
     def is_finished(self, trial: Trial, member: Member) -> bool:
-        """Return whether the results log has a score of every suitable method for this task and encoder, so that the
-        task need not be read again.
+        """Return whether the results log has a score of every suitable method for this task and encoder.
+        Then the task need not be read again.
         """
         return trial.key in self.tasks and all(
             self.log.has_score((trial.key, member.output, method.key_on(member.output, self.digest)))
@@ -270,8 +274,8 @@ class Evaluation:
         )
 
     def list_tasks(self) -> list[TaskDescription]:
-        """Return the description of every task of the suite, in its order, followed by a description with an error for
-        each data set that could not be read.
+        """Return the description of every task of the suite, in its order.
+        A description with an error follows for each data set that could not be read.
         """
         unread = [TaskDescription(name, "", error=why) for name, why in self.request.suite.problems.items()]
         return [*(self.tasks[trial.key] for trial in self.trials), *unread]
@@ -279,6 +283,9 @@ class Evaluation:
     def collect(self, trials: Sequence[Trial], prompts: dict[str, str], workers: Workers) -> list[TaskDescription]:
         """Return the description of each task, with the texts that it encodes under these prompts.
         Tasks that are not cached are run on random vectors in the workers.
+
+        Results are cached in memory. New tasks without an error are appended to the log of tasks; failed ones have an
+        error.
         """
         known = self.collected.setdefault(tuple(sorted(prompts.items())), {})
         new = [trial for trial in trials if trial.key not in known]
@@ -294,8 +301,11 @@ class Evaluation:
         return [known[trial.key] for trial in trials]
 
     def encode(self, encoder: EvaluatedEncoder, store: VectorStore, asked: Sequence[tuple[str | None, str]]) -> None:
-        """Encode those of the (prompt name, text) pairs in `asked` that the store lacks, in blocks of `ENCODE_ROWS`,
-        and append their vectors to the store.
+        """Encode those of the (prompt name, text) pairs in `asked` that the store lacks.
+        Their vectors are appended to the store in blocks of `ENCODE_ROWS`.
+
+        Raises:
+            EncoderError: if the encoder fails, or returns NaN or inf.
         """
         member = encoder.member
         # Reversed: of texts with the same key, the first names the prompt.
@@ -318,6 +328,9 @@ class Evaluation:
     def fit(self, member: Member, store: VectorStore) -> tuple[EncoderResult, list[FittedMethod]]:
         """Fit every method on the vectors of one encoder's corpus, or load it from the cache.
         Return the encoder's result, still without scores, and references to the fitted methods.
+
+        The vectors of the corpus must be in the store. Methods that do not suit the encoder or cannot be fitted, and
+        sizes that it cannot be reduced to, are left out, with their reason in the result's `problems`.
         """
         corpus: Corpus | None = None
         if self.sentences:
@@ -361,8 +374,11 @@ class Evaluation:
         usable: Mapping[str, str],
         workers: Workers,
     ) -> None:
-        """Score an encoder's fitted methods on all usable tasks in the worker processes, except those that the results
-        log has already. The scores are appended to the log, and nothing is returned.
+        """Score an encoder's fitted methods on all usable tasks in the worker processes.
+        Scores that the results log has already are skipped, new ones are appended to it, and nothing is returned.
+
+        A cell is one task, encoder and method; failed cells get a score with an error. Cells of one task follow each
+        other, so that a process loads the task once.
 
         Args:
             encoder: the encoder with its methods.

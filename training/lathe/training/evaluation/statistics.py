@@ -60,11 +60,9 @@ def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
 
 
 def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, seed: int = 0) -> Interval:
-    """Return the ratio of a method's mean score to the raw vectors' mean score, averaged over encoders, with a 95 %
-    interval from bootstrapping tasks. With a rival method, return the difference of the two methods' ratios instead.
-
-    This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. With fewer than two tasks there are no
-    bounds.
+    """Return the ratio of a method's mean score to the raw vectors', averaged over encoders, with its interval.
+    The 95 % interval is from bootstrapping tasks. With a rival method, the difference of the two methods' ratios is
+    returned instead.
 
     This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. With fewer than two tasks there are no
     bounds.
@@ -98,8 +96,6 @@ def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, s
 
 
 def cosine_similarity(one: Array, other: Array) -> float | None:
-    """Return the cosine between two vectors `(d,)` that are means of unit vectors, or None if one is zero up to
-    rounding.
-    """
+    """Return the cosine between two means of unit vectors, `(d,)` each, or None if one is zero up to rounding."""
     lengths = float(np.linalg.norm(one)), float(np.linalg.norm(other))
     return None if min(lengths) <= MAX_ZERO_NORM else float(one @ other) / (lengths[0] * lengths[1])

@@ -76,6 +76,8 @@ class VectorStore:
     def add(self, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
         """Append vectors `(n, d)` and their keys to the store's files, synced to disk.
         The keys must be new and distinct.
+
+        Incomplete data behind the last complete vector is overwritten.
         """
         make_root(self.folder)
         start = self.count

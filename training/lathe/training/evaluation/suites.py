@@ -163,6 +163,8 @@ def open_folder_suite(written: str, root: Path) -> Suite:
     """Build a suite of all data sets below a folder, one for each folder with a META.json.
     Data sets that cannot be used are named in the suite's `problems`.
 
+    A folder with JSON lines but without a META.json is unusable. Data sets that have nothing to evaluate are left out.
+
     Raises:
         EvaluationError: if there is no data set.
     """
@@ -189,6 +191,9 @@ def open_folder_suite(written: str, root: Path) -> Suite:
 def _read_folder_entry(name: str, folder: Path) -> Entry | None:
     """Read a data set's META.json, and return the suite's entry for it.
     Return None if the data set has only texts or training pairs, which cannot be evaluated.
+
+    Raises:
+        EvaluationError: if META.json is missing or invalid.
     """
     meta = read_meta(folder)
     task, language = meta.task, meta.language
@@ -249,8 +254,9 @@ def _read_yaml_suite(written: str, path: Path) -> Suite:
 
 
 def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
-    """Read one item of the `tasks` in a YAML suite file, and return its entries and problems as a suite without name
-    and title. An item names an mteb task or benchmark, a folder, or a data set of the hub.
+    """Read one item of the `tasks` in a YAML suite file, and return its entries and problems.
+    An item names an mteb task or benchmark, a folder, or a data set of the hub. The result is a suite without name and
+    title.
 
     Args:
         item: the item, with a key `mteb`, `folder` or `hub`.

@@ -30,8 +30,14 @@ def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
 
 
 def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool = False) -> Table:
-    """Build the table of comparisons, one row each: both systems, encoder, metric, both scores × 100, the difference
-    with its interval, the number of units it was tested over, and the outcome.
+    """Build the table of comparisons, one row each.
+    A row has both systems, encoder, metric, both scores × 100, the difference with its interval, the number of queries,
+    texts or pairs, and the outcome.
+
+    Args:
+        comparisons: comparisons of an evaluation.
+        by_data_set: whether each data set of a comparison has a row, instead of all together. Comparisons on one data
+            set are then left out.
     """
     return Table.from_records(
         (
@@ -49,8 +55,8 @@ def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool 
 
 
 def build_raw_score_table(results: Results) -> Table:
-    """Build the table of the raw vectors, one row for each encoder: the norm of the mean ‖μ‖, and the mean score × 100
-    over all tasks and by type. Only tasks that all encoders completed count.
+    """Build the table of the raw vectors' mean score × 100, over all tasks and by type, one row for each encoder.
+    It also has the norm of their mean, ‖μ‖. Only tasks that all encoders completed count.
     """
     grid = Grid(results)
     tasks = grid.common_tasks({name: [] for name in grid.encoders})
@@ -84,8 +90,8 @@ def _mean_score(grid: Grid, encoder: str, tasks: Sequence[str]) -> float | None:
 
 
 def build_retention_table(retentions: Sequence[Retention]) -> Table:
-    """Build the table of the share of the score that is retained, with a row for each reducer and a column for each
-    share of the dimensions.
+    """Build the table of the share of the score that reductions retain.
+    Each reducer has a row, each share of the dimensions a column.
     """
     rows: dict[str, dict[str, Any]] = {}
     shares = dict.fromkeys(
@@ -99,8 +105,8 @@ def build_retention_table(retentions: Sequence[Retention]) -> Table:
 
 
 def build_type_table(retentions: Sequence[Retention]) -> Table:
-    """Build the table of the share of the score that is retained by type of task, and of its difference to that of PCA
-    in points. Each reducer and share of the dimensions has a row, each type of task a column.
+    """Build the table of the retained share of the score by type of task, and of its difference to PCA in points.
+    Each reducer and share of the dimensions has a row, each type of task a column.
     """
     kinds = dict.fromkeys(kind for retention in retentions for kind in retention.types)
     return Table.from_records(
@@ -131,6 +137,10 @@ def build_score_records(results: Results, metrics: bool = False) -> list[dict[st
     """Convert the scores to one flat dict each, sorted by encoder and task.
     Keys include task, encoder, method, score, control (the raw vectors' score), difference in points, retention and
     error.
+
+    Args:
+        results: results of an evaluation.
+        metrics: whether to add all metrics of mteb.
     """
     grid = Grid(results)
     rows = []
@@ -166,8 +176,10 @@ def build_score_records(results: Results, metrics: bool = False) -> list[dict[st
 
 
 def list_problems(results: Results) -> Iterator[str]:
-    """Yield a line for each problem of an evaluation: unusable encoders, tasks and methods, left-out rows, and failed
-    scores.
+    """Yield a line for each problem of an evaluation.
+    Problems are unusable encoders, tasks and methods, left-out rows, and failed scores.
+
+    Scores of a task that failed with the same error share a line.
     """
     yield from (f"an encoder was left out: {problem}" for problem in results.problems)
     for task in results.tasks:

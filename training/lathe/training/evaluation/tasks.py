@@ -18,6 +18,11 @@ from lathe.training.errors import DataSetError, EvaluationError
 def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()) -> AbsTask:
     """Return the mteb task with this name, restricted to these subsets and splits. Its data is not loaded yet.
 
+    Args:
+        name: name of the task in mteb.
+        subsets: subsets of its data; empty for all.
+        splits: splits to evaluate on; empty for the task's own.
+
     Raises:
         EvaluationError: if mteb does not know the name, or the task is an aggregate of others.
     """
@@ -34,10 +39,7 @@ def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()
 
 
 def list_tasks(name: str) -> list[AbsTask]:
-    """Return the tasks of the mteb benchmark with this name or, if there is no such benchmark, a list with the one task
-    of this name.
-
-    A benchmark's tasks have the subsets and splits that the benchmark uses.
+    """Return the tasks of the mteb benchmark with this name, or a list with the one task of this name.
 
     A benchmark's tasks have the subsets and splits that the benchmark uses.
 
@@ -54,6 +56,8 @@ def list_tasks(name: str) -> list[AbsTask]:
 
 def load_data(task: AbsTask) -> AbsTask:
     """Load the data of an mteb task in place, unless it is loaded already, and return the task.
+
+    A search in mteb's old format is converted to the new one.
 
     Raises:
         DataSetError: if the data cannot be loaded.

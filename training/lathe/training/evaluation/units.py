@@ -70,6 +70,8 @@ class UnitRecorder:
         """Record what mteb computes for each unit (query, text or pair) while the block runs.
         For a search, the metrics of each query are kept in `by_query` and None is yielded, and for other tasks a
         temporary folder is yielded, into which mteb should write its predictions.
+
+        The folder is deleted after the block.
         """
         from mteb.abstasks import AbsTaskRetrieval
 
@@ -128,7 +130,7 @@ class UnitRecorder:
 
 
 def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Return, for each test text, the share of mteb's classifiers that label it correctly. Their mean is the accuracy."""
+    """Return the share of mteb's classifiers that label each test text correctly. Their mean is the accuracy."""
     labels = np.asarray(rows[task.label_column_name][:])
     # (classifiers, texts) to (texts,): mteb's accuracy is the mean over both.
     right = np.array([np.asarray(predicted) == labels for predicted in predictions], dtype=float).mean(axis=0)
@@ -136,8 +138,8 @@ def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitVal
 
 
 def _score_translations(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
-    """Return the F1 of each sentence pair in a bitext task, where each sentence is a class of its own, so that their
-    mean is mteb's F1. Return None for data with several pairs of languages or with gold alignments.
+    """Return the F1 of each sentence pair in a bitext task, as a class of its own.
+    Their mean is mteb's F1. Return None for data with several pairs of languages or with gold alignments.
     """
     from sklearn.metrics import f1_score
 
@@ -162,8 +164,8 @@ def _jackknife_spearman(task: Any, predictions: Any, rows: Any, scores: Any) -> 
 
 
 def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Return the average precision of a pair classification with its jackknife values, under the similarity for which
-    it is highest, as in mteb's `max_ap`.
+    """Return the average precision of a pair classification with its jackknife values.
+    It is under the similarity for which it is highest, as in mteb's `max_ap`.
     """
     from sklearn.metrics import average_precision_score
 
@@ -178,8 +180,12 @@ def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) ->
 
 
 def _bootstrap_clusterings(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
-    """Return the V-measures of mteb's samples of texts, spread around their mean so that their standard error is that
-    of a bootstrap. Return None for several levels or under a row limit.
+    """Return the V-measures of mteb's samples of texts, spread so that their standard error is a bootstrap's.
+    Return None for several levels or under a row limit.
+
+    Each sample draws as many texts as there are with replacement, so the standard deviation over samples is the
+    standard error of the score. It also contains the noise of k-means, so intervals are up to twice as wide as needed.
+    Under a row limit mteb draws more texts than there are, whose deviations are mostly that noise: None.
     """
     levels = scores["v_measures"]
     if len(levels) != 1 or task.max_documents_per_cluster != len(rows):
@@ -203,12 +209,8 @@ Their arguments are task, predictions, rows of the test and mteb's scores.
 
 
 def jackknife(metric: Callable[[NDArray[np.bool_]], float], units: int) -> UnitValues:
-    """Compute a metric over all units and its jackknife pseudo-values, whose spread estimates the metric's standard
-    error.
-
-    A pseudo-value is `g·θ − (g − 1)·θ₋ᵢ`, where θ₋ᵢ leaves out the i-th of g groups.
-
-    A pseudo-value is `g·θ − (g − 1)·θ₋ᵢ`, where θ₋ᵢ leaves out the i-th of g groups.
+    """Compute a metric over all units and its jackknife pseudo-values.
+    Their spread estimates the metric's standard error.
 
     A pseudo-value is `g·θ − (g − 1)·θ₋ᵢ`, where θ₋ᵢ leaves out the i-th of g groups.
 

@@ -144,8 +144,8 @@ def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
 
 
 def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
-    """Run a task once on random vectors to record which texts it encodes under which prompts, and return its
-    description with them. An exception becomes the description's `error`.
+    """Run a task once on random vectors, and return its description with the texts it encodes and their prompts.
+    An exception becomes the description's `error`.
     """
     from lathe.training.datasets.mteb_tasks import LETTERS
     from lathe.training.evaluation.model import Collector

@@ -283,7 +283,9 @@ def _make_absolute(item: Any, beside: Path) -> Any:
 
 
 def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> str:
-    """Format the first of pydantic's validation errors as a clause: the setting, what is wrong, and which are allowed."""
+    """Format the first of pydantic's validation errors as a clause.
+    It has the setting, what is wrong, and what is allowed.
+    """
     first = error.errors()[0]
     location = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":

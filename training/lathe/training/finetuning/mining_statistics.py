@@ -178,7 +178,9 @@ class _Tally:
 
 
 def _count_margins(margins: NDArray[Any]) -> dict[str, int]:
-    """Count the margins in bins of width `BIN`. Return the counts by the bin's lower bound as text, without empty bins."""
+    """Count the margins in bins of width `BIN`.
+    Return the counts by the bin's lower bound as text. Empty bins are left out.
+    """
     bins, counts = np.unique(np.floor(margins / BIN), return_counts=True)
     return {f"{index * BIN:.2f}": int(count) for index, count in zip(bins, counts, strict=True)}
 

@@ -98,7 +98,7 @@ def explain_left_out(report: SourceReport) -> str:
 
 
 def build_length_table(mixture: Mixture) -> Table:
-    """Build the table of the lengths in characters of each source's anchors and positives, as in the paper's Table 4."""
+    """Build the table of the lengths in characters of each source's anchors and positives (the paper's Table 4)."""
     return Table.from_records(
         (
             {"source": report.name} | _list_lengths(report, " ")

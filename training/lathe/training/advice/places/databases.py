@@ -54,10 +54,8 @@ def _list_pgvector(dimensions: int) -> Iterator[Candidate]:
 
 
 def _measure_pgvector(candidate: Candidate, rows: int) -> Cost:
-    """Compute the bytes that a candidate takes in PostgreSQL for so many rows: those of the searched column, of the
-    HNSW index, and of the full vectors beside it.
-
-    The index lays out its tuples in pages of 8 kB.
+    """Compute the bytes that a candidate takes in PostgreSQL for so many rows.
+    They are those of the searched column, of the HNSW index, and of the full vectors beside it.
 
     The index lays out its tuples in pages of 8 kB.
 
@@ -95,15 +93,8 @@ def _measure_flat(candidate: Candidate, rows: int) -> Cost:
 def _list_reduced(
     dimensions: int, element: Element, beside: StoredForm, words: str, set_up: str
 ) -> Iterator[Candidate]:
-    """Yield one candidate for each reduced number of dimensions, largest first: a chain reduces the vectors, and the
-    place stores them in its own element type.
-
-    Args:
-        dimensions: dimensions of the full vectors.
-        element: how the place stores a coordinate.
-        beside: form of the full vectors, by which candidates are ranked.
-        words: name of the form, with `{size}` for the dimensions.
-        set_up: command that sets it up, with `{size}` for the dimensions.
+    """Yield one candidate for each reduced number of dimensions, largest first.
+    A chain reduces the vectors, and the place stores them in its own element type.
 
     Args:
         dimensions: dimensions of the full vectors.
@@ -204,14 +195,8 @@ def _list_faiss(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_codes(dimensions: int, beside: StoredForm | None, beside_words: str, store: str) -> Iterator[Candidate]:
-    """Yield one candidate for each size of Lathe's codes in `CODE_BYTES`, with the commands that fit the chain and
-    store the codes.
-
-    Args:
-        dimensions: dimensions of the full vectors.
-        beside: form of the full vectors, by which candidates are ranked; None without them.
-        beside_words: the full vectors in the place's own words.
-        store: command that stores the codes.
+    """Yield one candidate for each size of Lathe's codes in `CODE_BYTES`.
+    Its commands fit the chain and store the codes.
 
     Args:
         dimensions: dimensions of the full vectors.

@@ -183,8 +183,8 @@ def _measure_options(
 
 
 def _build_option(goal: PlaceGoal, rows: int, candidate: Candidate, expected: Sequence[ExpectedRecall]) -> Option:
-    """Build the option of a candidate form, ranking as few search results by the full vectors as reach the goal's
-    recall. If no number reaches it, as many as allowed are ranked.
+    """Build the option of a form, ranking as few candidates by the full vectors as reach the goal's recall.
+    If no number reaches it, as many as allowed are ranked.
 
     Args:
         goal: what is to be stored where.
@@ -201,8 +201,12 @@ def _build_option(goal: PlaceGoal, rows: int, candidate: Candidate, expected: Se
 
 
 def _choose(before: Option, other_options: Sequence[Option]) -> tuple[Option | None, Option | None]:
-    """Return the option to store, or None to leave the vectors as they are, and the smallest option without a chain if
-    the first one has a chain (otherwise None).
+    """Choose the option to store, None to leave the vectors as they are, and a simpler one to name beside it.
+    The second is the smallest option without a chain, or None if the first one has no chain.
+
+    Args:
+        before: the vectors as they are.
+        other_options: the other options, by their bytes.
     """
     reaching = [
         option for option in other_options if option.reaches and option.counted <= (1 - MIN_SAVING) * before.counted
@@ -229,8 +233,8 @@ def _write_sentence(
     simpler: Option | None,
     other_options: Sequence[Option],
 ) -> str:
-    """Return the decision as one or two sentences: what to store, its bytes and its recall, and what a simpler option
-    without a chain would take.
+    """Return the decision as one or two sentences.
+    They say what to store, its bytes and its recall, and what a simpler option without a chain would take.
     """
     where = f"In {goal.place.title}"
     if chosen is None:

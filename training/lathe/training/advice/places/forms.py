@@ -87,6 +87,10 @@ class FormSearch:
     def score(self, form: StoredForm) -> NDArray[np.float32]:
         """Score all rows for all queries as a search through vectors stored in this form would, `(q, n)`.
         Higher scores are nearer.
+
+        Raises:
+            TransformError: if the reduction of the form cannot be fitted on these rows.
+            AdviceError: if `find_form_problem` says why it cannot be measured.
         """
         if problem := find_form_problem(form, len(self.rows)):
             raise AdviceError(problem)
@@ -140,9 +144,7 @@ def _round_on_one_scale(vectors: FloatArray) -> FloatArray:
 
 
 def _round_on_each_scale(vectors: FloatArray) -> FloatArray:
-    """Round each dimension to 256 steps between its smallest and its largest value, and return the rounded rows as
-    floats `(n, d)`.
-    """
+    """Round each dimension to 256 steps between its smallest and its largest value, and return floats `(n, d)`."""
     lowest = vectors.min(axis=0)
     # A dimension that never varies would divide by zero.
     scale = np.maximum((vectors.max(axis=0) - lowest) / 255, np.float32(1e-12))
@@ -154,8 +156,8 @@ def _take_signs(vectors: FloatArray) -> FloatArray:
 
 
 def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatArray:
-    """Fit FAISS's product quantizer with `code_bytes` bytes a vector on the vectors `(n, d)`, and return them encoded
-    and decoded again.
+    """Encode and decode vectors `(n, d)` by FAISS's product quantizer with `code_bytes` bytes a vector.
+    It is fitted on the vectors themselves. Return the decoded ones.
     """
     import faiss
 
@@ -165,8 +167,8 @@ def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatA
 
 
 def _score_rabitq(rows: FloatArray, queries: FloatArray) -> NDArray[np.float32]:
-    """Score rows `(n, d)` for queries `(q, d)` through FAISS's RaBitQ codes of one bit a dimension, and return the
-    scores `(q, n)`, higher for nearer rows.
+    """Score rows `(n, d)` for queries `(q, d)` through FAISS's RaBitQ codes of one bit a dimension.
+    Return the scores `(q, n)`, higher for nearer rows.
 
     Vectors are centred and rotated at random first.
     """

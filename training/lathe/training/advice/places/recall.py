@@ -51,8 +51,8 @@ class ExpectedRecall:
 
 
 def find_nearest(scores: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the positions of the `K` rows with the highest scores for each query, best first, `(q, K)`, from scores
-    `(q, n)`.
+    """Return the positions `(q, K)` of the `K` rows with the highest scores for each query, best first.
+    Scores are `(q, n)`.
     """
     return _find_highest(scores, K)
 
@@ -124,8 +124,8 @@ def extrapolate(
 
 
 def _expect(counts_by_k: NDArray[np.int64], sampled: int, rows: int) -> float:
-    """Interpolate or extrapolate recall linearly in the logarithm of the number of rows, from counts `(len(NEAREST),
-    q)` in a sample. Return its logit for `rows` rows.
+    """Return the logit of the recall to expect among `rows` rows, from counts `(len(NEAREST), q)` in a sample.
+    It is interpolated, or extrapolated, linearly in the logarithm of the number of rows.
     """
     sizes = np.log([sampled * K / k for k in NEAREST])
     logits = np.array([_compute_logit(counts, k) for counts, k in zip(counts_by_k, NEAREST, strict=True)])
@@ -141,9 +141,6 @@ def _expect(counts_by_k: NDArray[np.int64], sampled: int, rows: int) -> float:
 def _compute_logit(counts: NDArray[np.int64], k: int) -> float:
     """Return the logit of the share of each query's k nearest rows that were found, from the counts of all queries.
     Shares of 0 and 1 are first moved off by a small constant.
-
-    The constant is half a row of ten for each query. The same share is moved alike for each k, so that a search that
-    loses nothing is not expected to lose more and more.
 
     The constant is half a row of ten for each query. The same share is moved alike for each k, so that a search that
     loses nothing is not expected to lose more and more.

@@ -143,7 +143,7 @@ def write_rows(
 
 
 def open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
-    """Open a .npy file as a read-only memmap, or return None if it is missing, damaged, or not float32 of this shape."""
+    """Open a .npy file as a read-only memmap. Return None if it is missing, damaged, or not float32 of this shape."""
     with suppress(OSError, ValueError):
         rows = open_npy(path)
         if rows.shape == shape and rows.dtype == np.float32:

@@ -63,8 +63,6 @@ def plot_factors(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> 
     Return the figure, or None if no dimension is shrunk.
 
     At most `SHOWN_DIMENSIONS` are shown, those with the largest dispersion.
-
-    At most `SHOWN_DIMENSIONS` are shown, those with the largest dispersion. Returns None if none is shrunk.
     """
     changed = shrinkage.changed
     if not len(changed):
