@@ -286,8 +286,8 @@ def _expit(logit: float) -> float:
 
 
 def choose_setting(settings: Sequence[Setting], goal: IndexGoal) -> Setting | None:
-    """Return the fastest setting that is expected to reach the recall within the memory limit.
-    Without a limit, it is the smallest one, and if none reaches the recall, it is None.
+    """Return the fastest setting within the memory limit that is expected to reach the recall, or None.
+    Without a limit, it is the one that takes the least memory.
     """
     reaching = [setting for setting in settings if setting.recall >= goal.recall and _fits(setting, goal)]
     if not reaching:

@@ -108,7 +108,9 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict over the data sets, or on the only one."""
+        """Verdict over all data sets, or on the only one.
+        It has both scores, their difference with its interval, and the outcome.
+        """
         return self.between or self.within[0]
 
     @property

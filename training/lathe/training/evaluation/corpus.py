@@ -68,8 +68,8 @@ class Corpus:
 
 
 def split_corpus(vectors: FloatArray, digest: str) -> Corpus:
-    """Split vectors `(n, d)` at random, with a fixed seed, into rows to fit on and held-out rows.
-    A tenth is held out, but at most 2,000 rows.
+    """Split vectors `(n, d)` at random into rows to fit on and held-out rows, and return both.
+    The seed is fixed, and a tenth is held out, but at most 2,000 rows.
 
     Args:
         vectors: vectors of the sentences.

@@ -152,7 +152,7 @@ def _count_outcomes(comparison: Comparison) -> str:
 
 def _format_points(difference: Interval) -> str:
     """Format a difference in points with half its interval, such as "1.9 ± 0.8".
-    Only an undecided difference has its sign.
+    Only an undecided difference has its sign, since no "better" or "worse" stands beside it.
     """
     magnitude = Interval(abs(difference.value), difference.low, difference.high) if difference.sign else difference
     return format_half_width(magnitude, "+.1f" if difference.value and not difference.sign else ".1f", " ± ")

@@ -74,7 +74,7 @@ def _holds_lists(data: Dataset) -> bool:
 
 
 def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
-    """Shorten the lists in each row of a clustering data set to items at the same random positions.
+    """Return a clustering data set with shorter lists in each row, of items at the same random positions.
     All rows and the order of the items are kept.
 
     Each row keeps at most `rows` divided by the number of rows items, but one at least; items beyond the end of its

@@ -64,11 +64,8 @@ def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, s
     The 95 % interval is from bootstrapping tasks. With a rival method, the difference of the two methods' ratios is
     returned instead.
 
-    This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. With fewer than two tasks there are no
-    bounds.
-
-    This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. With a rival, return the difference of
-    the two ratios, method minus rival. With fewer than two tasks there are no bounds.
+    This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. The difference is method minus rival.
+    With fewer than two tasks there are no bounds.
 
     Args:
         scores: `(n, m)`, tasks by encoders.

@@ -43,8 +43,6 @@ def list_tasks(name: str) -> list[AbsTask]:
 
     A benchmark's tasks have the subsets and splits that the benchmark uses.
 
-    The tasks have the subsets and splits that the benchmark uses.
-
     Raises:
         EvaluationError: if mteb does not know the name.
     """

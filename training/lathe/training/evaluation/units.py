@@ -68,8 +68,8 @@ class UnitRecorder:
     @contextmanager
     def record(self) -> Iterator[Path | None]:
         """Record what mteb computes for each unit (query, text or pair) while the block runs.
-        For a search, the metrics of each query are kept in `by_query` and None is yielded, and for other tasks a
-        temporary folder is yielded, into which mteb should write its predictions.
+        For a search, each query's metrics are kept in `by_query`, and None is yielded. For other tasks a temporary
+        folder is yielded, into which mteb should write its predictions.
 
         The folder is deleted after the block.
         """

@@ -61,7 +61,7 @@ class Exported:
 
 @contextmanager
 def open_staging_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new temporary folder to write an export to, and move its content to `folder` at the end.
+    """Yield a new temporary folder beside `folder` to write an export to, and move its content there at the end.
     On any error it is deleted.
 
     Missing parent folders are created, and removed again after an error.

@@ -146,8 +146,8 @@ class EvaluationCallback(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Evaluate the model if the evaluation interval or the last step is reached.
-        A checkpoint is requested if it is the best so far, and the training stops after `patience` evaluations without
-        a better one.
+        A checkpoint is requested if it is the best so far. The training is stopped if none was better for `patience`
+        intervals.
         """
         if state.global_step % self.settings.every and state.global_step < state.max_steps:
             return

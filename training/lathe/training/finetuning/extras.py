@@ -50,6 +50,7 @@ class NegativeSettings(Settings):
     @model_validator(mode="after")
     def require_range(self) -> Self:
         """Raise `ValueError` if there are fewer ranks from `range_min` to `range_max` than `num_negatives`.
+        Otherwise return the settings.
 
         Raises:
             ValueError: if it holds fewer.
@@ -103,7 +104,8 @@ class EvaluatorSettings(Settings):
 
     @model_validator(mode="after")
     def require_known_metric(self) -> Self:
-        """Raise `ValueError` if the evaluation uses held-out pairs and a metric that is not computed for them.
+        """Raise `ValueError` if held-out pairs are to be evaluated by a metric other than theirs.
+        Otherwise return the settings.
 
         Raises:
             ValueError: if held-out pairs are used and it is not one of theirs.

@@ -69,6 +69,7 @@ class LocationSettings(Settings):
     @model_validator(mode="after")
     def require_one_place(self) -> Self:
         """Raise `ValueError` unless exactly one of folder, file and hub data set is named, with the settings it needs.
+        Otherwise return the settings.
 
         Raises:
             ValueError: unless exactly one of folder, file and hub data set is named; for a hub data set without a task;
@@ -198,6 +199,7 @@ class Job(DataSettings):
     @model_validator(mode="after")
     def require_mining_settings(self) -> Self:
         """Raise `ValueError` if a source asks for mined negatives, but the job has no settings for mining.
+        Otherwise return the job.
 
         Raises:
             ValueError: if it does not.

@@ -213,12 +213,12 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
     """
 
     def __init__(self, mini_batch_size: int, *args: Any, **options: Any) -> None:
-        """Create the loss like `ContrastiveLoss`, but hold only `mini_batch_size` pairs in memory at once."""
+        """Create a `ContrastiveLoss` from its arguments that holds only `mini_batch_size` pairs in memory at once."""
         super().__init__(*args, **options)
         self.mini_batch_size = mini_batch_size
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
-        """Encode the columns of a batch in mini-batches and return its loss, with cached gradients."""
+        """Encode the columns of a batch in mini-batches, and return the loss of the whole batch, with cached gradients."""
         return self.forward_cached(sentence_features, labels)
 
     def calculate_loss(

@@ -114,8 +114,6 @@ def _list_lengths(report: SourceReport, separator: str) -> dict[str, float | Non
     A value is None if nothing of the source is kept.
 
     The separator stands between side and statistic.
-
-    The separator stands between side and statistic. A value is None if nothing of the source is kept.
     """
     return {
         f"{side}{separator}{name}": getattr(lengths, name, None)

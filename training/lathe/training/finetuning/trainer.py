@@ -319,6 +319,7 @@ def fit_batch_to_processes(settings: TrainingSettings, batch: int, activations: 
 @torch.no_grad()
 def _require_finite(model: Any) -> None:
     """Raise `NonFiniteLossError` if a weight of the model, or its embedding of a probe text, is not finite.
+    Either can be finite without the other.
 
     Raises:
         NonFiniteLossError: if one is not.

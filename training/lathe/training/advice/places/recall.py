@@ -144,8 +144,6 @@ def _compute_logit(counts: NDArray[np.int64], k: int) -> float:
 
     The constant is half a row of ten for each query. The same share is moved alike for each k, so that a search that
     loses nothing is not expected to lose more and more.
-
-    The same share is moved alike for each k, so that a search that loses nothing is not expected to lose more and more.
     """
     hits, possible = float(counts.sum()) + k / 20, k * len(counts) + k / 10
     return float(math.log(hits / (possible - hits)))

@@ -29,8 +29,7 @@ class Quantization(nn.Module):
             self.register_buffer(name, tensor)
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Quantize `sentence_embedding` in place: add its `codes`, and replace it by the floats that these stand for.
-
+        """Quantize `sentence_embedding`: add its `codes`, and replace it by the floats that these stand for.
         The features are changed in place and returned.
         """
         x = features["sentence_embedding"].float()

@@ -60,5 +60,5 @@ class Distillation(Regularizer):
 
 
 def copy_rows(values: NDArray[np.float32], rows: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Copy rows of an array or memmap to a tensor on the device."""
+    """Return the rows of an array or memmap at these indices, copied to a float32 tensor on the device."""
     return torch.from_numpy(np.ascontiguousarray(values[rows])).to(device)
