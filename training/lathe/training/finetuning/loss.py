@@ -218,7 +218,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         self.mini_batch_size = mini_batch_size
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
-        """Encode the columns of a batch in mini-batches, and return the loss of the whole batch. Gradients are cached."""
+        """Encode the columns of a batch in mini-batches with cached gradients, and return the whole batch's loss."""
         return self.forward_cached(sentence_features, labels)
 
     def calculate_loss(
