@@ -44,9 +44,9 @@ class AdapterTrial:
 def try_adapter(
     request: AdviceRequest, row_sample: RowSample, encoding: SampleEncoder, encoder: TextEncoder, on_progress: Progress
 ) -> AdapterTrial | None:
-    """Fit a query adapter on the request's pairs, and measure it on a fifth of their queries.
-
-    Returns None without pairs.
+    """Fit a query adapter (a map of query vectors alone) on the request's labelled pairs, and measure its gain.
+    A fifth of the queries are held out for that. Return the trial with measurements and verdict, or None if the request
+    has no pairs.
 
     The queries search the pairs' documents and the sampled rows.
 
@@ -89,7 +89,14 @@ def try_adapter(
 
 
 def _explain(recommended: bool, measured: dict[str, Any], by_text: dict[str, dict[str, Any]]) -> list[str]:
-    """Return sentences on what an adapter gains on held-out queries, and loses on other text."""
+    """Explain the trial of a query adapter in sentences.
+    They give the verdict, its gain on held-out queries, and its gain or loss on each out-of-domain text.
+
+    Args:
+        recommended: whether the adapter is recommended.
+        measured: relevance measures on the held-out queries.
+        by_text: relevance measures on halves of out-of-domain texts, by the text's name.
+    """
 
     def change(sentences: dict[str, Any], name: str) -> str:
         measure = sentences[name]

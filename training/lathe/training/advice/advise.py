@@ -118,9 +118,9 @@ def advise(
     planner: IndexPlanner | None = None,
     on_decision: OnDecision = lambda _decision: None,
 ) -> Advice:
-    """Recommend a chain for a source by comparing transforms on its held-out rows.
-
-    The source is sampled, and its texts are encoded.
+    """Recommend a chain of transforms for a source of texts or vectors.
+    A sample of its rows is encoded and split, candidate chains are fitted on one part and compared on the other, and
+    the advice is returned with all measurements.
 
     Vectors of the texts are kept in a folder within the workspace until the advice is done, so that a killed run
     resumes without encoding them again. Vectors of the built-in out-of-domain text stay cached there for later calls.
@@ -186,7 +186,7 @@ def advise(
 
 
 def require_enough_encoded(name: str, sample: Sample, sampled: int, failed: Mapping[str, str]) -> None:
-    """Check that enough rows are left where the encoder fails on some texts.
+    """Raise `AdviceError` if too few rows are left after those on which the encoder failed.
 
     The minimum of each part is a quarter of the sampled rows, and at most a quarter of `MIN_ROWS`.
 
@@ -217,9 +217,8 @@ def build_advice(
     on_progress: Progress,
     on_decision: OnDecision = lambda _decision: None,
 ) -> Advice:
-    """Build the advice on a sample: decide what to store, diagnose and compare, and choose a chain.
-
-    Compared are debiasing methods, reducers and codes.
+    """Build the advice from a sample of vectors.
+    Decide what to store, diagnose the held-out rows, compare debiasing methods, reducers and codes, and choose a chain.
 
     The chosen chain is then fitted and measured, also on out-of-domain text if the sample has it. With fewer than
     `MIN_ROWS` rows, only the diagnosis, notes and one shortage are set.
@@ -291,10 +290,7 @@ def build_advice(
 
 
 def cosine_of_means(fit: FloatArray, heldout: FloatArray) -> float | None:
-    """Return the cosine between the mean unit vectors of two sets of rows, `(n, d)` and `(m, d)`.
-
-    The result is None if one mean is zero.
-    """
+    """Return the cosine between the mean unit vectors of rows `(n, d)` and `(m, d)`, None if a mean is zero."""
     return cosine_similarity(_unit_mean(fit), _unit_mean(heldout))
 
 
@@ -308,7 +304,8 @@ def _unit_mean(vectors: FloatArray) -> NDArray[np.float64]:
 def list_warnings(
     debiasing: DebiasingComparison, sizes: SizeComparison, confirmed: SizeTrial | None, keep: float
 ) -> Iterator[str]:
-    """Yield warnings about methods that could not be fitted, and about a chain that preserves too little.
+    """Yield warnings, as sentences, about failed fits and about a chain that preserves too little.
+    The latter is the recommended chain, refitted at its own dimensions, if it preserves less than the share `keep`.
 
     Args:
         debiasing: comparison of debiasing methods.
@@ -332,9 +329,12 @@ def list_warnings(
 
 
 def list_remarks(sample: Sample, zero_rows: int) -> Iterator[str]:
-    """Yield remarks on the sampled rows.
+    """Yield a sentence for each peculiarity of the sampled rows.
+    Peculiar are blank texts, zero vectors, repeated rows, texts too short to be cut in two, and several scripts.
 
-    They are on blank texts, zero vectors, repeated rows, short texts and several scripts.
+    Args:
+        sample: the sample.
+        zero_rows: number of zero vectors among its held-out rows.
     """
     row_sample = sample.row_sample
     if row_sample.blank:
@@ -364,7 +364,8 @@ def list_remarks(sample: Sample, zero_rows: int) -> Iterator[str]:
 
 
 def build_recommended_fit(advice: Advice, name: str, request: AdviceRequest) -> NewFit:
-    """Return the request that fits the recommended chain on the whole source.
+    """Build the request that fits the recommended chain on the whole source.
+    The query adapter is in front if it is recommended.
 
     Args:
         advice: the advice.

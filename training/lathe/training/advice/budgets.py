@@ -92,7 +92,9 @@ class BudgetComparison:
         return [_find_best([trial for trial in self.chains if trial.budget == budget]) for budget in budgets]
 
     def best_settings(self, budget: int) -> dict[str, BudgetTrial]:
-        """Return the setting with the highest recall@10 of each method of databases at a budget, by method."""
+        """Return, for each database method, its trial with the highest recall@10 among those with this budget of bytes.
+        The result is a dict by method name.
+        """
         by_method: dict[str, list[BudgetTrial]] = {}
         for trial in self.databases:
             if trial.budget == budget:
@@ -100,7 +102,8 @@ class BudgetComparison:
         return {method: _find_best(trials) for method, trials in by_method.items()}
 
     def list_databases_ahead(self) -> dict[str, list[int]]:
-        """Return the budgets at which a method of databases is ahead of the best chain in recall@10, by method.
+        """Return the byte budgets at which a database's own method significantly beats the best chain in recall@10.
+        The result is a dict of lists by method name.
 
         Only differences beyond both intervals count: its lower bound is above the chain's upper bound.
         """
@@ -119,15 +122,14 @@ def _find_best(trials: list[BudgetTrial]) -> BudgetTrial:
 
 
 def list_budgets(dimensions: int) -> list[int]:
-    """List the budgets that codes of so many dimensions can fill.
-
-    They are a byte for each dimension at most.
-    """
+    """List the budgets of bytes to compare: those of `BUDGETS` up to a byte for each of the dimensions."""
     return [budget for budget in BUDGETS if budget <= dimensions]
 
 
 def compare_budgets(measurer: SizeMeasurer, sizes: SizeComparison, on_progress: Progress) -> BudgetComparison:
-    """Fit codes and the methods of databases at every budget, and measure them on the held-out rows.
+    """Compare codes, reducers and the databases' own methods at every budget of bytes a vector.
+    All are measured by recall@10 on the held-out rows. Codes and database methods are fitted here, and measurements of
+    reducers are copied from `sizes`.
 
     All take the debiased vectors. Codes have their default weighting: nothing is chosen on the held-out rows. Reducers
     that fill a budget exactly are taken from `sizes`. The result's `problems` tell why codes or RaBitQ are missing.
@@ -177,7 +179,9 @@ def _measure_codes(
     nearest: NDArray[np.int64],
     budget: int,
 ) -> BudgetTrial:
-    """Fit codes of `budget` bytes from the moments of the debiased rows, and measure them.
+    """Fit codes of `budget` bytes from the moments of the debiased rows.
+    Return their recall@10 on the held-out rows, alone and rescored, and their loss in split-half retrieval (each half
+    of a text searches for the other).
 
     Args:
         measurer: the debiased held-out rows.
@@ -207,18 +211,19 @@ def _measure_codes(
 
 
 def _decode(step: TransformCoding, rows: FloatArray) -> FloatArray:
-    """Return the rows `(n, d)` that the codes of rows `(n, d)` stand for."""
+    """Encode the rows `(n, d)` with the fitted codes, and return the decoded rows `(n, d)`."""
     decoded: FloatArray = step.inverse_transform(step.transform(rows))
     return decoded
 
 
 def _join_steps(measurer: SizeMeasurer, step: str) -> str:
-    """Join the steps of the recommended debiasing, if any, and `step`."""
+    """Return `step` with the debiasing steps of the measurer in front, if it debiases."""
     return step if measurer.debiasing == METHODS[NOTHING] else f"{measurer.debiasing},{step}"
 
 
 def _take_reducers(measurer: SizeMeasurer, sizes: SizeComparison, budget: int) -> Iterator[BudgetTrial]:
-    """Yield the trials of a size comparison whose floats take exactly `budget` bytes, except those of truncation.
+    """Yield the reducers whose float32 vectors take exactly `budget` bytes, except truncation.
+    Their measurements are those of the size comparison.
 
     Nothing is measured: recall and loss are copied from the comparison.
 
@@ -235,14 +240,15 @@ def _take_reducers(measurer: SizeMeasurer, sizes: SizeComparison, budget: int) -
 
 
 def _measure_search(search: DatabaseSearch, budget: int, nearest: NDArray[np.int64]) -> BudgetTrial:
-    """Measure the candidates of a method of databases."""
+    """Build the trial of a database method from the candidates that its search found.
+    It has recall@10, alone and rescored.
+    """
     recall, rescored = _measure_recall(search.candidates, nearest)
     return BudgetTrial(search.method, search.setting, budget, search.bytes, recall, rescored)
 
 
 def _measure_recall(candidates: NDArray[np.int64], nearest: NDArray[np.int64]) -> tuple[Interval, Interval]:
-    """Measure recall@10 of the first ten candidates, and of all of them as if they were rescored.
-
+    """Return two mean recalls@10: of the first ten candidates, and of all candidates as if rescored exactly.
     Both have intervals.
 
     Args:

@@ -8,9 +8,8 @@ from lathe.training.advice.transfer import TransferResult
 
 
 def describe_cost(sizes: SizeComparison, own: SizeTrial, debiasing: str) -> str:
-    """Describe the bytes and time that a reduction saves, and the recall that it loses.
-
-    Without a reduction, only the bytes are named.
+    """Describe in a sentence the bytes and time that a reduction saves, and the recall that it loses.
+    Without a reduction, the sentence names only the bytes.
 
     Args:
         sizes: comparison of reducers.
@@ -37,8 +36,7 @@ def describe_cost(sizes: SizeComparison, own: SizeTrial, debiasing: str) -> str:
 
 
 def describe_changed_neighbours(trial: DebiasingTrial, reduced: bool, here: TransferResult) -> Iterator[str]:
-    """Yield sentences on how many nearest neighbours of the raw vectors a chain changes.
-
+    """Yield sentences on how many of the raw vectors' nearest neighbours a debiasing chain changes.
     Nothing is yielded if the chain does not debias.
 
     Args:

@@ -47,9 +47,8 @@ class DatabaseSearch:
 
 
 def find_candidates(queries: FloatArray, documents: FloatArray, k: int) -> NDArray[np.int64]:
-    """Return the k rows of `documents` with the largest inner product with each query, best first, `(n, k)`.
-
-    Query i does not find document i.
+    """Return the positions of the k documents with the largest inner product with each query, best first, `(n, k)`.
+    Queries and documents are the same rows, so that document i is left out for query i.
 
     Args:
         queries: rows as they search, `(n, m)`.
@@ -69,7 +68,8 @@ def find_candidates(queries: FloatArray, documents: FloatArray, k: int) -> NDArr
 
 
 def search_truncated(fit: FloatArray, rows: FloatArray, budget: int, k: int) -> Iterator[DatabaseSearch]:
-    """Search rows `(n, d)` by each method of `TRUNCATED`, with as many of the first dimensions as the budget allows.
+    """Search rows `(n, d)` among each other with truncated int8, sign bits and floats, and yield a result for each.
+    As many of the first dimensions are kept as fit in `budget` bytes.
 
     Args:
         fit: rows from which ranges are learned, `(m, d)`.
@@ -87,9 +87,8 @@ def search_truncated(fit: FloatArray, rows: FloatArray, budget: int, k: int) -> 
 
 
 def find_rabitq_problem() -> str | None:
-    """Return why RaBitQ cannot be compared here, or None if it can.
-
-    It takes FAISS, in a version that is new enough.
+    """Return a message why RaBitQ cannot be compared here, or None if it can.
+    FAISS must be installed, in a version with RaBitQ of several bits.
     """
     if find_spec("faiss") is None:
         return "faiss is not installed: pip install 'lathe-training[faiss]'"
@@ -125,7 +124,8 @@ class RaBitQSearch:
         self._rows: FloatArray = ((rows - moments.mean) @ axes.T).astype(np.float32)
 
     def search(self, budget: int, k: int) -> Iterator[DatabaseSearch]:
-        """Yield a search for each of `RABITQ_BITS`, on as many axes as fit in a budget.
+        """Yield a search with RaBitQ codes for each number of bits in `RABITQ_BITS`.
+        It uses as many principal axes as fit in a budget of bytes.
 
         Args:
             budget: bytes of a vector.
@@ -148,7 +148,8 @@ class RaBitQSearch:
         return self._faiss.IndexRaBitQ(dimensions, self._faiss.METRIC_L2, bits)
 
     def _search(self, dimensions: int, bits: int, k: int) -> DatabaseSearch:
-        """Search for k candidates by codes of the leading principal axes, rotated at random.
+        """Encode the rows as RaBitQ codes, and return the k candidates that each row finds among the others.
+        The codes are of the leading principal axes, rotated at random.
 
         Args:
             dimensions: number of axes.

@@ -89,13 +89,12 @@ class DebiasingComparison:
         Raises:
             StopIteration: if there are none.
         """
-        return next(one for one in self.trials if one.method == method)
+        return next(trial for trial in self.trials if trial.method == method)
 
 
 def compare_debiasing(sample: Sample) -> DebiasingComparison:
-    """Compare all debiasing methods of `METHODS`, and choose one.
-
-    Each is fitted on the rows to fit on, and measured on the held-out rows.
+    """Fit every debiasing method of `METHODS` on the rows to fit on, measure it on the held-out rows, and choose one.
+    The result has a trial for each method, the choice and its reason.
 
     A method that cannot be fitted gets a trial with a `problem`.
     """
@@ -127,9 +126,8 @@ def compare_debiasing(sample: Sample) -> DebiasingComparison:
 
 
 def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | None) -> str:
-    """Choose R2 for vectors with a large mean, unless split-half retrieval favours a method.
-
-    R2 is recommended if ‖μ‖ ≥ `LARGE_MEAN` and it does not lose significantly in split-half retrieval.
+    """Return `R2` (a debiasing method) for vectors with a large mean, ‖μ‖ ≥ `LARGE_MEAN`, else `by_halves`.
+    R2 is not chosen if split-half retrieval favours a method, or if R2 loses significantly there.
 
     Args:
         by_halves: method that split-half retrieval favours.
@@ -141,7 +139,8 @@ def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | No
 
 
 def rank_halves(chain: Chain, cut: TextHalves, dimensions: int | None = None) -> NDArray[np.float64]:
-    """Return reciprocal ranks `(n,)` of split-half retrieval after the chain.
+    """Transform the halves of n texts by the chain, and return the reciprocal ranks `(n,)` of split-half retrieval.
+    Each half of a text searches for the other among the halves of all texts.
 
     Args:
         chain: fitted chain.
@@ -152,7 +151,8 @@ def rank_halves(chain: Chain, cut: TextHalves, dimensions: int | None = None) ->
 
 
 def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray[np.float64]]) -> DebiasingTrial:
-    """Measure a fitted debiasing method on held-out rows.
+    """Measure a fitted debiasing method on the held-out rows.
+    The trial has its split-half MRR and gain, the norm of the mean, and recall@10 of the raw neighbours.
 
     Neighbours are searched among `GEOMETRY_ROWS`. Retrieval and gain are None without the method's ranks.
 
@@ -177,14 +177,15 @@ def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, 
 
 
 def estimate_gain(ranks: NDArray[np.float64], control: NDArray[np.float64]) -> Interval:
-    """Return the mean of 100·(ranks − control), paired by text, with its interval at level `CONFIDENCE`."""
+    """Return the mean gain in 100·MRR of `ranks` over `control`, with its interval at level `CONFIDENCE`.
+    Both are reciprocal ranks of the same texts.
+    """
     return mean_interval(100 * (ranks - control), CONFIDENCE)
 
 
 def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
-    """Choose the method that split-half retrieval favours, and explain the choice.
-
-    The method is `NOTHING` if no gain is significant.
+    """Choose a debiasing method by its gain in split-half retrieval (each half of a text searches for the other).
+    Return the method, or `NOTHING` if no gain is significant, and the reason as a clause.
 
     Among methods with a significant gain, this is the best one, or the first (simplest) one that is not significantly
     worse than the best.
@@ -215,9 +216,8 @@ def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
 
 
 def _explain_no_halves(sample: Sample) -> str:
-    """Explain why split-half retrieval cannot be measured.
-
-    There are no texts, or too few that can be cut in two.
+    """Return the clause why split-half retrieval could not be measured.
+    There are no texts, or too few of them can be cut in two.
     """
     if sample.row_sample.vectors is not None:
         return "of vectors without texts it cannot be told whether debiasing helps"

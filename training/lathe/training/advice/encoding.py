@@ -43,9 +43,8 @@ class SampleEncoder:
         self.failed: dict[str, str] = {}
 
     def encode(self, texts: Sequence[str], on_progress: Progress) -> None:
-        """Encode the texts that the store lacks, in blocks, and store their vectors.
-
-        Record failing texts in `failed`.
+        """Encode the texts that the store lacks, in blocks, and write their vectors to it.
+        Texts on which the encoder fails are recorded in `failed`.
 
         Args:
             texts: texts to encode.
@@ -62,7 +61,9 @@ class SampleEncoder:
             raise EncoderError(f"{self.encoder.name} fails on every text: {next(iter(self.failed.values()))}")
 
     def _encode_block(self, texts: Sequence[str]) -> None:
-        """Encode distinct texts, store the finite vectors, and note the other texts in `failed`."""
+        """Encode distinct texts and add their finite vectors to the store.
+        The reasons of failing texts are added to `failed`.
+        """
         vectors, failed = _encode_leniently(self.encoder, texts)
         self.failed |= failed
         good = [place for place, text in enumerate(texts) if text not in failed]
@@ -77,7 +78,7 @@ class SampleEncoder:
         return self.store.get([text_key(text) for text in texts])
 
     def list_remarks(self) -> Iterator[str]:
-        """Yield a sentence with the number of texts on which the encoder failed and the first reason, if any failed."""
+        """Yield a sentence if the encoder failed on texts, with their number and the first reason."""
         if self.failed:
             why = next(iter(self.failed.values()))
             yield f"The encoder fails on {len(self.failed):,} texts or halves of texts, which were left out: {why}."
@@ -86,7 +87,8 @@ class SampleEncoder:
 def encode_out_of_domain(
     written: str, encoder: TextEncoder, workspace: Path
 ) -> tuple[OutOfDomainVectors | None, list[str]]:
-    """Return vectors of a built-in out-of-domain corpus and of its text halves, and notes on texts left out.
+    """Encode a built-in out-of-domain corpus and the halves of its texts, or load their vectors from the cache.
+    Return the vectors, or None if too few texts could be encoded, and sentences on the texts that were left out.
 
     Vectors are cached in the folder, once for each encoder. Texts and halves on which the encoder fails are left out.
     The first element is None if fewer than `MIN_ROWS` texts are left; its halves are None if fewer than `MIN_HALVES`
@@ -135,9 +137,8 @@ def _load_or_encode_one_by_one(
 
 
 def _encode_leniently(encoder: TextEncoder, texts: Sequence[str]) -> tuple[FloatArray, dict[str, str]]:
-    """Encode texts in one call, or one by one if it raises.
-
-    Returns vectors `(n, d)`, and the reasons of failures by text.
+    """Encode texts in one call, or one by one if that raises.
+    Return the vectors `(n, d)` and the reasons of failures, by text.
 
     A text on which the encoder raises gets a row of NaN. A vector with NaN or inf is a failure too.
     """

@@ -143,7 +143,10 @@ class IndexPlanner:
     measure: GraphMeasurer
 
     def plan(self, sample: Sample, on_progress: Progress) -> IndexPlan:
-        """Measure graphs over the sample's rows to fit on, searched by held-out rows, and choose a setting.
+        """Plan an index by measuring HNSW graphs on the sample, and choose a setting that reaches the goal.
+        The plan has a `problem` instead of a choice if the sample is too small or no setting reaches the goal.
+
+        Graphs are built over the rows to fit on, and searched by held-out rows.
 
         Args:
             sample: vectors of the source; rows of zeros are left out.
@@ -166,9 +169,8 @@ class IndexPlanner:
 
 
 def fit_candidates(vectors: FloatArray) -> dict[int | None, Chain | None]:
-    """Fit the chains to plan with, by bytes of their codes.
-
-    The first is None, for vectors without a chain.
+    """Fit the chains that an index plan compares.
+    Return them in a dict by bytes of their codes, where the key None stands for vectors without a chain.
 
     Codes are fitted for each budget up to a byte for each dimension.
 
@@ -191,7 +193,8 @@ def measure_settings(
     measure: GraphMeasurer,
     on_progress: Progress,
 ) -> list[Setting]:
-    """Measure graphs over a sample and over a quarter of it, and extrapolate to the number of rows.
+    """Measure graphs for each chain and number of links, over the sample and over a quarter of it.
+    Return the settings with recall, time and memory extrapolated to `rows` rows.
 
     Similarity is the cosine. The logit of recall and the time of a query are taken as linear in the logarithm of the
     number of rows; neither improves with it.
@@ -222,8 +225,7 @@ def measure_settings(
 
 
 def find_nearest(queries: FloatArray, base: FloatArray, k: int) -> NDArray[np.int64]:
-    """Return the k rows of `base` nearest to each query by cosine, `(q, k)`.
-
+    """Return the positions of the k rows of `base` nearest to each query by cosine, best first, `(q, k)`.
     All vectors must have length 1.
     """
     rows = torch.from_numpy(base)
@@ -233,7 +235,8 @@ def find_nearest(queries: FloatArray, base: FloatArray, k: int) -> NDArray[np.in
 
 
 def extrapolate(fitted_bytes: int | None, m: int, trials: Sequence[Trial], rows: int) -> Iterator[Setting]:
-    """Yield each setting with what to expect of it for `rows` rows.
+    """Extrapolate a graph's recall, time and memory to `rows` rows, from measurements with few rows and with more.
+    Yield a setting for each pair of ef (candidates a search keeps) and rescoring that both have.
 
     Args:
         fitted_bytes: bytes of the codes; None without a chain.
@@ -283,11 +286,8 @@ def _expit(logit: float) -> float:
 
 
 def choose_setting(settings: Sequence[Setting], goal: IndexGoal) -> Setting | None:
-    """Choose the fastest setting within the memory that reaches the recall.
-
-    Without a limit of memory, it is the smallest one.
-
-    The result is None if no setting is expected to reach it.
+    """Return the fastest setting within the memory limit that is expected to reach the recall, or None.
+    Without a limit, it is the one that takes the least memory.
     """
     reaching = [setting for setting in settings if setting.recall >= goal.recall and _fits(setting, goal)]
     if not reaching:
@@ -296,7 +296,9 @@ def choose_setting(settings: Sequence[Setting], goal: IndexGoal) -> Setting | No
 
 
 def explain_no_setting(settings: Sequence[Setting], goal: IndexGoal) -> str:
-    """Explain that no setting reaches the goal, and what is possible instead."""
+    """Return a sentence that says that no setting reaches the recall within the memory.
+    It adds the best recall that fits, and the memory that the recall would take.
+    """
     limit = "" if goal.memory is None else f" within {format_bytes(goal.memory)}"
     reasons = []
     fitting = [candidate for candidate in settings if _fits(candidate, goal)]
@@ -325,9 +327,8 @@ def _fits(setting: Setting, goal: IndexGoal) -> bool:
 
 
 def list_best(settings: Iterable[Setting], recall: float) -> list[Setting]:
-    """List for each chain and number of links the fastest setting that reaches the recall.
-
-    If none does, it is the nearest to it.
+    """List the best setting for each chain and number of links.
+    It is the fastest that reaches the recall, or the one with the highest recall if none does.
     """
     groups: dict[tuple[str, int], list[Setting]] = {}
     for setting in settings:

@@ -56,10 +56,10 @@ class Matryoshka:
 
 
 def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
-    """Compare recall@10 of the first coordinates of raw vectors with that of random coordinates.
+    """Test whether the first coordinates of vectors hold more than random ones, by recall@10.
+    The result has the recalls at a half, a quarter and an eighth of the dimensions, and the verdict.
 
-    They are compared at a half, a quarter and an eighth of the dimensions. Only the first `MAX_ROWS` rows are used; at
-    least 11 are needed.
+    Only the first `MAX_ROWS` rows are used, and at least 11 are needed.
     """
     rows, width = vectors[:MAX_ROWS], vectors.shape[1]
     random = np.random.default_rng(seed)
@@ -76,7 +76,8 @@ def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
 
 
 def find_failing_cuts(cuts: list[Cut]) -> list[Cut]:
-    """List the cuts at which the first coordinates do not exceed all random choices, or lead by less than `MIN_LEAD`.
+    """Return the cuts at which the first coordinates are not clearly better than random ones in recall@10.
+    There they do not beat all random choices, or lead their mean by less than `MIN_LEAD`.
 
     The margin `MIN_LEAD` is not required of the first cut, at half of the dimensions.
     """

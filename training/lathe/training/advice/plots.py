@@ -16,10 +16,7 @@ MEASURES = {
 
 
 def draw_all(advice: Advice) -> dict[str, str]:
-    """Draw every figure for which the advice has data.
-
-    Returns SVG text by title.
-    """
+    """Draw every figure for which the advice has data, and return them as SVG text by title."""
     plots = {
         "Debiasing: points gained in split-half retrieval": plot_gains,
         "Fewer dimensions: what is kept": plot_sizes,
@@ -31,8 +28,7 @@ def draw_all(advice: Advice) -> dict[str, str]:
 
 def plot_gains(advice: Advice) -> Any:
     """Plot each debiasing method's gain in split-half MRR with its interval.
-
-    Returns None if no gain was measured.
+    Return the matplotlib figure, or None if no gain was measured.
     """
     gains = {trial.method: trial.gain for trial in (advice.debiasing.trials if advice.debiasing else ()) if trial.gain}
     if not gains:
@@ -53,8 +49,7 @@ def plot_gains(advice: Advice) -> Any:
 
 def plot_sizes(advice: Advice) -> Any:
     """Plot what each reducer preserves against its dimensions, one panel per measure.
-
-    Returns None without trials.
+    Return the matplotlib figure, or None if no reducer was measured.
     """
     if advice.sizes is None or not advice.sizes.trials:
         return None
@@ -86,8 +81,7 @@ def plot_sizes(advice: Advice) -> Any:
 
 def plot_budgets(advice: Advice) -> Any:
     """Plot recall@10 of each method against its bytes, alone and rescored.
-
-    Returns None with fewer than two budgets.
+    Return the matplotlib figure, or None with fewer than two budgets.
     """
     budgets = advice.budgets
     if budgets is None or len(budgets.best_chains()) < 2:
@@ -112,9 +106,8 @@ def plot_budgets(advice: Advice) -> Any:
 
 
 def plot_spectrum(advice: Advice) -> Any:
-    """Plot each principal direction's share of the variance.
-
-    Returns None with fewer than two points.
+    """Plot the share of the variance in each principal direction.
+    Return the matplotlib figure, or None with fewer than two points.
     """
     ranks = advice.diagnosis["spectrum"]
     if len(ranks) < 2:

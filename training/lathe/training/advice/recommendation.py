@@ -46,10 +46,11 @@ class Recommendation:
 def recommend(
     debiasing: DebiasingComparison, sizes: SizeComparison, keep: float
 ) -> tuple[Recommendation, Recommendation | None]:
-    """Choose the smallest reduction that preserves the share `keep`, and a runner-up.
+    """Choose the smallest reduction that preserves the share `keep` of neighbours and of split-half MRR.
+    Return its recommendation, with the chosen debiasing in front, and that of a runner-up or None.
 
-    Among reducers that are equal at that size, this is the simplest. The runner-up is the next of those that
-    preserve `keep`: another reducer of that size, else the next larger size; None if there is no other. If no reduction
+    Among reducers that are equal at that size, the simplest is chosen. The runner-up is the next of those that preserve
+    `keep`: another reducer of that size, else the next larger size; None if there is no other. If no reduction
     preserves it, full dimensions are recommended, and the runner-up is the reduction with the highest rescored recall.
     With fewer than `MIN_HELDOUT` rows, or without reductions, full dimensions are recommended without a runner-up.
     """
@@ -67,9 +68,9 @@ def recommend(
 
 
 def recommend_budget(budgets: BudgetComparison, full: SizeTrial, keep: float) -> BudgetTrial | None:
-    """Return the codes of the fewest bytes that preserve the share `keep`.
-
-    The result is None if there are none. With fewer than `MIN_HELDOUT` rows there are none, as for reductions.
+    """Return the trial of the smallest codes that preserve the share `keep`, or None if none do.
+    The share is of the full vectors' neighbours and of their split-half MRR. With fewer than `MIN_HELDOUT` rows the
+    result is None too.
     """
     if budgets.rows < MIN_HELDOUT:
         return None
@@ -77,14 +78,15 @@ def recommend_budget(budgets: BudgetComparison, full: SizeTrial, keep: float) ->
 
 
 def _preserves_enough(trial: SizeTrial | BudgetTrial, full: SizeTrial, keep: float) -> bool:
-    """Return whether the lower bounds of all shares in `compute_preserved_shares` are at least `keep`."""
+    """Return whether a reduction certainly preserves the share `keep` of neighbours and of split-half MRR.
+    The lower bounds of both shares' intervals must reach it.
+    """
     return all(share.bounds[0] >= keep for share in compute_preserved_shares(trial, full).values())
 
 
 def compute_preserved_shares(trial: SizeTrial | BudgetTrial, full: SizeTrial) -> dict[str, Interval]:
-    """Return the shares of neighbours and of split-half MRR that a reduction preserves, by description.
-
-    The second share is left out if there are no text halves.
+    """Compute the shares of nearest neighbours and of split-half MRR that a reduction preserves.
+    Return them in a dict by description, without the second if no text halves were measured.
 
     Args:
         trial: measurements of the reduction, or of codes.
@@ -97,9 +99,8 @@ def compute_preserved_shares(trial: SizeTrial | BudgetTrial, full: SizeTrial) ->
 
 
 def rank_reductions(trials: list[SizeTrial]) -> list[SizeTrial]:
-    """Sort reductions by dimensions, smallest first, and those of equal dimensions by recall@10, highest first.
-
-    Of equal dimensions, the simplest of those within `EQUAL_RECALL` of the highest recall is moved to the front.
+    """Return the reductions sorted by dimensions, smallest first, and at equal dimensions by recall@10, highest first.
+    At each size, the simplest reducer within `EQUAL_RECALL` of the best is moved to the front.
     """
     ranked: list[SizeTrial] = []
     for size in sorted({trial.dimensions for trial in trials}):
@@ -115,9 +116,8 @@ def rank_reductions(trials: list[SizeTrial]) -> list[SizeTrial]:
 def _build_recommendation(
     debiasing: DebiasingComparison, sizes: SizeComparison, trial: SizeTrial | None, keep: float
 ) -> Recommendation:
-    """Build the recommendation of a reduction after the chosen debiasing.
-
-    Without a trial, it is of full dimensions.
+    """Build the recommendation of the chosen debiasing and a reduction: steps, bytes, reasons and cost.
+    If `trial` is None, there is no reduction.
     """
     measured = trial or sizes.full
     steps = [debiasing.trial(debiasing.chosen).steps] if debiasing.chosen != NOTHING else []
@@ -141,7 +141,7 @@ def _build_recommendation(
 
 
 def _explain_size(sizes: SizeComparison, trial: SizeTrial | None, keep: float) -> str:
-    """Explain in a sentence why these dimensions were chosen.
+    """Return a sentence on why these output dimensions were chosen.
 
     Args:
         sizes: comparison of reducers.
@@ -164,7 +164,7 @@ def _explain_size(sizes: SizeComparison, trial: SizeTrial | None, keep: float) -
 
 
 def _explain_reducer(sizes: SizeComparison, trial: SizeTrial) -> str:
-    """Compare the reducer's recall@10 with that of the others at the same dimensions, in a sentence."""
+    """Return a sentence that compares the chosen reducer's recall@10 with that of the others at its dimensions."""
     of_size = [size_trial for size_trial in sizes.trials if size_trial.dimensions == trial.dimensions]
     each = ", ".join(f"{size_trial.reducer} {size_trial.recall_at_10:.3f}" for size_trial in of_size)
     best = max(of_size, key=lambda size_trial: size_trial.recall_at_10)

@@ -17,9 +17,8 @@ def build_section(advice: Advice) -> Section:
 
 
 def build_decision_section(decision: PlaceDecision) -> Section:
-    """Build the section of the decision.
-
-    Its title is the sentence. Commands follow, and all options as a table.
+    """Build the report section of the storage decision.
+    Its title is the decision's sentence, followed by its commands, notes and a table of all options.
     """
     notes = [*decision.commands, *decision.notes]
     if decision.options:
@@ -43,25 +42,20 @@ def render_html(advice: Advice) -> str:
 
 def to_json(advice: Advice) -> dict[str, Any]:
     """Convert the advice to a JSON-serializable dict.
-
-    Keys are all fields of `Advice`, `sentence` with the decision, and `sentences`.
+    It has all fields of `Advice`, `sentence` (the storage decision) and `sentences` (the summary).
     """
     decision = advice.decision.sentence if advice.decision else None
     return {"sentence": decision, "sentences": summarize_advice(advice)} | asdict(advice)
 
 
 def format_decision(decision: PlaceDecision) -> str:
-    """Format a decision as plain text.
-
-    Its sentence comes first, then its commands, a line each.
-    """
+    """Format a storage decision as plain text: its sentence, then its commands, one on each line."""
     return "\n".join([decision.sentence, *(f"  {command}" for command in decision.commands)])
 
 
 def format_evidence(advice: Advice) -> str:
-    """Format as plain text the evidence beside the decision.
-
-    It has the options, then tables and sentences of the advice.
+    """Format as plain text what supports the storage decision.
+    The table of options comes first, then the sentences and tables of the advice.
     """
     sections = [build_section(advice)]
     if advice.decision is not None:

@@ -4,7 +4,8 @@ from lathe.training.evaluation.statistics import Interval
 
 
 def compute_retained_share(retrieval: float, change: Interval) -> Interval:
-    """Return the share of an MRR that is retained, with its interval.
+    """Return the share of a mean reciprocal rank that is left after a change, with its interval.
+    It is 1 plus the change divided by the MRR before it.
 
     Args:
         retrieval: mean reciprocal rank before a change, above 0.

@@ -37,9 +37,10 @@ class RowSample:
 
 
 def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
-    """Sample up to `most` distinct rows of a source, each with the same probability.
+    """Draw up to `most` distinct rows of a source uniformly at random, in one pass.
+    Return them with the counts of all, blank and repeated rows.
 
-    A source with fewer rows gives them all.
+    A source with fewer distinct rows gives them all.
 
     The rows with the lowest salted hashes are kept: equal rows count once, the order of the source does not matter, and
     one pass in bounded memory is enough. Texts that differ only in whitespace or case count as equal: if one were held
@@ -104,9 +105,8 @@ class LowestKeys:
     heap: list[bytes] = field(default_factory=list)  # keys with their bits turned, so that the highest comes first
 
     def add(self, key: bytes, item: object) -> None:
-        """Add an item, and drop the one with the highest key if there are too many.
-
-        A key that is there already only increases its count.
+        """Add an item under a key, and drop the item with the highest key if there are more than `most`.
+        A key that is already there only increases its count.
 
         If texts share a key, the alphabetically first one is kept.
         """

@@ -77,34 +77,26 @@ class Sample:
 
 
 def count_heldout(rows: int) -> int:
-    """Return how many of `rows` sampled rows are held out.
-
-    It is a fifth, but half of few rows, and at most `MAX_HELDOUT`.
-    """
+    """Return how many of `rows` sampled rows are held out: a fifth, but half of few rows, and at most `MAX_HELDOUT`."""
     return min(max(int(HELDOUT_SHARE * rows), min(SMALL_HELDOUT, rows // 2)), MAX_HELDOUT)
 
 
 def cut_texts_in_two(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the two halves of each text that is long enough to be cut in two.
-
-    Other texts are skipped.
-    """
+    """Cut each text in two, and return the pairs of halves. Texts that are too short to be cut are skipped."""
     return [cut for text in texts if (cut := cut_in_two(text))]
 
 
 def list_texts_to_encode(row_sample: RowSample) -> list[str]:
-    """List the texts that `build_text_sample` needs vectors of.
-
-    They are all sampled ones, then halves of the held-out ones.
-
-    Held-out texts that are too short to be cut in two have no halves.
+    """List the texts whose vectors `build_text_sample` will ask for.
+    They are all sampled texts, then both halves of each held-out text that can be cut in two.
     """
     pairs = cut_texts_in_two(row_sample.texts[: count_heldout(len(row_sample))])
     return [*row_sample.texts, *(half for pair in pairs for half in pair)]
 
 
 def build_text_sample(row_sample: RowSample, vectors_of: VectorsOf, failed: Collection[str] = frozenset()) -> Sample:
-    """Build the sample of texts, split into held-out ones and ones to fit on, with all their vectors.
+    """Split the sampled texts into held-out texts and texts to fit on, and return their vectors as a `Sample`.
+    It also has the vectors of the halves of held-out texts.
 
     The first texts are held out, because sampled rows are in random order.
 
@@ -133,6 +125,8 @@ def build_text_sample(row_sample: RowSample, vectors_of: VectorsOf, failed: Coll
 
 
 def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
-    """Build the sample of vectors `(n, d)`, split into held-out rows and rows to fit on."""
+    """Split sampled vectors `(n, d)` into held-out rows and rows to fit on, and return them as a `Sample`.
+    The first rows are held out, and there are no text halves.
+    """
     held_out = count_heldout(len(row_sample))
     return Sample(row_sample, vectors[held_out:], vectors[:held_out], 0, None, None, {})

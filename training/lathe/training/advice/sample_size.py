@@ -32,7 +32,7 @@ class Shortage:
 
 
 def check_row_count(rows: int) -> Shortage | None:
-    """Return a shortage if there are fewer than `MIN_ROWS` distinct rows, else None."""
+    """Return a `Shortage` with the number of missing rows if there are fewer than `MIN_ROWS`, else None."""
     if rows >= MIN_ROWS:
         return None
     return Shortage(
@@ -41,17 +41,15 @@ def check_row_count(rows: int) -> Shortage | None:
 
 
 def list_shortages(sample: Sample, debiasing: DebiasingComparison, best: Recommendation) -> list[Shortage]:
-    """List the questions that the sample is too small for.
-
-    They are to compare debiasing methods, to compare dimensions, and to fit `best`.
+    """List the questions that the sample is too small to answer, each with the number of rows that it lacks.
+    The questions are whether debiasing helps, what a reduction preserves, and whether `best` can be fitted.
     """
     return [*_check_debiasing(sample, debiasing), *_check_size(sample), *_check_fit(sample, best)]
 
 
 def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
     """Yield a shortage if the sample cannot tell whether debiasing helps.
-
-    It cannot if split-half retrieval is impossible, or if R2's gain is neither significant nor precise.
+    Then split-half retrieval is impossible, or the gain of R2 (a debiasing method) is neither significant nor precise.
 
     Precise means an interval of at most ± `PRECISE_POINTS` points. Nothing is yielded for vectors without texts, since
     more rows would not help.
@@ -78,7 +76,8 @@ def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator
 
 
 def _check_cutting(sample: Sample) -> Shortage:
-    """Build the shortage for too few texts that can be cut in two.
+    """Build the shortage for too few held-out texts that are long enough to be cut in two.
+    It has an estimate of how many more rows would be enough.
 
     Its `more` assumes that the same share of further texts can be cut; it is None if no text can, or if even
     `MAX_HELDOUT` held-out rows would not be enough.
@@ -109,7 +108,9 @@ def _check_size(sample: Sample) -> Iterator[Shortage]:
 
 
 def _check_fit(sample: Sample, best: Recommendation) -> Iterator[Shortage]:
-    """Yield a shortage if the recommended reducer has under `MIN_ROWS_PER_DIMENSION` rows per dimension to fit on."""
+    """Yield a shortage if the recommended reducer has too few rows to fit on.
+    It needs `MIN_ROWS_PER_DIMENSION` for each output dimension.
+    """
     needed = MIN_ROWS_PER_DIMENSION * best.dimensions
     if best.reducer not in ("", "truncation") and len(sample.fit) < needed:
         yield Shortage(
@@ -119,15 +120,14 @@ def _check_fit(sample: Sample, best: Recommendation) -> Iterator[Shortage]:
 
 
 def rows_for_heldout(heldout: int) -> int:
-    """Return the number of distinct rows of which `heldout` are held out.
-
+    """Return how many distinct rows a sample must have so that `heldout` of them are held out.
     This is the inverse of `count_heldout`.
     """
     return 2 * heldout if heldout <= SMALL_HELDOUT else int(heldout / HELDOUT_SHARE)
 
 
 def rows_for_fit(fit: int) -> int:
-    """Return the number of distinct rows of which at least `fit` are left to fit on after holding out."""
+    """Return how many distinct rows a sample needs so that at least `fit` are left to fit on after holding out."""
     if fit <= SMALL_HELDOUT:
         return 2 * fit
     return max(fit + SMALL_HELDOUT, min(int(fit / (1 - HELDOUT_SHARE)) + 1, fit + MAX_HELDOUT))

@@ -92,9 +92,8 @@ class SizeComparison:
 
 
 def list_sizes(dimensions: int) -> list[int]:
-    """List the numbers of dimensions to compare, largest first.
-
-    They are multiples of `MULTIPLE` below `dimensions`.
+    """List the reduced numbers of dimensions to compare, largest first.
+    They are fixed shares of `dimensions`, rounded to multiples of `MULTIPLE`.
     """
     rounded = {round(dimensions * share / MULTIPLE) * MULTIPLE for share in SHARES}
     return sorted((size for size in rounded if 0 < size < dimensions), reverse=True)
@@ -128,9 +127,8 @@ class SizeMeasurer:
         self.full = self.measure_vectors("", self.before, self.ranks)
 
     def compare(self, on_progress: Progress) -> SizeComparison:
-        """Fit every reducer at the largest compared size, and measure it at all sizes.
-
-        A failed fit is noted in `problems`.
+        """Fit every reducer once at the largest compared size, and measure it at that and all smaller sizes.
+        A reducer that cannot be fitted is noted in the result's `problems`.
 
         Args:
             on_progress: called with progress in [0, 1] and a message.
@@ -166,7 +164,8 @@ class SizeMeasurer:
         return Chain(parse_steps(steps)).fit(self.sample.fit, on_progress=on_progress)
 
     def measure(self, reducer: str, chain: Chain, size: int) -> SizeTrial:
-        """Measure a fitted chain cut to `size` dimensions on the held-out rows.
+        """Measure a fitted chain, cut to its first `size` output dimensions, on the held-out rows.
+        The trial has preserved neighbours, split-half retrieval, bytes and time.
 
         Args:
             reducer: name in the result.
@@ -178,9 +177,10 @@ class SizeMeasurer:
         return self.measure_vectors(reducer, chain.floats(self.heldout, size), ranks)
 
     def measure_vectors(self, reducer: str, after: FloatArray, ranks: NDArray[np.float64] | None) -> SizeTrial:
-        """Compare reduced held-out rows with `before`, the unreduced ones.
+        """Measure how well reduced held-out rows preserve the neighbours of the unreduced ones in `before`.
+        The trial also has the loss in split-half MRR, and bytes and time at the reduced size.
 
-        The time of the matrix product is looked up in `seconds`.
+        The time of a matrix product is looked up in `seconds`.
 
         Args:
             reducer: name in the result.
@@ -203,11 +203,9 @@ class SizeMeasurer:
 
 def _time_gemm(widths: list[int]) -> dict[int, float]:
     """Time the product of 256 by 20,000 random float32 vectors for each number of dimensions.
+    Return the shortest time of several in seconds, by number of dimensions.
 
-    The shortest of several times is returned.
-
-    The times are seconds. Measurements of all numbers of dimensions alternate, since other processes may use the
-    machine.
+    Measurements of all numbers of dimensions alternate, since other processes may use the machine.
     """
     sample = np.random.default_rng(0).standard_normal((GEMM_ROWS, max(widths)), np.float32)
     # Contiguous, because a view of wider rows would be read at their stride.

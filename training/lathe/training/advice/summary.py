@@ -45,7 +45,7 @@ def summarize_advice(advice: Advice) -> list[str]:
 
 
 def judge_transfer(here: Interval, there: Interval, keep: float) -> str:
-    """Describe in a clause whether a chain preserves `keep` on held-out rows and on out-of-domain text.
+    """Return a clause on whether a chain preserves the share `keep` on held-out rows and on out-of-domain text.
 
     One of four: both preserve it, neither does, the chain is specific to the source, or undecided. It is specific if
     out-of-domain text certainly does not reach `keep`, or is below held-out rows by over `MIN_TRANSFER_DROP`, intervals

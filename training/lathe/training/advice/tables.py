@@ -21,10 +21,7 @@ FORMAT_MRR = partial(format_number, spec=".2f", scale=100)
 
 
 def build_tables(advice: Advice) -> dict[str, Table]:
-    """Build every table for which the advice has data.
-
-    Returns tables by title.
-    """
+    """Build every table for which the advice has data, and return them by title."""
     tables = {
         "Mean direction": _build_mean_direction_table(advice),
         "Debiasing: split-half retrieval, where each half of a text searches for the other": build_debiasing_table(
@@ -40,9 +37,8 @@ def build_tables(advice: Advice) -> dict[str, Table]:
 
 
 def build_option_table(decision: PlaceDecision) -> Table:
-    """Build the table of what a place can hold.
-
-    The option to store is marked with an arrow.
+    """Build the table of the forms that a database can hold: bytes, recall and its interval, one row each.
+    The form to store is marked with an arrow.
     """
     best = decision.chosen or decision.before
     return Table.from_records(
@@ -67,7 +63,9 @@ def build_option_table(decision: PlaceDecision) -> Table:
 
 
 def _build_mean_direction_table(advice: Advice) -> Table:
-    """Build the table of ‖μ‖ against its noise floor, of IsoScore and of row counts."""
+    """Build the table on the mean direction μ of the held-out rows.
+    It has the norm of μ beside the one that chance alone gives, its alignment, IsoScore, rank and row counts.
+    """
     diagnosis = advice.diagnosis
     alignment, directions = diagnosis["alignment"], diagnosis["dimensions_for"]
     return Table.from_rows(
@@ -100,8 +98,7 @@ def _build_mean_direction_table(advice: Advice) -> Table:
 
 
 def build_debiasing_table(advice: Advice) -> Table:
-    """Build the table of the debiasing methods.
-
+    """Build the table of the debiasing methods: steps, split-half MRR and gain, norm of the mean, and recall@10.
     The recommended method is marked with an arrow.
     """
     debiasing, gain = advice.debiasing, f"gain, {100 * CONFIDENCE:.1f} % interval"
@@ -123,8 +120,7 @@ def build_debiasing_table(advice: Advice) -> Table:
 
 
 def _build_size_table(advice: Advice) -> Table:
-    """Build the table of what full dimensions, and every reducer at every size, preserve and cost.
-
+    """Build the table of what each reducer preserves and costs at each number of dimensions, full dimensions first.
     The recommended chain is marked with an arrow, the runner-up with "(second)".
     """
     sizes, marks = advice.sizes, {}
@@ -153,8 +149,7 @@ def _build_size_table(advice: Advice) -> Table:
 
 
 def _build_budget_table(advice: Advice) -> Table:
-    """Build the table of the best chain at each budget of bytes, beside the methods of databases.
-
+    """Build the table of the best chain at each budget of bytes a vector, beside the databases' own methods.
     The recommended codes are marked with an arrow.
     """
     budgets, of_three = advice.budgets, partial(format_half_width, spec=".3f")
@@ -177,6 +172,7 @@ def _build_budget_table(advice: Advice) -> Table:
 
 
 def _build_first_coordinate_table(advice: Advice) -> Table:
+    """Build the table of recall@10 of the first coordinates and of random ones, by number of coordinates."""
     return Table.from_records(
         (
             {
@@ -213,9 +209,8 @@ def _build_transfer_table(advice: Advice) -> Table:
 
 
 def _build_index_table(advice: Advice) -> Table:
-    """Build the table of the best setting of each chain and graph of an index.
-
-    The setting to build is marked.
+    """Build the table of the best index setting for each chain and number of links.
+    The setting to build comes first and is marked with an arrow.
     """
     plan = advice.index_plan
     rows = list_best(plan.settings, plan.goal.recall) if plan else []

@@ -39,19 +39,15 @@ class TransferResult:
 
     @property
     def retained_retrieval(self) -> Interval | None:
-        """Share of the raw vectors' split-half MRR that the chain retains, with its interval.
-
-        None if not measured.
-        """
+        """Share of the raw vectors' split-half MRR that the chain retains, with an interval, or None if unmeasured."""
         if self.gain is None or not self.retrieval:
             return None
         return compute_retained_share(self.retrieval, self.gain)
 
     @property
     def retained_neighbours(self) -> Interval | None:
-        """Recall@10 of the raw neighbours with 4× oversampling and rescoring, without an interval.
-
-        None if not measured.
+        """Recall@10 of the raw vectors' neighbours with 4× oversampling and rescoring, or None if not measured.
+        It has no interval.
         """
         rescored = self.measures["recall_at_10_rescored_4x"]
         return None if rescored is None else Interval(rescored, None, None)
@@ -59,6 +55,7 @@ class TransferResult:
 
 def evaluate_transfer(sample: Sample, chain: Chain) -> Iterator[TransferResult]:
     """Measure a fitted chain on held-out rows and, if the sample has it, on out-of-domain text.
+    Yield one result for each of the two.
 
     Both results use the same number of rows, at most `GEOMETRY_ROWS`, and of text halves, so that they are comparable.
     """
@@ -76,7 +73,8 @@ def evaluate_transfer(sample: Sample, chain: Chain) -> Iterator[TransferResult]:
 def _measure_transfer(
     name: str, chain: Chain, vectors: FloatArray, cut: TextHalves | None, halves: int
 ) -> TransferResult:
-    """Measure the geometry and the split-half retrieval of a fitted chain on vectors `(n, d)`.
+    """Measure how well a fitted chain preserves the neighbours of vectors `(n, d)`.
+    The result also has the split-half MRR of the raw vectors, and the chain's gain in it.
 
     Args:
         name: value of `TransferResult.text`.

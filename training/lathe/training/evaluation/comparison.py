@@ -51,9 +51,9 @@ class System:
     label: str = CONTROL
 
     def describe(self, beside: "System") -> str:
-        """Return the name that tells the system from another one.
-
-        It names the encoder, the method or both.
+        """Return a name that tells this system from the one it is compared with.
+        It names the method if both have the same encoder, else the encoder and, unless it is of raw vectors, the
+        method.
         """
         if self.encoder == beside.encoder:
             return "the raw vectors" if self.label == CONTROL else self.label
@@ -108,7 +108,9 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict over the data sets, or on the only one."""
+        """Verdict over all data sets, or on the only one.
+        It has both scores, their difference with its interval, and the outcome.
+        """
         return self.between or self.within[0]
 
     @property
@@ -122,14 +124,14 @@ class Comparison:
         return self.baseline.describe(self.compared)
 
     def count(self, outcome: Outcome) -> int:
-        """Count the data sets with an outcome by their units."""
+        """Return the number of data sets on which the compared system has this outcome: better, worse or undecided."""
         return sum(verdict.outcome == outcome for verdict in self.within)
 
 
 def compare_systems(grid: Grid, scores: Sequence[Score]) -> list[Comparison]:
-    """Compare the encoders with the first one, and the methods with raw vectors and the first chain.
-
-    Systems that completed no data set in common are left out.
+    """Compare pairs of systems (encoder and method) by their scores, and return one comparison for each pair.
+    Encoders are compared with the first one, methods with the raw vectors, and chains with the first chain. Pairs
+    without a data set in common are left out.
 
     Args:
         grid: scores of the evaluation.
@@ -150,7 +152,8 @@ def compare_systems(grid: Grid, scores: Sequence[Score]) -> list[Comparison]:
 
 
 def compare_scores(baseline: Array, compared: Array, difference: float) -> Interval:
-    """Return a difference in points with its 95 % interval, from paired values of units.
+    """Return the difference of two scores in points with its 95 % interval.
+    It is estimated from paired values of single queries, texts or pairs under both systems.
 
     The interval is Student's, of the mean of n differences. There are no bounds for one unit, or if all differences
     are equal.
@@ -169,11 +172,20 @@ def compare_scores(baseline: Array, compared: Array, difference: float) -> Inter
 
 
 def estimate_score(values: Array, score: float) -> Interval:
-    """Return a score × 100 with its 95 % interval from the values of units `(n,)`."""
+    """Return a score in points with its 95 % interval.
+    It is estimated from the values `(n,)` of the single queries, texts or pairs that the score averages.
+
+    Args:
+        values: values of the units, `(n,)`.
+        score: the score × 100, in the middle of the interval.
+    """
     return compare_scores(np.zeros(len(values)), values, score)
 
 
 def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
+    """Yield the pairs of systems to compare, baseline first.
+    Encoders are compared with the first one, methods with the raw vectors, and chains with the first chain.
+    """
     first, *later_encoders = grid.encoders
     for later in later_encoders:
         yield System(first), System(later)
@@ -190,10 +202,8 @@ def _compare_within(
     grid: Grid, by_cell: dict[tuple[str, str, str], Score], task: str, baseline: System, compared: System
 ) -> Verdict | None:
     """Compare two systems on one data set.
-
-    Returns None if one of the systems has no score on it.
-
-    It is None if one of the systems has no score on it.
+    Return the verdict with both scores and the interval of their difference, or None if one of the systems has no score
+    on it.
     """
     means, units = [], []
     count = 0

@@ -22,9 +22,8 @@ MAX_HELDOUT = 2000
 
 
 def read_corpus_sentences(written: str) -> list[str]:
-    """Read the distinct sentences of 64 to 512 characters of a source.
-
-    If there are more than `MAX_SENTENCES`, so many are sampled.
+    """Read the distinct sentences of 64 to 512 characters of a source of texts, in its order.
+    If there are more than `MAX_SENTENCES`, a random sample of that size is returned.
 
     The sample is always the same, and the order is that of the source.
 
@@ -69,9 +68,12 @@ class Corpus:
 
 
 def split_corpus(vectors: FloatArray, digest: str) -> Corpus:
-    """Split vectors `(n, d)` by a fixed seed into rows to fit on and held-out rows.
+    """Split vectors `(n, d)` at random into rows to fit on and held-out rows, and return both.
+    The seed is fixed, and a tenth is held out, but at most 2,000 rows.
 
-    A tenth is held out, but at most 2,000 rows.
+    Args:
+        vectors: vectors of the sentences.
+        digest: hash of the sentences, stored in the result.
     """
     order = np.random.default_rng(0).permutation(len(vectors))
     held_out = min(int(len(vectors) * HELDOUT_SHARE), MAX_HELDOUT)

@@ -40,9 +40,9 @@ class Decision:
     comparison: Comparison | None
 
     def to_fields(self) -> dict[str, object]:
-        """Return the answer as fields of JSON.
-
-        Those of the comparison are missing if nothing was compared.
+        """Convert the decision to a JSON-serializable dict.
+        It has the sentence, the chosen system and, if anything was compared, the difference with its interval, data
+        set, metric and outcome.
         """
         fields: dict[str, object] = {"sentence": self.sentence, "choice": self.choice}
         if self.comparison is None:
@@ -64,7 +64,8 @@ class Decision:
 
 
 def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
-    """Choose the system to take, and state why in a sentence.
+    """Choose the system (encoder and method) that beats the first one with the most certainty, else the first.
+    Return it with a sentence that states the differences.
 
     Counted are the comparisons with the first system: the raw vectors of the first encoder that has any comparison. One
     comparison is a sentence of its own; of several, the sentence names `MAX_NAMED` at most, the best ones.
@@ -86,9 +87,8 @@ def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
 
 
 def describe_comparison(comparison: Comparison) -> str:
-    """Write a comparison as a sentence.
-
-    It says what is better, by how much, on what, and how sure that is.
+    """Return a sentence that says whether the compared system is better.
+    It gives the difference in points with its interval, and the data.
     """
     verdict, name, baseline = comparison.verdict, comparison.name, comparison.baseline_name
     data = _describe_data(verdict)
@@ -108,9 +108,8 @@ def describe_comparison(comparison: Comparison) -> str:
 
 
 def _describe_several(comparisons: Sequence[Comparison]) -> str:
-    """Write the best comparisons with one baseline as a sentence.
-
-    That with the highest difference comes first.
+    """Return one sentence on several comparisons with the same baseline, the best first.
+    It says how many points each system is better or worse, and names at most `MAX_NAMED`.
     """
     common = comparisons[0].verdict
     parts = []
@@ -152,18 +151,17 @@ def _count_outcomes(comparison: Comparison) -> str:
 
 
 def _format_points(difference: Interval) -> str:
-    """Format a difference in points, such as "1.9 ± 0.8".
-
-    One that is not decided has its sign, so that better or worse is not said.
+    """Format a difference in points with half its interval, such as "1.9 ± 0.8".
+    Only an undecided difference has its sign, since no "better" or "worse" stands beside it.
     """
     magnitude = Interval(abs(difference.value), difference.low, difference.high) if difference.sign else difference
     return format_half_width(magnitude, "+.1f" if difference.value and not difference.sign else ".1f", " ± ")
 
 
 def _describe_scores(results: Results) -> Decision:
-    """State the score of the first encoder, to which nothing was compared.
+    """Build the decision when nothing was compared: the first encoder's raw vectors. Its sentence has their mean score.
 
-    On a single data set, the sentence has its interval.
+    On a single data set, the sentence has the score's interval.
     """
     grid = Grid(results)
     encoder = next(iter(grid.encoders))

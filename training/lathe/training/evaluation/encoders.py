@@ -46,8 +46,7 @@ class Member:
 
     def prompt(self, name: str | None) -> str | None:
         """Return the text that precedes an input under a prompt name.
-
-        None takes the default prompt.
+        Without a name, it is the default prompt, which may be None.
 
         Raises:
             KeyError: if there is no prompt of that name.
@@ -70,7 +69,7 @@ class RequestedEncoder:
     published_mean_norm: float | None = None
 
     def open(self, device: str | None, stores: VectorStores | None = None) -> "EvaluatedEncoder":
-        """Load the model and describe it for results.
+        """Load the model, and return it with the description that goes into the results.
 
         Args:
             device: torch device; None for the default.
@@ -93,7 +92,8 @@ class EvaluatedEncoder:
         self.member = member
 
     def encode(self, texts: Sequence[str], prompt_name: str | None, on_batch: OnBatch) -> NDArray[np.float32]:
-        """Encode texts under a named or the default prompt to finite unit vectors `(n, d)`.
+        """Encode texts to finite unit vectors `(n, d)`.
+        Each text gets the prompt of this name in front, or the default prompt for None.
 
         Raises:
             EncoderError: with the name of the encoder, if it raises any exception or returns NaN or inf for a text.
@@ -118,7 +118,8 @@ class EvaluatedEncoder:
 
 
 def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: float | None) -> Member:
-    """Describe a loaded model for results.
+    """Describe a loaded encoder for the results.
+    The description has name, dimensions, prompts, family, and hashes of the model and of its output.
 
     `output` is the fingerprint, or a hash of it with dtype and prompt if the dtype is not float32 or there is a default
     prompt.
@@ -142,8 +143,7 @@ def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: flo
 
 def _name_side_prompts(encoder: TextEncoder) -> dict[str, str]:
     """Return the encoder's prompts by name.
-
-    Those of the sides of a search are also under mteb's `query` and `document`.
+    The prompts for queries and for documents are added under the names `query` and `document`, which mteb looks up.
     """
     sides: tuple[SearchSide, ...] = ("query", "document")
     prompts = encoder.prompts

@@ -33,16 +33,17 @@ class Findings:
 
 
 def compute_findings(results: Results) -> Findings:
-    """Compare the encoders and methods of an evaluation, choose one, and compute retentions."""
+    """Compare the encoders and methods of an evaluation.
+    Return the decision, the comparisons, and the share of the score that each reduction retains.
+    """
     grid = Grid(results)
     comparisons = compare_systems(grid, results.scores)
     return Findings(decide(results, comparisons), comparisons, compute_retentions(grid))
 
 
 def summarize(findings: Findings) -> list[str]:
-    """Summarize the findings as sentences.
-
-    The answer comes first, then other comparisons and retentions.
+    """Summarize the findings as a list of sentences.
+    The decision comes first, then the other comparisons, then the share of the score that reductions retain.
     """
     comparisons = [describe_comparison(comparison) for comparison in findings.comparisons]
     other_sentences = [sentence for sentence in comparisons if sentence != findings.decision.sentence]

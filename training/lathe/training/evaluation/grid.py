@@ -42,17 +42,15 @@ class Grid:
         }
 
     def methods(self, encoder: str, label: str) -> list[Method]:
-        """List the methods of a label that have a score on an encoder.
-
-        These are its seeds or samples. Methods of the group `sweep` are left out.
+        """List the methods with this label that have a score on an encoder.
+        They are one method with different seeds or samples. Methods of the group `sweep` are left out.
         """
         methods = self.encoders[encoder].methods.values()
         return [m for m in methods if m.label == label and m.group != "sweep" and self.has_scores(encoder, m)]
 
     def has_scores(self, encoder: str, method: Method) -> bool:
-        """Return whether a method has any score on an encoder.
-
-        One that always failed has none.
+        """Return whether a method has a score on this encoder for at least one task.
+        A method that always failed has none.
         """
         return any((encoder, method.name, task) in self.values for task in self.tasks)
 
@@ -62,14 +60,16 @@ class Grid:
         return list(dict.fromkeys(distinct))
 
     def complete_tasks(self, encoder: str, methods: Iterable[Method]) -> list[str]:
-        """List the tasks that the control and all the methods completed on an encoder, in the order of `tasks`."""
+        """List the tasks for which the raw vectors and all these methods have a score on the encoder.
+        They are in the order of `tasks`.
+        """
         names = [CONTROL, *(method.name for method in methods)]
         return [task for task in self.tasks if all((encoder, name, task) in self.values for name in names)]
 
     def common_tasks(self, methods: Mapping[str, Iterable[Method]]) -> list[str]:
-        """List the tasks that the control and the encoder's methods completed on every encoder in `methods`.
-
-        Without encoders, all tasks are listed.
+        """List the tasks that are complete on every encoder in `methods`.
+        On such a task, the raw vectors and all the encoder's methods have a score. Without encoders, all tasks are
+        listed.
         """
         complete = [set(self.complete_tasks(encoder, encoder_methods)) for encoder, encoder_methods in methods.items()]
         return [task for task in self.tasks if all(task in completed for completed in complete)]
@@ -100,14 +100,14 @@ class Grid:
         return np.asarray(np.mean(scores, axis=0))
 
     def group_by_type(self, tasks: Sequence[str]) -> dict[str, list[int]]:
-        """Return the positions of the tasks in the list, by mteb's type."""
+        """Return the positions of the tasks in the list, as lists by mteb's type of task such as `Retrieval`."""
         groups: dict[str, list[int]] = {}
         for position, task in enumerate(tasks):
             groups.setdefault(self.tasks[task].type, []).append(position)
         return groups
 
     def group_by_family(self, tasks: Sequence[str]) -> dict[str, list[int]]:
-        """Return the positions of the tasks in the list, by family."""
+        """Return the positions of the tasks in the list, as lists by family: Retrieval, Classification or Other."""
         groups: dict[str, list[int]] = {}
         for kind, positions in self.group_by_type(tasks).items():
             groups.setdefault(find_task_family(kind), []).extend(positions)

@@ -20,9 +20,8 @@ BINARY = 2
 
 
 def limit_rows(task: AbsTask, rows: int) -> None:
-    """Reduce a loaded mteb task in place to at most `rows` rows in each evaluated split.
-
-    The same rows are kept each time.
+    """Reduce a loaded mteb task in place to at most `rows` random rows in each evaluated split.
+    The same rows are kept each time, by the task's seed.
 
     Of a search, at most `rows` queries whose relevant documents fit are kept, and at most `rows` documents; in
     reranking, all candidates of these queries. Clusterings whose rows are lists keep all rows, with shorter lists. Of a
@@ -61,26 +60,21 @@ def _shuffle_rows(rows: int, seed: int) -> list[int]:
 
 
 def _limit_dataset(data: Dataset, rows: int, seed: int) -> Dataset:
-    """Select a random subset of `rows` rows in their original order.
-
-    A data set that is not larger is returned whole.
-
-    The subset is the same for the same size and seed.
+    """Return a random subset of `rows` rows of a data set in their original order.
+    A data set that is not larger is returned whole. The subset is the same for the same size and seed.
     """
     return data if len(data) <= rows else data.select(sorted(_shuffle_rows(len(data), seed)[:rows]))
 
 
 def _holds_lists(data: Dataset) -> bool:
-    """Return whether the first row is a clustering of its own, with lists of texts and labels.
-
-    The result is False without rows.
+    """Return whether each row of a data set is a clustering of its own, with lists of texts and labels.
+    Only the first row is looked at, and the result is False without rows.
     """
     return len(data) > 0 and all(isinstance(value, list) for value in data[0].values())
 
 
 def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
-    """Cut the lists of each row to items at the same random positions.
-
+    """Return a clustering data set with shorter lists in each row, of items at the same random positions.
     All rows and the order of the items are kept.
 
     Each row keeps at most `rows` divided by the number of rows items, but one at least; items beyond the end of its
@@ -97,9 +91,8 @@ def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
 
 
 def _choose_labelled(labels: list[Any], rows: int, seed: int) -> list[int]:
-    """Choose at most `rows` row numbers at random, with three labels if there are so many.
-
-    They are in ascending order.
+    """Choose at most `rows` row numbers at random, and return them in ascending order.
+    At least three different labels remain if there are as many.
 
     mteb takes rows of exactly two labels for a binary task and fails if these are not 0 and 1.
     """
@@ -112,9 +105,12 @@ def _choose_labelled(labels: list[Any], rows: int, seed: int) -> list[int]:
 
 
 def _choose_evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
-    """Choose at most `rows` row numbers at random, spread evenly over the labels.
+    """Choose at most `rows` row numbers at random, in ascending order, spread evenly over the labels.
 
-    They are in ascending order.
+    Args:
+        labels: label of each row.
+        rows: maximum number of rows.
+        seed: seed of the choice.
     """
     if len(labels) <= rows:
         return list(range(len(labels)))
@@ -129,7 +125,8 @@ def _choose_evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
 
 
 def _limit_search(data: Any, rows: int, seed: int) -> Any:
-    """Reduce a search split to queries whose relevant documents fit, and other documents up to the limit.
+    """Return a smaller copy of a search split, with at most `rows` random queries whose relevant documents all fit.
+    It has these documents, and random other ones up to the limit.
 
     In reranking, where each query has candidate documents, only the candidates of the chosen queries remain, and the
     limit is on queries.

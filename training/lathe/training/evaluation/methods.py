@@ -96,14 +96,13 @@ class Method:
         return f"it takes vectors {width} wide, these are {dimensions}" if width not in (None, dimensions) else None
 
     def cuts_to(self, size: int) -> bool:
-        """Return whether the method is a nested chain that also serves `size` dimensions.
-
-        Its own number of dimensions does not count.
+        """Return whether the method is a nested chain whose output can be cut to `size` dimensions.
+        The result is False for the dimensions that it has already.
         """
         return self.chain is not None and self.chain.nested and self.chain.serves(size) and size != self.size
 
     def cut(self, size: int) -> "Method":
-        """Return a copy of the method that cuts the chain to `size` dimensions."""
+        """Return a copy of the method that cuts the output of its nested chain to `size` dimensions."""
         return replace(self, name=f"{self.name}, {size}", group="sweep", size=size, key=f"{self.key}-{size}")
 
     @property
@@ -115,18 +114,19 @@ class Method:
         return self.chain is not None and (self.size is not None or self.chain.quantizer is not None)
 
     def rescored(self) -> "Method":
-        """Return a copy of a chain's method whose candidates are ranked again by the raw vectors."""
+        """Return a copy of the method that ranks the candidates of its search again by the raw vectors."""
         name = f"{self.name} rescored"
         return replace(self, name=name, label=name, group="rescored", size=None, key=f"{self.key}-rescored")
 
     def suits_task(self, task_type: str) -> bool:
-        """Return whether the method can be scored on tasks of a type of mteb."""
+        """Return whether the method can be scored on tasks of this mteb type.
+        Rescoring methods suit searches only, all others suit every type.
+        """
         return self.group != "rescored" or task_type == SEARCH
 
     def key_on(self, fingerprint: str, corpus: str) -> str:
-        """Return the key of the fitted map on an encoder and a corpus.
-
-        It is the chain's own, or a hash of method, encoder and corpus.
+        """Return the cache key of the method when fitted on this encoder and corpus.
+        For a chain that is fitted already, it is the chain's own key.
 
         Equal keys mean equal maps.
 
@@ -154,7 +154,7 @@ def build_control_method() -> Method:
 
 
 def list_debiasing_methods() -> list[Method]:
-    """List the debiasing methods of the mean-bias paper, without the control."""
+    """Return the debiasing methods of the mean-bias paper, as methods to fit, without the raw vectors."""
     return [
         Method(name, "ladder", "random direction" if name.startswith("random") else name, steps, name != MEAN_CENTRING)
         for name, steps in DEBIASING.items()
@@ -171,18 +171,16 @@ def list_reducer_methods(sizes: Iterable[int]) -> list[Method]:
 
 
 def label_reducer(reducer: str) -> str:
-    """Return the name of a reducer at all sizes.
-
-    It is the text up to the first colon, and "uncentred" for uncentred PCA.
+    """Return the label that the results of a reducer share at all sizes.
+    It is the text up to the first colon, with "uncentred" for uncentred PCA.
     """
     kinds, _, options = reducer.partition(":")
     return f"{kinds} uncentred" if "center=none" in options else kinds
 
 
 def parse_size(written: str) -> Fraction:
-    """Parse a size that a user wrote.
-
-    It is a whole number of dimensions such as 96, or a share below 1 such as 1/4.
+    """Parse a size to reduce to, given as a number of dimensions such as 96 or as a share of them such as 1/4.
+    Return it as a fraction, where values below 1 are shares.
 
     Raises:
         EvaluationError: if the text is anything else.
@@ -197,9 +195,8 @@ def parse_size(written: str) -> Fraction:
 
 
 def resolve_size(size: Fraction, dimensions: int) -> int | None:
-    """Convert a size to a number of dimensions.
-
-    The result is None unless it is below `dimensions` and at least 1.
+    """Convert a parsed size, a number of dimensions or a share below 1, to a number of dimensions.
+    Return None unless it is at least 1 and below `dimensions`.
     """
     resolved = int(size * dimensions) if size < 1 else int(size)
     return resolved if 1 <= resolved < dimensions else None
@@ -207,16 +204,14 @@ def resolve_size(size: Fraction, dimensions: int) -> int | None:
 
 def hash_chain(chain: Chain) -> str:
     """Return a hash of a fitted chain's tensors, steps and normalization.
-
-    The chain must come from disk.
+    The chain must be loaded from disk, because the hash of its tensors is read from the metadata.
     """
     return digest(chain.metadata["tensors_sha256"], chain.normalize, chain.specs())[:32]
 
 
 def build_chain_method(name: str, chain: Chain, key: str, only: str | None = None) -> Method:
-    """Build the method of a fitted chain.
-
-    It is a reduction if the chain's outputs have fewer dimensions than its inputs.
+    """Build the evaluation method of a chain that is fitted already.
+    It counts as a reduction if the chain's outputs have fewer dimensions than its inputs.
 
     Args:
         name: name in the results.

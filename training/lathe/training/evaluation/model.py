@@ -54,7 +54,8 @@ class StoredModel(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """Return the vectors `(n, d)` float32 of the texts, transformed by the chain if there is one.
+        """Look up the stored vectors of the texts, and return them as `(n, d)` float32.
+        If there is a chain, they are transformed by it. This is the method that mteb calls.
 
         The chain maps queries of a search as queries, and all other texts as documents.
 
@@ -68,7 +69,9 @@ class StoredModel(AbsEncoder):
         return np.asarray(transform(vectors, self.dimensions), np.float32)
 
     def keys(self, texts: Iterable[str], task_metadata: Any, prompt_type: Any = None) -> list[bytes]:
-        """Return the store's keys of a task's texts, each with the prompt that mteb chooses for the task."""
+        """Return the key of each text in the vector store.
+        A key covers the text and the prompt that mteb chooses for this task and side.
+        """
         prompt = self.get_prompt_name(task_metadata, prompt_type)
         prompt_text = self.model_prompts[prompt] if self.model_prompts and prompt else self.default_prompt
         return [text_key(text, prompt_text) for text in texts]
@@ -96,14 +99,16 @@ class RescoringModel:
         self.originals = SearchEncoderWrapper(original)  # type: ignore[arg-type]
 
     def index(self, corpus: Any, **options: Any) -> None:
-        """Take the documents to search."""
+        """Index the documents to search, both as the chain transforms them and as raw vectors.
+        This is the method that mteb calls before `search`.
+        """
         self.candidates.index(corpus, **options)
         self.originals.index(corpus, **options)
 
     def search(self, queries: Any, *, top_k: int, top_ranked: Any = None, **options: Any) -> Any:
-        """Return the raw similarity of each query's candidates, by ids of query and document.
-
-        Of a task that names the candidates itself, `top_ranked`, these are ranked.
+        """Find candidates with the chain's vectors, and rank them by the raw vectors.
+        Return the raw similarities by query id and document id. If mteb names the candidates in `top_ranked`, only
+        these are ranked.
         """
         if top_ranked is None:
             ranking = self.candidates.search(queries, top_k=RESCORED_CANDIDATES, **options)
@@ -124,7 +129,8 @@ class PromptedModel(StoredModel):
         self.by_type = prompts
 
     def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
-        """Return the stored vectors `(n, d)` of the texts with their prompts.
+        """Look up the stored vectors of the texts, and return them as `(n, d)`.
+        Each text has the prompt for documents or queries in front. This is the method that mteb calls.
 
         Raises:
             KeyError: if one is not stored.
@@ -154,7 +160,7 @@ class Collector(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """Record the texts in `asked`, and return random unit vectors `(n, 8)`."""
+        """Record the texts with their prompt names in `asked`, and return random unit vectors `(n, 8)` for them."""
         prompt = self.get_prompt_name(task_metadata, prompt_type)
         texts = list_texts(inputs)
         self.asked |= dict.fromkeys((prompt, text) for text in texts)

@@ -15,14 +15,13 @@ Plot = Callable[[Findings], Any]
 
 
 def draw_all(findings: Findings) -> dict[str, str]:
-    """Draw every figure for which the findings have data, as SVG text by title."""
+    """Draw every figure for which the findings have data, and return them as SVG text by title."""
     return draw_figures(PLOTS, findings)
 
 
 def plot_differences(findings: Findings) -> Any:
-    """Plot the difference of each comparison with its interval.
-
-    Returns None without comparisons.
+    """Plot the score difference of each comparison with its interval.
+    Return the matplotlib figure, or None without comparisons.
     """
     comparisons = findings.comparisons[:MAX_COMPARISONS]
     if not comparisons:
@@ -42,9 +41,9 @@ def plot_differences(findings: Findings) -> Any:
 
 
 def plot_retention(retentions: Sequence[Retention]) -> Any:
-    """Plot the retained share of the score against the share of dimensions, over all tasks and by type.
-
-    Return None if no reduction was measured.
+    """Plot the share of the score that reductions retain against their share of the dimensions.
+    Return the matplotlib figure, with a panel for all tasks and one for each type, or None if no reduction was
+    measured.
     """
     if not retentions:
         return None

@@ -39,19 +39,17 @@ class Workers:
 
     def stop(self) -> None:
         """Wait for running jobs, cancel waiting ones, and end the processes.
-
-        A later job starts new ones.
+        Jobs that are submitted later start new processes.
         """
         if self.executor is not None:
             self.executor.shutdown(wait=True, cancel_futures=True)
             self.executor = None
 
     def _submit(self, job: Job) -> Future[Any]:
-        """Submit a job and return its future.
+        """Submit a job to the process pool, and return its future.
+        If there is no pool, its processes are started first.
 
-        The processes are started if necessary, by `spawn`.
-
-        A process with threads must not be forked.
+        They are started by `spawn`, since a process with threads must not be forked.
         """
         if self.executor is None:
             self.executor = ProcessPoolExecutor(self.processes, get_context("spawn"), initializer=self.set_up)
@@ -59,8 +57,7 @@ class Workers:
         return self.executor.submit(work, *arguments)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel, and yield each job's index with its result or exception.
-
+        """Run jobs in parallel processes, and yield each job's position in `jobs` with its result or exception.
         They come in the order in which the jobs finish.
 
         If a process dies, the pool fails the jobs of all processes. The first waiting jobs are then retried alone: one
@@ -76,7 +73,10 @@ class Workers:
                 yield index, self._run_alone(waiting.pop(index))
 
     def _run_parallel(self, jobs: dict[int, Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel until a process dies, and yield each job's index and its result or exception.
+        """Run jobs in parallel, and yield each job's key with its result or the exception it raised.
+        If a process dies, the iteration ends early and the remaining jobs have no result.
+
+        The next job then starts new processes.
 
         The jobs that are left then have no result, and the next job starts new processes.
         """
@@ -89,9 +89,8 @@ class Workers:
             yield futures[future], error or future.result()
 
     def _run_alone(self, job: Job) -> Any:
-        """Run one job while no other runs, and return its result or exception.
-
-        If the process dies, the result is an `EvaluationError`.
+        """Run one job while no other runs, and return its result or the exception it raised.
+        If the process dies, an `EvaluationError` is returned.
 
         Nothing is raised. If the process dies, the next job starts new processes.
         """

@@ -24,7 +24,8 @@ class StagedProgress:
         self.begin_encoder(0)
 
     def begin_encoder(self, number: int) -> None:
-        """Start an encoder, and reset the stage and its clock.
+        """Begin the progress of the next encoder.
+        The current stage is cleared, and the clock for the time left restarts.
 
         Args:
             number: number of the encoder, counted from 0.
@@ -32,7 +33,8 @@ class StagedProgress:
         self.encoder, self.stage, self.begun = number, "", time.monotonic()
 
     def report(self, stage: str, fraction: float, sentence: str) -> None:
-        """Call `on_progress` with the progress of the whole evaluation.
+        """Call `on_progress` with the progress of the whole evaluation in [0, 1] and a message.
+        The progress is computed from the encoder, its stage, and the fraction of that stage that is done.
 
         Args:
             stage: current stage.

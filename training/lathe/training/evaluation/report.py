@@ -31,7 +31,8 @@ JSON, CSV, HTML = "evaluation.json", "scores.csv", "report.html"
 
 
 def write_report(results: Results) -> tuple[Findings, list[Path]]:
-    """Compute the findings and write evaluation.json, scores.csv and report.html to the output folder.
+    """Compute the findings of an evaluation, and write evaluation.json, scores.csv and report.html.
+    They are written to its output folder. Return the findings and the paths of the files.
 
     The page's heading is the answer. Existing files are replaced atomically.
 
@@ -59,9 +60,9 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
 
 
 def describe_evaluation(results: Results) -> str:
-    """Describe in a sentence what was evaluated.
-
-    It names data sets, rows, encoders, corpus and the version of mteb.
+    """Return a sentence on what was evaluated.
+    It has the number of data sets, row limit, encoders, the corpus that methods were fitted on, and the version of
+    mteb.
     """
     request = results.request
     usable = [task for task in results.tasks if task.error is None]
@@ -73,7 +74,9 @@ def describe_evaluation(results: Results) -> str:
 
 
 def as_json(results: Results, findings: Findings) -> dict[str, Any]:
-    """Return the answer, the request, all comparisons and all scores as a dict that orjson can serialize."""
+    """Convert results and findings to a dict that orjson can serialize.
+    It has decision, request, environment, tasks, encoders, scores, sentences, comparisons and retentions.
+    """
     return {
         "decision": findings.decision.to_fields(),
         **describe_results(results),
@@ -84,7 +87,7 @@ def as_json(results: Results, findings: Findings) -> dict[str, Any]:
 
 
 def describe_results(results: Results) -> dict[str, Any]:
-    """Describe request, environment, tasks, encoders and all scores as a dict, without findings.
+    """Convert the results without findings to a dict: request, environment, tasks, encoders and all scores.
 
     The values of units are in the results log only.
     """
@@ -116,10 +119,7 @@ def _describe(comparison: Comparison) -> dict[str, Any]:
 
 
 def format_report(results: Results, findings: Findings) -> str:
-    """Format the main tables, the problems and the sentences as plain text for a terminal.
-
-    The answer is the last.
-    """
+    """Format an evaluation as plain text for a terminal: sentences, main tables, problems, and the decision last."""
     answer, *sentences = summarize(findings)
     tables = {
         "Mean score of the raw vectors × 100, by type of task (number of tasks)": build_raw_score_table(results),

@@ -72,9 +72,8 @@ class Request:
     stores: VectorStores | None = None
 
     def methods(self, dimensions: int) -> list[Method]:
-        """List all methods to evaluate on an encoder with `dimensions` dimensions.
-
-        The control is the first.
+        """List the methods to evaluate on an encoder with so many dimensions, the raw vectors first.
+        Chains with their rescored and cut variants, debiasing methods, and reducers at each size follow.
         """
         sizes = list(
             dict.fromkeys(size for requested in self.sizes if (size := resolve_size(requested, dimensions)) is not None)
@@ -140,9 +139,8 @@ class Results:
 
 
 def evaluate(request: Request, on_progress: Progress) -> Results:
-    """Score every method of every encoder on every task.
-
-    All intermediate results are written to `request.out`.
+    """Score every method of every encoder on every task of the suite, and return all results.
+    Intermediate results are written to `request.out`.
 
     Work that an earlier run finished is not repeated. A task, method or encoder that fails does not stop the others;
     its problem is part of the results.
@@ -188,9 +186,7 @@ class Evaluation:
         _require_distinct_names(request.encoders)
 
     def run(self) -> Results:
-        """Run all encoders one after another and return the results.
-
-        Only one encoder is in memory at a time.
+        """Evaluate one encoder after another, so that only one is in memory at a time, and return all results.
 
         An encoder that cannot be loaded or cannot encode is left out and named in `problems`.
 
@@ -222,9 +218,8 @@ class Evaluation:
         )
 
     def select_scores(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
-        """Yield the scores of this request from the results log.
-
-        They get the request's own names of tasks, encoders and methods.
+        """Yield the scores in the results log that belong to this request and the given encoders.
+        Each score gets the names of task, encoder and method that this request uses.
         """
         for trial in self.trials:
             for result in encoders:
@@ -236,7 +231,8 @@ class Evaluation:
                         yield replace(score, task=trial.entry.name, encoder=name, method=method.name)
 
     def run_encoder(self, encoder: EvaluatedEncoder, workers: Workers) -> EncoderResult:
-        """Collect texts, encode them, fit the methods and score them for one encoder.
+        """Evaluate one encoder: collect and encode the tasks' texts, fit the methods, and score them on the tasks.
+        Return the encoder's methods, intrinsic measures and problems, while the scores go to the results log.
 
         Descriptions of tasks, vectors, methods and scores are written to the output folder. Tasks that have all their
         scores are not read again.
@@ -267,7 +263,9 @@ class Evaluation:
         return VectorStore(self.request.out / "vectors" / member.output, member.dimensions)
 
     def is_finished(self, trial: Trial, member: Member) -> bool:
-        """Return whether a task has all scores on an encoder, so that its texts are not needed."""
+        """Return whether the results log has a score of every suitable method for this task and encoder.
+        Then the task need not be read again.
+        """
         return trial.key in self.tasks and all(
             self.log.has_score((trial.key, member.output, method.key_on(member.output, self.digest)))
             for method in self.request.methods(member.dimensions)
@@ -276,14 +274,15 @@ class Evaluation:
         )
 
     def list_tasks(self) -> list[TaskDescription]:
-        """List the description of every task of the suite, in its order, then of data sets that could not be read."""
+        """Return the description of every task of the suite, in its order.
+        A description with an error follows for each data set that could not be read.
+        """
         unread = [TaskDescription(name, "", error=why) for name, why in self.request.suite.problems.items()]
         return [*(self.tasks[trial.key] for trial in self.trials), *unread]
 
     def collect(self, trials: Sequence[Trial], prompts: dict[str, str], workers: Workers) -> list[TaskDescription]:
-        """Return each task's description with the texts it encodes under these prompts.
-
-        New tasks run in the workers.
+        """Return the description of each task, with the texts that it encodes under these prompts.
+        Tasks that are not cached are run on random vectors in the workers.
 
         Results are cached in memory. New tasks without an error are appended to the log of tasks; failed ones have an
         error.
@@ -302,9 +301,8 @@ class Evaluation:
         return [known[trial.key] for trial in trials]
 
     def encode(self, encoder: EvaluatedEncoder, store: VectorStore, asked: Sequence[tuple[str | None, str]]) -> None:
-        """Encode the (prompt name, text) pairs that a store lacks, and add the vectors to the store.
-
-        They are encoded in blocks of `ENCODE_ROWS`.
+        """Encode those of the (prompt name, text) pairs in `asked` that the store lacks.
+        Their vectors are appended to the store in blocks of `ENCODE_ROWS`.
 
         Raises:
             EncoderError: if the encoder fails, or returns NaN or inf.
@@ -328,9 +326,8 @@ class Evaluation:
                 done += len(texts)
 
     def fit(self, member: Member, store: VectorStore) -> tuple[EncoderResult, list[FittedMethod]]:
-        """Fit every method on one encoder's corpus, or load it from the cache.
-
-        Returns the result and the fitted methods.
+        """Fit every method on the vectors of one encoder's corpus, or load it from the cache.
+        Return the encoder's result, still without scores, and references to the fitted methods.
 
         The vectors of the corpus must be in the store. Methods that do not suit the encoder or cannot be fitted, and
         sizes that it cannot be reduced to, are left out, with their reason in the result's `problems`.
@@ -377,9 +374,8 @@ class Evaluation:
         usable: Mapping[str, str],
         workers: Workers,
     ) -> None:
-        """Score every cell that the results log lacks in the worker processes.
-
-        The scores are appended to the log.
+        """Score an encoder's fitted methods on all usable tasks in the worker processes.
+        Scores that the results log has already are skipped, new ones are appended to it, and nothing is returned.
 
         A cell is one task, encoder and method; failed cells get a score with an error. Cells of one task follow each
         other, so that a process loads the task once.
@@ -415,7 +411,7 @@ class Evaluation:
 
 
 def _require_distinct_names(encoders: Sequence[RequestedEncoder]) -> None:
-    """Check that encoders have different names, since their results would be mixed up.
+    """Raise `EvaluationError` if two encoders have the same name, since their results would be mixed up.
 
     Raises:
         EvaluationError: if two have the same name.

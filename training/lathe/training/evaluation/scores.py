@@ -92,9 +92,9 @@ class ResultsLog:
         self.by_cell = {score.cell: score for score in self.scores.read()}
 
     def has_score(self, cell: tuple[str, str, str]) -> bool:
-        """Return whether a cell has a score.
-
-        A score with an error does not count, so that the cell is tried again.
+        """Return whether the log has a score without an error for a cell.
+        A cell is the key of a task, an encoder output and a method. Failed scores do not count, so that they are tried
+        again.
         """
         score = self.by_cell.get(cell)
         return score is not None and score.error is None
@@ -105,12 +105,13 @@ class ResultsLog:
         self.by_cell.update((score.cell, score) for score in scores)
 
     def add_tasks(self, tasks: Iterable[TaskDescription]) -> None:
-        """Append descriptions of tasks, without texts, to the log, so that finished tasks need not be read again."""
+        """Append descriptions of tasks to the log, so that finished tasks need not be read again.
+        The number of a task's texts is stored in place of the texts.
+        """
         self.tasks.append(replace(task, asked=(), texts=len(task.asked)) for task in tasks)
 
     def read_tasks(self) -> dict[str, TaskDescription]:
-        """Read the descriptions of tasks from the log, by key.
-
-        The last entry of a key counts.
+        """Read the descriptions of tasks from the log, and return them by task key.
+        Of several entries with one key, the last counts.
         """
         return {task.key: task for task in self.tasks.read()}

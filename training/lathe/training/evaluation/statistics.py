@@ -47,8 +47,7 @@ class Interval:
 
 
 def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
-    """Return the mean of values `(n,)` with Student's t interval.
-
+    """Return the mean of values `(n,)` with Student's t interval at this confidence level.
     There are no bounds for one value, or if all are equal.
     """
     mean = float(values.mean())
@@ -61,10 +60,12 @@ def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
 
 
 def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, seed: int = 0) -> Interval:
-    """Return mean score / mean control, averaged over encoders, with an interval that resamples tasks.
+    """Return the ratio of a method's mean score to the raw vectors', averaged over encoders, with its interval.
+    The 95 % interval is from bootstrapping tasks. With a rival method, the difference of the two methods' ratios is
+    returned instead.
 
-    This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. With a rival, return the difference of
-    the two ratios, method minus rival. With fewer than two tasks there are no bounds.
+    This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. The difference is method minus rival.
+    With fewer than two tasks there are no bounds.
 
     Args:
         scores: `(n, m)`, tasks by encoders.
@@ -92,9 +93,6 @@ def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, s
 
 
 def cosine_similarity(one: Array, other: Array) -> float | None:
-    """Return the cosine between two means of unit vectors `(d,)`.
-
-    The result is None if one is zero up to rounding.
-    """
+    """Return the cosine between two means of unit vectors, `(d,)` each, or None if one is zero up to rounding."""
     lengths = float(np.linalg.norm(one)), float(np.linalg.norm(other))
     return None if min(lengths) <= MAX_ZERO_NORM else float(one @ other) / (lengths[0] * lengths[1])

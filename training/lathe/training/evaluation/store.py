@@ -26,8 +26,7 @@ KEYS, VECTORS = "keys.bin", "vectors.f32"
 
 
 def text_key(text: str, prompt: str | None = None) -> bytes:
-    """Return the 16-byte key of a text with its prompt.
-
+    """Return the 16-byte key, a hash, under which the vector of a text with this prompt is stored.
     No prompt and an empty prompt give the same key.
     """
     return hashlib.blake2b(f"{prompt or ''}\0{text}".encode(errors="surrogatepass"), digest_size=KEY_BYTES).digest()
@@ -61,7 +60,9 @@ class VectorStore:
         return key in self.rows
 
     def reload(self) -> None:
-        """Read `rows` and `count` from disk again, ignoring incomplete vectors and keys."""
+        """Read the keys and the number of stored vectors from disk again into `rows` and `count`.
+        Incomplete vectors and keys at the end are ignored.
+        """
         keys = self.folder / KEYS
         data = keys.read_bytes() if keys.exists() else b""
         self.count = min(len(data) // KEY_BYTES, self._count_vectors())
@@ -73,9 +74,8 @@ class VectorStore:
         return vectors.stat().st_size // (4 * self.dimensions) if vectors.exists() else 0
 
     def add(self, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
-        """Append vectors `(n, d)` with their keys to the files, synced to disk.
-
-        Keys must be new and distinct.
+        """Append vectors `(n, d)` and their keys to the store's files, synced to disk.
+        The keys must be new and distinct.
 
         Incomplete data behind the last complete vector is overwritten.
         """

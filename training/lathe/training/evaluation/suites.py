@@ -78,7 +78,7 @@ class Entry:
     splits: tuple[str, ...] = ()
 
     def data_set(self) -> EvaluatedDataSet:
-        """Return the data set of a folder or of the hub, not yet read."""
+        """Build the data set of a folder or of the Hugging Face hub, without reading its data."""
         if self.kind == "folder":
             return self._folder_data_set()
         return HubDataSet(
@@ -90,10 +90,9 @@ class Entry:
 
     def digest(self) -> str:
         """Return a hash, 32 hex digits, of the data set and the version of mteb.
-
         Scores under equal hashes are comparable.
 
-        For a folder, all files are read and hashed.
+        For a folder, it is the hash of the data set alone, for which all files are read.
         """
         if self.kind == "folder":
             return self._folder_data_set().digest()
@@ -131,7 +130,7 @@ class Suite:
 
 
 def open_suite(written: str) -> Suite:
-    """Open the suite that a user names, without reading its data.
+    """Open the suite of evaluation tasks that a user names, without reading their data.
 
     Args:
         written: folder, YAML file, `mteb:TASK,…`, or name of a suite that comes with Lathe.
@@ -161,9 +160,8 @@ def open_suite(written: str) -> Suite:
 
 
 def open_folder_suite(written: str, root: Path) -> Suite:
-    """Open the suite of all data sets below a folder.
-
-    Unusable ones become its `problems`.
+    """Build a suite of all data sets below a folder, one for each folder with a META.json.
+    Data sets that cannot be used are named in the suite's `problems`.
 
     A folder with JSON lines but without a META.json is unusable. Data sets that have nothing to evaluate are left out.
 
@@ -191,9 +189,8 @@ def open_folder_suite(written: str, root: Path) -> Suite:
 
 
 def _read_folder_entry(name: str, folder: Path) -> Entry | None:
-    """Read a data set's META.json.
-
-    Returns None if the folder has only texts or training pairs to fit on.
+    """Read a data set's META.json, and return the suite's entry for it.
+    Return None if the data set has only texts or training pairs, which cannot be evaluated.
 
     Raises:
         EvaluationError: if META.json is missing or invalid.
@@ -212,7 +209,8 @@ def _read_folder_entry(name: str, folder: Path) -> Entry | None:
 
 
 def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
-    """Yield an entry for each distinct mteb task, with benchmarks expanded to their tasks.
+    """Yield a suite entry for each distinct mteb task among these names of tasks and benchmarks.
+    A benchmark is expanded to its tasks.
 
     mteb is imported, which takes seconds.
 
@@ -227,7 +225,7 @@ def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
 
 
 def _read_yaml_suite(written: str, path: Path) -> Suite:
-    """Read a suite from a YAML file.
+    """Read a suite from a YAML file: its title, its tasks, and the encoders and reference that it may name.
 
     Raises:
         EvaluationError: if the file cannot be read, is invalid, lists no tasks, or lists two with the same name.
@@ -256,7 +254,9 @@ def _read_yaml_suite(written: str, path: Path) -> Suite:
 
 
 def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
-    """Read the data sets of one item in a YAML file's `tasks`, as a suite without name and title.
+    """Read one item of the `tasks` in a YAML suite file, and return its entries and problems.
+    An item names an mteb task or benchmark, a folder, or a data set of the hub. The result is a suite without name and
+    title.
 
     Args:
         item: the item, with a key `mteb`, `folder` or `hub`.

@@ -17,10 +17,7 @@ from lathe.training.reporting.text import format_fraction, format_half_width, fo
 
 
 def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
-    """Build every table for which there are findings.
-
-    Returns the tables by title.
-    """
+    """Build every table for which results and findings have data, and return them by title."""
     tables = {
         "Differences in points, with half the 95 % interval": build_difference_table(findings.comparisons),
         "Differences on each data set": build_difference_table(findings.comparisons, by_data_set=True),
@@ -33,9 +30,9 @@ def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
 
 
 def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool = False) -> Table:
-    """Build the table of comparisons.
-
-    A row has what is compared, both scores × 100, the difference, and what it was tested over.
+    """Build the table of comparisons, one row each.
+    A row has both systems, encoder, metric, both scores × 100, the difference with its interval, the number of queries,
+    texts or pairs, and the outcome.
 
     Args:
         comparisons: comparisons of an evaluation.
@@ -58,9 +55,8 @@ def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool 
 
 
 def build_raw_score_table(results: Results) -> Table:
-    """Build the table of the raw vectors' ‖μ‖ and mean score by type.
-
-    Only tasks that all encoders completed count.
+    """Build the table of the raw vectors' mean score × 100, over all tasks and by type, one row for each encoder.
+    It also has the norm of their mean, ‖μ‖. Only tasks that all encoders completed count.
     """
     grid = Grid(results)
     tasks = grid.common_tasks({name: [] for name in grid.encoders})
@@ -94,9 +90,8 @@ def _mean_score(grid: Grid, encoder: str, tasks: Sequence[str]) -> float | None:
 
 
 def build_retention_table(retentions: Sequence[Retention]) -> Table:
-    """Build the table of the retained share of the score.
-
-    A reducer has a row, a share of the dimensions a column.
+    """Build the table of the share of the score that reductions retain.
+    Each reducer has a row, each share of the dimensions a column.
     """
     rows: dict[str, dict[str, Any]] = {}
     shares = dict.fromkeys(
@@ -110,8 +105,7 @@ def build_retention_table(retentions: Sequence[Retention]) -> Table:
 
 
 def build_type_table(retentions: Sequence[Retention]) -> Table:
-    """Build the table of the retained share, with its difference to that of PCA in points.
-
+    """Build the table of the retained share of the score by type of task, and of its difference to PCA in points.
     Each reducer and share of the dimensions has a row, each type of task a column.
     """
     kinds = dict.fromkeys(kind for retention in retentions for kind in retention.types)
@@ -129,10 +123,7 @@ def _format_retention(retention: Retention, kind: str) -> str:
 
 
 def build_score_table(results: Results) -> Table:
-    """Build the table of all scores × 100.
-
-    A data set and encoder have a row, a method has a column.
-    """
+    """Build the table of all scores × 100, with a row for each data set and encoder and a column for each method."""
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     columns = dict.fromkeys(row["method"] for row in build_score_records(results))
     for record in build_score_records(results):
@@ -143,9 +134,9 @@ def build_score_table(results: Results) -> Table:
 
 
 def build_score_records(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
-    """Return a dict for each score, sorted by encoder and task.
-
-    It has names, raw score, difference and retention.
+    """Convert the scores to one flat dict each, sorted by encoder and task.
+    Keys include task, encoder, method, score, control (the raw vectors' score), difference in points, retention and
+    error.
 
     Args:
         results: results of an evaluation.
@@ -186,8 +177,7 @@ def build_score_records(results: Results, metrics: bool = False) -> list[dict[st
 
 def list_problems(results: Results) -> Iterator[str]:
     """Yield a line for each problem of an evaluation.
-
-    These are unusable encoders, tasks and methods, left-out rows, and failed scores.
+    Problems are unusable encoders, tasks and methods, left-out rows, and failed scores.
 
     Scores of a task that failed with the same error share a line.
     """

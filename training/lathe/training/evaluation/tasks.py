@@ -16,9 +16,7 @@ from lathe.training.errors import DataSetError, EvaluationError
 
 
 def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()) -> AbsTask:
-    """Return a task of mteb by name.
-
-    Its data is not loaded yet.
+    """Return the mteb task with this name, restricted to these subsets and splits. Its data is not loaded yet.
 
     Args:
         name: name of the task in mteb.
@@ -41,9 +39,9 @@ def find_task(name: str, subsets: Sequence[str] = (), splits: Sequence[str] = ()
 
 
 def list_tasks(name: str) -> list[AbsTask]:
-    """Return the tasks of a benchmark of mteb, or a list with the one task of this name.
+    """Return the tasks of the mteb benchmark with this name, or a list with the one task of this name.
 
-    The tasks have the subsets and splits that the benchmark uses.
+    A benchmark's tasks have the subsets and splits that the benchmark uses.
 
     Raises:
         EvaluationError: if mteb does not know the name.
@@ -55,9 +53,7 @@ def list_tasks(name: str) -> list[AbsTask]:
 
 
 def load_data(task: AbsTask) -> AbsTask:
-    """Load the data of a task in place, and return the task.
-
-    Nothing is done if the task has them.
+    """Load the data of an mteb task in place, unless it is loaded already, and return the task.
 
     A search in mteb's old format is converted to the new one.
 
@@ -86,9 +82,8 @@ def reset_random_state(task: AbsTask) -> None:
 
 
 def iterate_splits(task: AbsTask) -> Iterable[tuple[dict[str, Any], str]]:
-    """Yield each evaluated split of each subset.
-
-    A split is given as the dict that holds it and its key, so that it can be replaced.
+    """Yield each evaluated split of each subset of a task, as the dict that holds the split and its key there.
+    Assigning to that key replaces the split.
     """
     data: Any = task.dataset
     for split in task.eval_splits:

@@ -67,9 +67,9 @@ class UnitRecorder:
 
     @contextmanager
     def record(self) -> Iterator[Path | None]:
-        """Record the metrics of each query of a search, or yield the folder for mteb's predictions.
-
-        None is yielded for a search.
+        """Record what mteb computes for each unit (query, text or pair) while the block runs.
+        For a search, each query's metrics are kept in `by_query`, and None is yielded. For other tasks a temporary
+        folder is yielded, into which mteb should write its predictions.
 
         The folder is deleted after the block.
         """
@@ -93,10 +93,10 @@ class UnitRecorder:
             del self.task.task_specific_scores
 
     def compute(self, scores: Mapping[str, Any], predictions: Path | None) -> UnitValues | None:
-        """Compute the values of the units.
+        """Compute the value of each unit (query, text or pair) that mteb's main score averages, from what was recorded.
+        Return None if the task has no such values.
 
-        Returns None if the task has no such values. This is so for other types and metrics than those above, and for
-        tasks of several splits, subsets or levels.
+        This is so for other types and metrics than those above, and for tasks of several splits, subsets or levels.
 
         Args:
             scores: mteb's scores of the only subset of the only split.
@@ -130,7 +130,7 @@ class UnitRecorder:
 
 
 def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Return the share of the classifiers that are right on each test text."""
+    """Return the share of mteb's classifiers that label each test text correctly. Their mean is the accuracy."""
     labels = np.asarray(rows[task.label_column_name][:])
     # (classifiers, texts) to (texts,): mteb's accuracy is the mean over both.
     right = np.array([np.asarray(predicted) == labels for predicted in predictions], dtype=float).mean(axis=0)
@@ -138,7 +138,9 @@ def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitVal
 
 
 def _score_translations(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
-    """Return F1 of each sentence as a class of its own, whose weighted mean is mteb's F1."""
+    """Return the F1 of each sentence pair in a bitext task, as a class of its own.
+    Their mean is mteb's F1. Return None for data with several pairs of languages or with gold alignments.
+    """
     from sklearn.metrics import f1_score
 
     if len(predictions) != 1 or "gold" in rows.column_names:
@@ -162,7 +164,9 @@ def _jackknife_spearman(task: Any, predictions: Any, rows: Any, scores: Any) -> 
 
 
 def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
-    """Jackknife the average precision under the similarity where it is highest, as mteb's `max_ap`."""
+    """Return the average precision of a pair classification with its jackknife values.
+    It is under the similarity for which it is highest, as in mteb's `max_ap`.
+    """
     from sklearn.metrics import average_precision_score
 
     labels = np.asarray(rows[task.label_column_name][:])
@@ -177,8 +181,7 @@ def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) ->
 
 def _bootstrap_clusterings(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
     """Return the V-measures of mteb's samples of texts, spread so that their standard error is a bootstrap's.
-
-    Returns None under a row limit.
+    Return None for several levels or under a row limit.
 
     Each sample draws as many texts as there are with replacement, so the standard deviation over samples is the
     standard error of the score. It also contains the noise of k-means, so intervals are up to twice as wide as needed.
@@ -206,7 +209,8 @@ Their arguments are task, predictions, rows of the test and mteb's scores.
 
 
 def jackknife(metric: Callable[[NDArray[np.bool_]], float], units: int) -> UnitValues:
-    """Compute a metric of all units and its jackknife pseudo-values.
+    """Compute a metric over all units and its jackknife pseudo-values.
+    Their spread estimates the metric's standard error.
 
     A pseudo-value is `g·θ − (g − 1)·θ₋ᵢ`, where θ₋ᵢ leaves out the i-th of g groups.
 

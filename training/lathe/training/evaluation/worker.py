@@ -84,9 +84,8 @@ class Raw:
 
 
 def prepare_process() -> None:
-    """Prepare a worker process.
-
-    It gets one thread, no progress bars, logs, warnings or stderr, and ends with its parent.
+    """Set up a worker process: one thread for torch and BLAS, no progress bars, logs, warnings or stderr.
+    A background thread ends the process when its parent is gone.
     """
     warnings.simplefilter("ignore")
     sys.stderr = Path(os.devnull).open("w")  # mteb draws bars that cannot be turned off
@@ -105,10 +104,7 @@ def prepare_process() -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait until the parent process is gone, then exit this process.
-
-    It would wait for jobs forever otherwise.
-    """
+    """Block until the parent process is gone, then exit this process, which would otherwise wait for jobs forever."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -117,9 +113,10 @@ def _end_with_parent() -> None:
 
 @lru_cache(maxsize=1)
 def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
-    """Load a task with its data, limited to the trial's rows, and sentences on left-out rows.
+    """Load the mteb task of a trial with its data, cut to the trial's row limit.
+    Return the task and sentences on rows that were left out.
 
-    The last one is cached.
+    The last result is cached.
 
     The main score and task type that the suite states replace the task's own.
 
@@ -147,9 +144,8 @@ def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
 
 
 def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
-    """Run a task once on random vectors to record which texts it encodes.
-
-    An exception becomes the `error` of the description.
+    """Run a task once on random vectors, and return its description with the texts it encodes and their prompts.
+    An exception becomes the description's `error`.
     """
     from lathe.training.datasets.mteb_tasks import LETTERS
     from lathe.training.evaluation.model import Collector
@@ -174,9 +170,8 @@ def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
 
 
 def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> list[Score]:
-    """Score methods on a task with one encoder's vectors.
-
-    An exception becomes the error of a score.
+    """Score fitted methods on one task with one encoder's stored vectors, and return a score for each.
+    If a method raises, its score has no value and the `error`.
     """
     from lathe.training.evaluation.model import RescoringModel, StoredModel
 
@@ -223,9 +218,8 @@ _STORES: dict[Path, tuple[int, VectorStore]] = {}
 
 
 def open_store(raw: Raw) -> VectorStore:
-    """Return an encoder's store.
-
-    The last one is cached until vectors are added to it, or another is opened.
+    """Open the store of an encoder's vectors for reading.
+    The last store is cached until vectors are added to it or another is opened.
     """
     # The main process appends to the file, and a store indexes what was there when it was opened.
     size = (raw.folder / VECTORS).stat().st_size
@@ -254,6 +248,7 @@ class Measurement:
 
 def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
     """Evaluate a model on a task with mteb.
+    Return the main score, all other metrics and, if asked for, the values of single queries, texts or pairs.
 
     The task's random state is reset to its seed first. mteb's cache of results is off, because `scores.py` keeps the
     results.

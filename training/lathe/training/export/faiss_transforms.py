@@ -88,9 +88,8 @@ gives them the code of some other vector."""
 
 
 def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
-    """Write a chain as FAISS transforms and an empty index with them, and check its output.
-
-    Returns what was written.
+    """Write a chain to a folder as FAISS transforms and an empty index behind them, and check its output.
+    Return the folder, its files and the largest difference from the chain.
 
     The index of a chain with a quantizer stores its codes.
 
@@ -124,9 +123,10 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
 
 
 def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
-    """Write transforms and chain.index, an empty IndexFlatIP behind them, and check its vectors.
+    """Write the transforms and an empty index of floats behind them, and check its vectors on probes.
+    Return the largest difference from the chain's vectors, and README.md's text on usage.
 
-    Returns the largest difference of its vectors from the chain's, on probes, and README.md's text on usage.
+    The index is chain.index, an IndexFlatIP.
 
     Raises:
         ExportError: if the difference exceeds `TOLERANCE`.
@@ -144,11 +144,11 @@ def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any])
 
 
 def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
-    """Write transforms and an empty index of codes behind them, and check its codes and scores.
+    """Write the transforms and an empty index of codes behind them, and check codes and scores on probes.
+    Return the largest difference from the chain's scores, and README.md's text on usage.
 
     If documents and queries are mapped alike, this is chain.index, else documents.index, with both maps as files and
-    the NumPy codec. `transforms` may be extended in place. Returns the largest difference of scores from the chain's,
-    on probes, and README.md's text on usage.
+    the NumPy codec. `transforms` may be extended in place.
 
     Raises:
         ExportError: if FAISS has no index of such codes, or gives other codes or scores than the chain.
@@ -182,9 +182,8 @@ def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) 
 def _require_same_scores(
     chain: Chain, probes: NDArray[np.float32], documents: Any, queries: Any, built: CodeIndex
 ) -> float:
-    """Check that FAISS encodes and scores probes as the chain does.
-
-    Returns the largest difference of scores.
+    """Raise `ExportError` unless FAISS encodes and scores probes as the chain does.
+    Return the largest difference of scores.
 
     The codes of the probes stay in the index.
 
@@ -232,6 +231,7 @@ def _behind(faiss: Any, folder: Path, names: list[str], index: Any) -> Any:
 
 
 def _to_faiss_transforms(faiss: Any, step: Map, width: int) -> list[Any]:
+    """Convert a folded step with inputs of `width` dimensions to one or two FAISS transforms."""
     if isinstance(step, Normalize):
         return [faiss.NormalizationTransform(width, 2.0)]
 

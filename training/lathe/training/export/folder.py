@@ -61,8 +61,7 @@ class Exported:
 
 @contextmanager
 def open_staging_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new temporary folder beside `folder`, whose content is moved there on success.
-
+    """Yield a new temporary folder beside `folder` to write an export to, and move its content there at the end.
     On any error it is deleted.
 
     Missing parent folders are created, and removed again after an error.
@@ -120,7 +119,8 @@ def write_description(folder: Path, chain: Chain, reference: str, usage: str) ->
 
 
 def require_exportable(chain: Chain) -> int:
-    """Return the input dimensions of a chain that can be exported.
+    """Raise `ExportError` unless the chain can be exported: fitted, and of affine maps for queries and documents alike.
+    Return its input dimensions.
 
     Raises:
         ExportError: if the chain is not fitted or accepts any dimensions, or a step is no affine map, or maps queries
@@ -145,9 +145,8 @@ def require_exportable(chain: Chain) -> int:
 
 
 def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
-    """Return 64 fixed random unit vectors `(64, d)` float32 to compare an export on.
-
-    The first one is zero.
+    """Return the vectors `(64, d)` float32 on which an export is compared with the chain.
+    They are the same random unit vectors each time, the first one replaced by zeros.
 
     Raises:
         ExportError: if the chain is not exportable.
@@ -159,8 +158,7 @@ def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
 
 
 def import_shipped(path: Path) -> Any:
-    """Run the module in a file of an export and return it.
-
+    """Execute the Python file of an export, and return it as a module.
     Nothing is written beside it or added to `sys.modules`.
     """
     spec = spec_from_file_location(path.stem, path)
@@ -172,7 +170,9 @@ def import_shipped(path: Path) -> Any:
 
 
 def require_close(found: NDArray[Any], expected: NDArray[Any], what: str, codes: bool = False) -> float:
-    """Check that the outputs of an export are close to the chain's, and return their largest difference.
+    """Raise `ExportError` unless an export's outputs are close to the chain's, and return their largest difference.
+
+    The difference is relative to the largest output if that is above 1.
 
     Args:
         found: outputs of the export, `(n, k)`.
@@ -197,7 +197,7 @@ def require_close(found: NDArray[Any], expected: NDArray[Any], what: str, codes:
 
 
 def require_codes(found: NDArray[Any], expected: NDArray[Any], what: str) -> None:
-    """Check that at least 99 % of an export's codes equal the chain's, with the same shape and dtype.
+    """Raise `ExportError` unless at least 99 % of an export's codes equal the chain's, with the same shape and dtype.
 
     The rest may differ where a float lies between two codes and rounding goes the other way.
 
@@ -210,7 +210,8 @@ def require_codes(found: NDArray[Any], expected: NDArray[Any], what: str) -> Non
 
 
 def require_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
-    """Return the encoder with padding enabled, after checking that the chain takes its vectors.
+    """Raise `ExportError` unless the chain can be exported with this encoder, whose vectors it must take.
+    Return the encoder, switched in place to padded batches.
 
     Padding is switched on in place (`Encoder.restore_model`), so that the export does not need Lathe's own attention.
 

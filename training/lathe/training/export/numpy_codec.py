@@ -44,9 +44,8 @@ codec.score(queries, codes)                    # unit vectors of queries, which 
 
 
 def export_numpy(chain: Chain, folder: Path, reference: str) -> Exported:
-    """Write a chain that ends in `codes` as NumPy arrays and code, and check its output.
-
-    Returns what was written.
+    """Write a chain that ends in `codes` to a folder as NumPy arrays and code, and check its output.
+    Return the folder, its files and the largest difference from the chain.
 
     Args:
         chain: fitted chain whose last step is `codes`.
@@ -66,9 +65,8 @@ def export_numpy(chain: Chain, folder: Path, reference: str) -> Exported:
 
 
 def write_codec(folder: Path, chain: Chain) -> float:
-    """Write `lathe_codes.py` and `codes.npz` to a folder, and check their output.
-
-    Returns the largest difference of the floats from the chain's.
+    """Write `lathe_codes.py` and `codes.npz`, a chain as NumPy code, to a folder, and check their output.
+    Return the largest difference of their floats from the chain's.
 
     Raises:
         ExportError: if the chain does not end in `codes` or is not exportable, or the code gives other codes or floats.
@@ -91,7 +89,7 @@ def write_codec(folder: Path, chain: Chain) -> float:
 
 
 def _float_step_arrays(steps: list[Map]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of folded steps in their order, by name.
+    """Return the arrays that apply the folded steps before the codes, by name and in order.
 
     Names are `step_I_multiply`, `step_I_add` and `step_I_normalize`.
     """
@@ -109,6 +107,7 @@ def _float_step_arrays(steps: list[Map]) -> dict[str, NDArray[Any]]:
 
 
 def _codec_arrays(step: TransformCoding) -> dict[str, NDArray[Any]]:
+    """Return the arrays that encode and decode the codes of a quantizer, by their names in `codes.npz`."""
     bits, octets, shifts = step.layout.cpu().numpy()
     tensors = {"mean": step.mean, "encoder": step.encoder, "decoder": step.decoder, "levels": step.inverse().levels}
     if isinstance(step, ProductCoding):

@@ -14,14 +14,12 @@ BYTE = 8
 
 
 def code_type(quantizer: Quantizer) -> str:
-    """Return the type of a quantizer's codes, by its name in ONNX's TensorProto."""
+    """Return the ONNX data type of a quantizer's codes, "INT8" or "UINT8"."""
     return "INT8" if isinstance(quantizer, Int8) else "UINT8"
 
 
 def add_encoding(graph: GraphBuilder, step: Quantizer, x: str, output: str) -> str:
-    """Add the nodes that encode floats `x` `(n, k)` as codes `(n, bytes)`.
-
-    Returns their name, `output`.
+    """Add the nodes that encode floats `x` `(n, k)` as codes `(n, bytes)`. Return the codes' name, which is `output`.
 
     Raises:
         ExportError: if the quantizer has no ONNX form.
@@ -39,9 +37,7 @@ def add_encoding(graph: GraphBuilder, step: Quantizer, x: str, output: str) -> s
 
 
 def add_decoding(graph: GraphBuilder, step: Quantizer, codes: str) -> str:
-    """Add the nodes that decode codes `(n, bytes)` to floats `(n, k)`.
-
-    Returns the floats' name.
+    """Add the nodes that decode codes `(n, bytes)` to floats `(n, k)`, and return the floats' name.
 
     Raises:
         ExportError: if the quantizer has no ONNX form.
@@ -66,7 +62,10 @@ def _add_int8_constants(graph: GraphBuilder, step: Int8) -> tuple[str, str]:
 
 
 def _add_binary_encoding(graph: GraphBuilder, step: Binary, x: str, output: str) -> str:
-    """Add the nodes that pack the bits x > 0, the first in the highest bit of a byte."""
+    """Add the nodes that pack the signs of floats `x` `(n, k)` into bytes, and return the codes' name, `output`.
+
+    A bit is x > 0, the first in the highest bit of a byte.
+    """
     octets, shifts = _binary_places(len(step.size))
     bits = graph.add_cast(graph.add_node("Greater", [x, graph.add_number(0.0)]), "FLOAT")
     weights = _packing_weights(octets, shifts, step.code_bytes(len(step.size)))
@@ -81,7 +80,7 @@ def _add_binary_decoding(graph: GraphBuilder, step: Binary, codes: str) -> str:
 
 
 def _add_transform_encoding(graph: GraphBuilder, step: TransformCoding, x: str, output: str) -> str:
-    """Add the nodes that encode floats `x` `(n, k)` as codes, and return their name, `output`.
+    """Add the nodes that encode floats `x` `(n, k)` as codes `(n, bytes)`, and return the codes' name, `output`.
 
     They map centred floats to coordinates, find each one's cell among its thresholds, and pack the cells' numbers into
     bytes. Rows of zeros, and no others, get codes of zeros.
@@ -115,9 +114,8 @@ def _add_transform_encoding(graph: GraphBuilder, step: TransformCoding, x: str, 
 
 
 def _add_product_encoding(graph: GraphBuilder, step: ProductCoding, x: str, output: str) -> str:
-    """Add the nodes that encode floats `x` `(n, k)` as numbers of the nearest centroids.
-
-    Their name is `output`.
+    """Add the nodes that encode floats `x` `(n, k)` by the nearest centroid of each byte.
+    Return the name of the codes `(n, bytes)`, which is `output`.
 
     They map centred floats to coordinates, byte by byte, and compare those of a byte with its 256 centroids. Rows of
     zeros get codes of zeros.
@@ -154,9 +152,7 @@ def _add_cell_values(graph: GraphBuilder, step: TransformCoding, codes: str) -> 
 
 
 def _add_reconstruction(graph: GraphBuilder, step: TransformCoding, values: str) -> str:
-    """Add the nodes that map values of coordinates `(n, m)` back to floats `(n, k)`.
-
-    Returns the floats' name.
+    """Add the nodes that map decoded coordinates `(n, m)` back to floats `(n, k)`, and return the floats' name.
 
     They scale what the values map to so that the result has the step's norm if it has one, and add the mean. Codes of
     zeros are not yet made zero vectors.
@@ -180,9 +176,8 @@ def _add_reconstruction(graph: GraphBuilder, step: TransformCoding, values: str)
 
 
 def _add_cells(graph: GraphBuilder, codes: str, bits: NDArray[Any], octets: NDArray[Any], shifts: NDArray[Any]) -> str:
-    """Add the nodes that read the cell numbers, int32 `(n, m)`, from codes.
-
-    Returns their name.
+    """Add the nodes that unpack the number of each coordinate's cell from codes.
+    Return the name of the numbers, int32 `(n, m)`.
 
     Args:
         graph: graph to extend.
@@ -205,15 +200,17 @@ def _add_cells(graph: GraphBuilder, codes: str, bits: NDArray[Any], octets: NDAr
 
 
 def _binary_places(dimensions: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the byte of each dimension's bit and its position there, `(k,)` each, in the order of `numpy.packbits`."""
+    """Return, for each dimension, the byte of its sign bit and the bit's position in that byte, `(k,)` each.
+
+    They are in the order of `numpy.packbits`.
+    """
     positions = np.arange(dimensions)
     return positions // BYTE, BYTE - 1 - positions % BYTE
 
 
 def _packing_weights(octets: NDArray[Any], shifts: NDArray[Any], length: int) -> NDArray[np.float32]:
-    """Build the matrix `(m, length)` with 2^shift at the byte of each number.
-
-    Bytes beyond the code are left out.
+    """Build the matrix `(m, length)` whose product with m numbers packs them into bytes.
+    Row i has 2^shift in the column of the number's byte, and bytes beyond the code are left out.
     """
     weights = np.zeros((len(octets), length + 1), np.float32)
     weights[np.arange(len(octets)), octets] = 2.0**shifts

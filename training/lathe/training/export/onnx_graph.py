@@ -82,7 +82,8 @@ decoder.run(["embeddings"], {"codes": codes})
 
 
 def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: str) -> Exported:
-    """Write a chain as ONNX graphs, check that they give its vectors, and return what was written.
+    """Write a chain to a folder as ONNX graphs, with its encoder if one is given, and check their output.
+    Return the folder, its files and the largest difference from the chain.
 
     chain.onnx maps vectors to outputs; decode.onnx decodes the codes of a chain that has them; with an encoder,
     model.onnx maps token ids to outputs, and the tokenizer's files are written beside it.
@@ -159,9 +160,8 @@ def _open_checked(onnx: Any, onnxruntime: Any, graph: Any, path: Path) -> Any:
 
 
 def _require_codes(session: Any, decoder: Any, chain: Chain, probes: NDArray[np.float32]) -> float:
-    """Check all that the graphs of a quantizing chain give for probes.
-
-    Returns the largest difference of floats.
+    """Raise `ExportError` unless the ONNX graphs encode and decode probes as the chain does.
+    Return the largest difference of their floats from the chain's.
 
     Args:
         session: opened chain.onnx.
@@ -198,9 +198,8 @@ class ChainGraph(GraphBuilder):
         self.chain = chain.fold()
 
     def build_chain(self) -> Any:
-        """Build the model that maps `vectors` to `embeddings`.
-
-        With a quantizer, it also has the outputs `codes` and `queries`.
+        """Build the ONNX model of the chain, which maps `vectors` to `embeddings`.
+        With a quantizer, these are decoded codes, and the model has the outputs `codes` and `queries` too.
         """
         at = VECTORS
         for step in self.chain.float_steps:
@@ -217,22 +216,22 @@ class ChainGraph(GraphBuilder):
         return self.build_model([self.describe(VECTORS, "FLOAT", shape)], outputs)
 
     def build_decoder(self) -> Any:
-        """Build the model with input `codes` and output `embeddings`, of a chain with a quantizer."""
+        """Build the ONNX model that decodes the input `codes` of a quantizing chain to the output `embeddings`."""
         assert self.chain.quantizer is not None
         self.add_node("Identity", [add_decoding(self, self.chain.quantizer, CODES)], EMBEDDINGS)
         return self.build_model([self.describe_codes()], [self.describe_floats(EMBEDDINGS)])
 
     def describe_floats(self, name: str) -> Any:
-        """Return the description of floats `(n, k)` as the chain gives them."""
+        """Return the ONNX description (ValueInfoProto) of a float output `(n, k)` of the chain with this name."""
         return self.describe(name, "FLOAT", ["batch", self.chain.output_dimensions])
 
     def describe_codes(self) -> Any:
-        """Return the description of the codes `(n, bytes)` of a chain with a quantizer."""
+        """Return the ONNX description (ValueInfoProto) of the chain's codes `(n, bytes)`."""
         assert self.chain.quantizer is not None
         return self.describe(CODES, code_type(self.chain.quantizer), ["batch", self.chain.bytes_per_vector])
 
     def add_step(self, step: Map, x: str) -> str:
-        """Add the nodes of one float step with input name `x`, and return the name of its output.
+        """Add the nodes of one float step, applied to the tensor named `x`, and return the name of its output.
 
         Raises:
             ExportError: if the step has no ONNX form.
@@ -247,7 +246,7 @@ class ChainGraph(GraphBuilder):
         raise ExportError(f"there is no ONNX form of {step.kind}")
 
     def add_affine(self, x: str, step: Affine) -> str:
-        """Add the nodes of W x + b for each row of input `x`, and return the name of the output.
+        """Add the nodes of W x + b for each row of the tensor named `x`, and return the name of the output.
 
         Rows that are only rounding error become zero. The output is normalized if `step.normalize`.
         """
@@ -278,7 +277,7 @@ class TokensToVectors(torch.nn.Module):
         self.names = names
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Encode token tensors `(n, t)`, one for each name, to unit vectors `(n, d)`."""
+        """Encode token tensors `(n, t)`, given in the order of `names`, to unit vectors `(n, d)`."""
         features: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
         for step in self.steps:
             features = step(features)
@@ -286,8 +285,7 @@ class TokensToVectors(torch.nn.Module):
 
 
 def _trace_encoder(encoder: Encoder, path: Path) -> None:
-    """Write an encoder, from token ids to unit vectors, as an ONNX file at `path`.
-
+    """Trace an encoder from token ids to unit vectors, and write it to `path` as an ONNX file.
     Warnings and logs are suppressed.
 
     Raises:
@@ -324,14 +322,13 @@ def _trace_encoder(encoder: Encoder, path: Path) -> None:
 
 
 def _tokenize(encoder: Encoder, texts: list[str]) -> dict[str, torch.Tensor]:
-    """Tokenize texts to the CPU tensors `(n, t)` that the model takes, by name.
-
-    They are in the order of `TOKEN_INPUTS`.
+    """Tokenize texts to the CPU tensors `(n, t)` that the encoder takes.
+    Return them by name, in the order of `TOKEN_INPUTS`.
     """
     features = encoder.model.preprocess(texts)
     return {name: features[name].cpu() for name in TOKEN_INPUTS if name in features}
 
 
 def _is_large(encoder: Encoder) -> bool:
-    """Return whether the weights in float32 exceed `ONE_FILE_BYTES`, too many for one protobuf file."""
+    """Return whether the encoder's weights in float32 exceed `ONE_FILE_BYTES`, too many for one protobuf file."""
     return bool(sum(parameter.numel() * 4 for parameter in encoder.model.parameters()) > ONE_FILE_BYTES)

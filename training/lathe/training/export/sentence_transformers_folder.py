@@ -62,9 +62,8 @@ which is a pickle, and none are written."""
 def export_sentence_transformers(
     chain: Chain, encoder: Encoder | None, folder: Path, reference: str, reader: Reader = "sentence-transformers"
 ) -> Exported:
-    """Write encoder and chain as one sentence-transformers model, and check its output.
-
-    Returns what was written.
+    """Write encoder and chain to a folder as one sentence-transformers model, and check its output.
+    Return the folder, its files and the largest difference from the chain.
 
     Args:
         chain: fitted chain.
@@ -113,9 +112,8 @@ def export_sentence_transformers(
 
 
 def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Run the quantization module shipped in a folder on floats `(n, k)`.
-
-    Returns the decoded floats and the codes.
+    """Run the quantization module in an exported model's folder on floats `(n, k)`.
+    Return the decoded floats and the codes.
 
     Args:
         folder: exported model with `lathe_quantization.py`, which is imported and executed.
@@ -128,7 +126,8 @@ def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) ->
 
 
 def _use_common_formats(folder: Path, modules: list[dict[str, Any]], max_length: int) -> list[dict[str, Any]]:
-    """Rewrite the settings of a saved encoder as all versions of the library and the servers read them.
+    """Rewrite the settings files of a saved encoder in place, in forms that all versions and servers read.
+    Return the entries of modules.json, changed accordingly.
 
     Args:
         folder: folder of the encoder.
@@ -157,15 +156,15 @@ def _use_common_formats(folder: Path, modules: list[dict[str, Any]], max_length:
 
 
 def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Replace the content of a JSON file by what a function makes of it.
-
-    Nothing is done if there is no file.
-    """
+    """Read a JSON file, apply `change` to its content, and write it back. Nothing is done if there is no file."""
     if path.is_file():
         path.write_text(json.dumps(change(json.loads(path.read_text())), indent=2) + "\n")
 
 
 def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
+    """Convert pooling settings to the keys that all versions of the library read.
+    Settings that have these keys already are returned unchanged.
+    """
     if "pooling_mode" not in config:
         return config
 
@@ -178,9 +177,12 @@ def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _use_common_transformer(config: dict[str, Any], max_length: int) -> dict[str, Any]:
-    """Convert the settings of a model of plain texts to the keys that all versions read.
+    """Convert a text model's transformer settings to the keys that all versions of the library read.
+    Other settings are returned unchanged.
 
-    Those of another model are returned unchanged.
+    Args:
+        config: content of sentence_bert_config.json.
+        max_length: maximum number of tokens of a text.
     """
     if config.get("modality_config") != PLAIN_TEXT:
         return config
@@ -193,8 +195,7 @@ def _write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
 
 def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
     """Write one folded step as one or two module subfolders, numbered from `index`.
-
-    Returns their entries of modules.json.
+    Return their entries for modules.json.
 
     For a quantizer, `lathe_quantization.py` is copied into the folder too.
 
@@ -234,9 +235,8 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
 def _write_module(
     folder: Path, index: int, name: str, kind: str, config: dict[str, Any], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """Write a module's subfolder with config.json and, if it has tensors, model.safetensors.
-
-    Returns its entry of modules.json.
+    """Write a module's subfolder, with config.json and, if it has tensors, model.safetensors.
+    Return its entry for modules.json.
 
     Args:
         folder: folder of the model.
@@ -256,7 +256,7 @@ def _write_module(
 
 
 def _format_usage(own_code: bool) -> str:
-    """Format the Markdown text on how to load the model.
+    """Return the Markdown text for README.md on how to load the model.
 
     Args:
         own_code: whether the model has code of its own, so that the text says why it must be trusted.
@@ -277,7 +277,7 @@ def _format_usage(own_code: bool) -> str:
 
 
 def _format_servers(folder: Path, modules: list[dict[str, Any]]) -> str:
-    """Format the Markdown text on which servers give the same vectors, by their rules."""
+    """Return the Markdown list of servers for README.md, with whether each gives the same vectors, or why not."""
     lines = ["", ""]
     for server in SERVERS.values():
         problem = find_problem(folder, modules, server)

@@ -51,7 +51,7 @@ SERVERS = {"tei": Server("Text Embeddings Inference", None), "vllm": Server("vLL
 
 
 def require_readable(folder: Path, modules: list[dict[str, Any]], reader: Reader) -> None:
-    """Check that a reader's server would give the same vectors as the library.
+    """Raise `ExportError` if the software that is to read the export would give other vectors than the library.
 
     Args:
         folder: folder of the model.
@@ -67,9 +67,8 @@ def require_readable(folder: Path, modules: list[dict[str, Any]], reader: Reader
 
 
 def find_problem(folder: Path, modules: list[dict[str, Any]], server: Server) -> str | None:
-    """Return why a server would give other vectors than the library.
-
-    The result is None if it gives the same once normalized.
+    """Return the reason why a server would give other vectors than the library.
+    It is None if it gives the same once normalized.
 
     Args:
         folder: folder of the model.

@@ -41,7 +41,9 @@ class LossReporter(TrainerCallback):
         self.first = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Restore the loss sums of the checkpoint resumed from, and remove later lines from the training log."""
+        """Prepare the training log at the start or on resuming.
+        The loss sums are restored from the checkpoint, and lines of the log after its step are removed.
+        """
         self.begun, self.first = time.monotonic(), state.global_step
         complete = Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}" / _COMPLETE
         if complete.is_file():
@@ -57,7 +59,8 @@ class LossReporter(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Append step, mean losses since the last line and learning rate to the log, and report progress.
+        """Append a line to the training log and report progress.
+        The line has step, mean losses since the last line, epoch, learning rate and gradient norm.
 
         The loss sums are averaged over all processes and reset. Without a loss in `logs`, nothing is done.
         """
@@ -97,7 +100,7 @@ class Checkpoints(TrainerCallback):
         self.require_finite = require_finite
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Check that the model is finite if a checkpoint is about to be saved.
+        """Raise `NonFiniteLossError` if a checkpoint is to be saved and a weight or an embedding is not finite.
 
         Raises:
             NonFiniteLossError: if a weight or embedding is not finite.
@@ -133,7 +136,8 @@ class EvaluationCallback(TrainerCallback):
         self.settings, self.metric, self.on_progress = evaluator.settings, evaluator.metric, on_progress
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Evaluate the base model, to compare with, unless the training resumes.
+        """Evaluate the base model before the first step, and log its metric for comparison.
+        A resumed training skips this.
 
         Step 0 is never kept as the best.
         """
@@ -141,9 +145,9 @@ class EvaluationCallback(TrainerCallback):
             self._evaluate_and_log(state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Evaluate the model at the interval and after the last step.
-
-        A new best step is saved. The training stops when patience runs out.
+        """Evaluate the model if the evaluation interval or the last step is reached.
+        A checkpoint is requested if it is the best so far. The training is stopped if none was better for `patience`
+        intervals.
         """
         if state.global_step % self.settings.every and state.global_step < state.max_steps:
             return
@@ -160,9 +164,7 @@ class EvaluationCallback(TrainerCallback):
             control.should_training_stop = True
 
     def _evaluate_and_log(self, state: TrainerState) -> float:
-        """Evaluate the model, and return the metric, the same in all processes.
-
-        The metric is logged, and progress is reported.
+        """Evaluate the model, log the metric, report progress, and return the metric. All processes get the same value.
 
         Raises:
             NonFiniteLossError: if the metric is NaN.
@@ -186,14 +188,13 @@ class EvaluationCallback(TrainerCallback):
 
 
 def read_batch_size(checkpoint: Path) -> int:
-    """Return the number of pairs of a step, over all processes, of the run that wrote a checkpoint."""
+    """Read from a checkpoint how many pairs a step had in the run that wrote it, over all processes."""
     return int(orjson.loads((checkpoint / _COMPLETE).read_bytes())["batch"])
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """Return the folder of the last complete checkpoint, or None.
-
-    Later, incomplete ones of a killed run are deleted.
+    """Return the folder of the last complete checkpoint, or None if there is none.
+    Incomplete checkpoints after it, left by a killed run, are deleted.
     """
     numbers = {path.name.removeprefix(CHECKPOINT_PREFIX): path for path in folder.glob(f"{CHECKPOINT_PREFIX}*")}
     for number in sorted((number for number in numbers if number.isdecimal()), key=int, reverse=True):

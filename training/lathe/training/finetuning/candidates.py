@@ -36,7 +36,9 @@ class Candidates:
     forbidden: int
 
     def digest(self) -> str:
-        """Return a SHA-256 digest of documents, queries, answers and `test_positives`, to identify mined negatives."""
+        """Return a SHA-256 digest of documents, queries, answers and `test_positives`.
+        Mined negatives are cached under it.
+        """
         answers = [sorted(self.answers[query]) for query in self.queries]
         return digest(list(self.documents.values()), list(self.queries.values()), answers, sorted(self.test_positives))
 
@@ -44,7 +46,8 @@ class Candidates:
 def find_candidates(
     data: DataSet, source: SourceSettings, pairs: Sequence[Pair], forbidden: Collection[str]
 ) -> Candidates:
-    """Collect the documents to mine, the queries of the training pairs, and their known answers.
+    """Collect what hard negatives of a data set are mined from.
+    The result has the documents, the queries of the training pairs, and the documents known to answer each query.
 
     Positives of all splits count as answers, not only those of the training pairs. Texts of the target's test are left
     out, unless they are positives of training pairs. Answers that the corpus lacks are added to the documents.
@@ -85,7 +88,9 @@ def find_candidates(
 
 
 def _index_by_words(texts: Iterable[str]) -> dict[str, str]:
-    """Map each normalized text to the first of the texts that has this normalized form."""
+    """Return a dict from each normalized text to the text itself.
+    Of texts with the same normalized form, the first counts.
+    """
     first_spellings: dict[str, str] = {}
     for text in texts:
         first_spellings.setdefault(normalize_text(text), text)
@@ -93,10 +98,7 @@ def _index_by_words(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _read_pairs_of_all_splits(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
-    """Yield the pairs of every split of a data set.
-
-    Splits that raise `DataSetError` are skipped.
-    """
+    """Yield the training pairs of every split of a data set. Splits that raise `DataSetError` are skipped."""
     for split in data.list_splits():
         try:
             yield from find_pairs(data, source.model_copy(update={"split": split})).pairs

@@ -64,9 +64,9 @@ class HeldOutEvaluator:
         return self.settings.metric or "mrr"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the held-out texts, and compute mean reciprocal rank or accuracy at rank 1.
-
-        The metric is computed for each source and averaged over sources.
+        """Encode the held-out pairs with the model, and return its retrieval score.
+        It is the MRR, or the accuracy at rank 1, of each anchor's positive among all positives of its source, averaged
+        over sources.
         """
         texts = list(dict.fromkeys([*self.pairs.anchors, *self.pairs.positives]))
         vectors = dict(zip(texts, encode(texts), strict=True))
@@ -83,7 +83,7 @@ class HeldOutEvaluator:
 
 
 def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArray[np.float32]]) -> NDArray[np.float64]:
-    """Return the 1-based rank of each anchor's best-scored positive among all positives, `(m,)`.
+    """Return the rank, from 1, of each anchor's best-scored positive among all positives, `(m,)`.
 
     Ties count against it.
 
@@ -100,9 +100,8 @@ def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArr
 
 
 def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[Mixture, HeldOutEvaluator]:
-    """Split off random pairs of each source for the evaluation.
-
-    Returns the remaining mixture, and the evaluation on the held-out pairs.
+    """Hold out random pairs of each source for evaluation during training.
+    Return the mixture without them, and an evaluator of the held-out pairs.
 
     From each source at most `settings.rows` pairs and `HELD_OUT_SHARE` of its pairs are held out. Pairs whose anchors
     differ only in case or punctuation stay together.
@@ -182,9 +181,8 @@ class TaskEvaluator:
         return f"{self.settings.metric or self.task.metadata.main_score} of {self.name}"
 
     def measure(self, encode: Encode) -> float:
-        """Measure the model on the data set's test with mteb's evaluator.
-
-        The result is the settings' metric, or the task's main score.
+        """Encode the data set's texts with the model, and return its score on the test.
+        It is computed by mteb's evaluator: the settings' metric, or the task's main score.
 
         Random states stay as they were.
         """
@@ -200,7 +198,8 @@ class TaskEvaluator:
 
 
 def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | None) -> FolderDataSet:
-    """Open the data set that the settings name for evaluation during training.
+    """Open the data set folder that the settings name for evaluation during training.
+    It must have a test split that shares no text with the target's test.
 
     Raises:
         JobError: if there is no such folder, it has no test, or its test shares texts with that of the target.
@@ -223,7 +222,8 @@ def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | No
 
 
 def collect_measured_texts(data: EvaluatedDataSet) -> set[str]:
-    """Return the normalized inputs of a data set's test: the queries if it is retrieval or reranking, else all texts.
+    """Return the normalized texts of a data set's test that must not be trained on.
+    These are the queries of a retrieval or reranking task, and all texts of any other.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -234,7 +234,7 @@ def collect_measured_texts(data: EvaluatedDataSet) -> set[str]:
 
 @contextlib.contextmanager
 def preserve_random_state() -> Iterator[None]:
-    """Run the block without stderr, then restore the random states of Python, NumPy and torch.
+    """Run a block with stderr hidden, then restore the random states of Python, NumPy and torch.
 
     So an evaluation does not change the training after it, and mteb's progress bars are not printed.
     """

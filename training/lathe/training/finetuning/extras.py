@@ -49,7 +49,8 @@ class NegativeSettings(Settings):
 
     @model_validator(mode="after")
     def require_range(self) -> Self:
-        """Check that the range of ranks has room for `num_negatives`.
+        """Raise `ValueError` if there are fewer ranks from `range_min` to `range_max` than `num_negatives`.
+        Otherwise return the settings.
 
         Raises:
             ValueError: if it holds fewer.
@@ -103,7 +104,8 @@ class EvaluatorSettings(Settings):
 
     @model_validator(mode="after")
     def require_known_metric(self) -> Self:
-        """Check that held-out pairs can be evaluated by the metric.
+        """Raise `ValueError` if held-out pairs are to be evaluated by a metric other than theirs.
+        Otherwise return the settings.
 
         Raises:
             ValueError: if held-out pairs are used and it is not one of theirs.

@@ -68,7 +68,8 @@ class LocationSettings(Settings):
 
     @model_validator(mode="after")
     def require_one_place(self) -> Self:
-        """Check that exactly one location is named, with the settings that it needs.
+        """Raise `ValueError` unless exactly one of folder, file and hub data set is named, with the settings it needs.
+        Otherwise return the settings.
 
         Raises:
             ValueError: unless exactly one of folder, file and hub data set is named; for a hub data set without a task;
@@ -197,7 +198,8 @@ class Job(DataSettings):
 
     @model_validator(mode="after")
     def require_mining_settings(self) -> Self:
-        """Check that the job says how to mine negatives if a source asks for mined ones.
+        """Raise `ValueError` if a source asks for mined negatives, but the job has no settings for mining.
+        Otherwise return the job.
 
         Raises:
             ValueError: if it does not.
@@ -211,7 +213,8 @@ Kind = TypeVar("Kind", bound=Settings)
 
 
 def read_settings(path: Path, kind: type[Kind]) -> Kind:
-    """Read settings from a YAML file, with paths made absolute, relative to the file's folder.
+    """Read a YAML file into a validated settings object of class `kind`.
+    Relative paths in it become absolute, relative to the file's folder.
 
     Raises:
         JobError: if the file cannot be read, is not YAML, or has an unknown key or a wrong value; the message says
@@ -234,7 +237,7 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
 
 
 def _make_paths_absolute(written: dict[str, Any], beside: Path) -> dict[str, Any]:
-    """Return a copy of the settings with all paths absolute, relative to `beside`.
+    """Return a copy of the settings in which all paths are absolute. Relative paths count from the folder `beside`.
 
     Paths are `folder`, `jsonl` and `corpus` of each section.
 
@@ -270,7 +273,8 @@ def _exists_at(setting: Any, beside: Path) -> bool:
 
 
 def _make_absolute(item: Any, beside: Path) -> Any:
-    """Return a section of the job with `folder`, `jsonl` and `corpus` absolute, relative to `beside`, and `~` expanded.
+    """Return a copy of one settings section in which the paths `folder`, `jsonl` and `corpus` are absolute.
+    Relative ones count from the folder `beside`, and `~` is expanded.
 
     Anything but a dict is returned unchanged, and so is a setting that is not a string.
     """
@@ -281,6 +285,9 @@ def _make_absolute(item: Any, beside: Path) -> Any:
 
 
 def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> str:
+    """Format the first of pydantic's validation errors as a clause.
+    It has the setting, what is wrong, and what is allowed.
+    """
     first = error.errors()[0]
     location = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":

@@ -83,7 +83,7 @@ class Adapter:
         self.peft.load_state_dict(load_file(str(folder / WEIGHTS)), strict=False)
 
     def export(self, folder: Path, base: str) -> None:
-        """Replace the folder by one with the adapters in peft's format, without peft's README.md.
+        """Write the adapters to a folder in peft's format, without a README.md. An existing folder is deleted first.
 
         Args:
             folder: folder to write; an existing one is deleted first.
@@ -108,9 +108,8 @@ class Adapter:
 
 
 def _list_linear_layers(model: torch.nn.Module) -> Iterator[str]:
-    """Yield the distinct last names of a model's linear layers, such as "query".
-
-    At most `NAMED_LAYERS` are yielded.
+    """Yield the names of a model's linear layers without their path, such as "query".
+    Each name comes once, and at most `NAMED_LAYERS` are yielded.
     """
     names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     yield from list(dict.fromkeys(names))[:NAMED_LAYERS]

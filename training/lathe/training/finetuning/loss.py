@@ -43,7 +43,7 @@ class LossComponents:
         self.steps += 1
 
     def pop_means(self) -> dict[str, float]:
-        """Return the mean of each part since the last call, and reset the sums and the step count."""
+        """Return the mean of each part of the loss over the steps since the last call, by name, and reset the sums."""
         means = {name: float(total) / max(self.steps, 1) for name, total in self.sums.items()}
         self.sums, self.steps = {}, 0
         return means
@@ -106,7 +106,8 @@ class ContrastiveLoss(nn.Module):
         self.components = LossComponents()
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
-        """Encode the columns of a batch and return its loss, a scalar, whose parts are added to `components`.
+        """Encode anchors, positives and hard negatives of a batch, and return the loss, a scalar.
+        Its parts are added to `components`.
 
         Args:
             sentence_features: tokens of anchors, of positives, and of all hard negatives if there are any.
@@ -129,9 +130,8 @@ class ContrastiveLoss(nn.Module):
     def compute_loss(
         self, anchors: Tensor, positives: Tensor, labels: Tensor, negatives: Tensor | None = None
     ) -> Tensor:
-        """Compute the loss of a batch of embeddings, a scalar in float32.
-
-        Its parts are added to `components`.
+        """Compute InfoNCE plus the weighted regularizer loss from a batch's embeddings.
+        Return the sum, a float32 scalar, and add its parts to `components`.
 
         Args:
             anchors: `(b, d)`.
@@ -166,9 +166,8 @@ class ContrastiveLoss(nn.Module):
         return total
 
     def _stack_candidates(self, positives: Tensor, rows: NDArray[np.int64], negatives: Tensor | None) -> Tensor:
-        """Return the unit vectors of each pair's positive and hard negatives, `(b, 1+k, d)`.
-
-        Missing hard negatives are zeros, which `_mask_excluded` masks.
+        """Stack the unit vectors of each pair's positive and k hard negatives to `(b, 1+k, d)`.
+        A missing hard negative is a row of zeros, which `_mask_excluded` masks.
         """
         if self.negative_ids is None:
             return positives[:, None]
@@ -179,11 +178,8 @@ class ContrastiveLoss(nn.Module):
         return torch.cat([positives[:, None], hard], dim=1)
 
     def _mask_excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
-        """Build the mask `(b, B)` of candidates that InfoNCE leaves out, or None if none can be.
-
-        With hard negatives, the mask is `(b, B + B·k)`.
-
-        Returns None if none can be.
+        """Build the boolean mask of candidates that InfoNCE leaves out for each pair of the batch.
+        Its shape is `(b, B)`, or `(b, B + B·k)` with hard negatives, and it is None if nothing can be excluded.
 
         Excluded are missing hard negatives; with `text_ids`, candidates whose anchor or positive text is the pair's
         own; and copies of the pair itself: when several processes share the last batch, it is filled up with pairs that
@@ -217,18 +213,19 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
     """
 
     def __init__(self, mini_batch_size: int, *args: Any, **options: Any) -> None:
-        """Create the loss like `ContrastiveLoss`, but hold only `mini_batch_size` pairs in memory at once."""
+        """Create a `ContrastiveLoss` from its arguments that holds only `mini_batch_size` pairs in memory at once."""
         super().__init__(*args, **options)
         self.mini_batch_size = mini_batch_size
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
-        """Encode the columns of a batch in mini-batches and return its loss, with cached gradients."""
+        """Encode the columns of a batch in mini-batches with cached gradients, and return the whole batch's loss."""
         return self.forward_cached(sentence_features, labels)
 
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        """Compute the loss of the whole batch from its mini-batches' embeddings.
+        """Compute the loss of the whole batch from the embeddings of its mini-batches.
+        Return it as a scalar, detached if gradients were propagated to the embeddings.
 
         The library calls this with the embeddings of each column, a list of mini-batches. The whole batch is compared
         at once, since embeddings are small compared with the model. With `with_backward` the gradients are left in
@@ -244,8 +241,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
 
 
 def _gather_rows(values: Tensor) -> Tensor:
-    """Gather the rows of all processes, `(B, …)`, in rank order, with gradients.
-
+    """Concatenate the rows of all processes in rank order, `(B, …)`, with gradients.
     In one process, the input is returned.
     """
     if get_world_size() == 1:
@@ -254,14 +250,16 @@ def _gather_rows(values: Tensor) -> Tensor:
 
 
 def _put_positives_first(candidates: Tensor) -> Tensor:
-    """Reshape candidates `(B, 1+k, d)` to rows `(B + B·k, d)`: all positives, then all hard negatives."""
+    """Reshape candidates `(B, 1+k, d)` to rows `(B + B·k, d)`. All positives come first, then all hard negatives."""
     return torch.cat([candidates[:, 0], candidates[:, 1:].flatten(0, 1)])
 
 
 def info_nce(
     anchors: Tensor, candidates: Tensor, temperature: float, excluded: Tensor | None = None, first: int = 0
 ) -> Tensor:
-    """Return the InfoNCE loss (Eq. 9): mean cross-entropy over anchors, with each anchor's positive as its class.
+    """Return the InfoNCE loss, the mean cross-entropy of finding each anchor's positive among all candidates by cosine.
+
+    This is Eq. 9 of the REZE paper.
 
     Args:
         anchors: unit vectors, `(b, d)`.

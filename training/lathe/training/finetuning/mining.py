@@ -52,20 +52,22 @@ class AuxiliaryEncoder:
         self.reference, self.prompts = reference, prompts
 
     def encode(self, candidates: Candidates, on_progress: Progress) -> None:
-        """Encode the queries and documents that the cache on disk lacks, with their prompts, and add their vectors."""
+        """Encode the queries and documents that the cache on disk lacks, each with its prompt.
+        The vectors are written to the cache.
+        """
         queries = [self.prompts.anchor + text for text in candidates.queries.values()]
         documents = [self.prompts.positive + text for text in candidates.documents.values()]
         self.reference.encode([*queries, *documents], on_progress)
 
     def encode_query(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
-        """Return the cached unit vectors of queries, `(n, d)`.
+        """Return the cached unit vectors of queries, `(n, d)`. Queries that were not encoded before raise.
 
         Errors are those of `ReferenceVectors.vectors`.
         """
         return self.reference.vectors([self.prompts.anchor + text for text in texts])
 
     def encode_document(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
-        """Return the cached unit vectors of documents, `(n, d)`.
+        """Return the cached unit vectors of documents, `(n, d)`. Documents that were not encoded before raise.
 
         Errors are those of `ReferenceVectors.vectors`.
         """
@@ -81,9 +83,8 @@ class AuxiliaryEncoder:
 
 
 def count_negatives_per_query(candidates: Candidates, settings: NegativeSettings, name: str) -> int:
-    """Return the number of negatives to mine for each query.
-
-    It is `num_negatives`, or fewer, even 0, with `allow_fewer`.
+    """Return how many hard negatives to mine for each query.
+    It is `num_negatives`, or with `allow_fewer` as many as there are documents for.
 
     Raises:
         JobError: if there are too few documents and `allow_fewer` is not set.
@@ -103,9 +104,10 @@ def count_negatives_per_query(candidates: Candidates, settings: NegativeSettings
 def mine_negatives(
     candidates: Candidates, auxiliary: AuxiliaryEncoder, settings: NegativeSettings, count: int, seed: int
 ) -> list[MiningResult]:
-    """Mine the hard negatives of each query with the library's `mine_hard_negatives`.
+    """Mine hard negatives: for each query, documents with high scores that are not known to answer it.
+    Return each query with the scores of its positives and its negatives, of which it may get fewer than `count`.
 
-    Returns one result for each query.
+    The library's `mine_hard_negatives` does the search.
 
     Known positives of a query are never its negatives, nor are texts equal to one except for case and punctuation, nor
     texts of the target's test, so a query may get fewer than `count`. The vectors must be in the cache of `auxiliary`.
@@ -147,9 +149,8 @@ def mine_negatives(
 
 
 def _list_answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
-    """Yield each query with each document that answers it.
-
-    The answers of a query are sorted by normalized text.
+    """Yield a pair (query, document) for each document known to answer a query.
+    The documents of a query are sorted by normalized text.
     """
     for words, query in candidates.queries.items():
         for answer in sorted(candidates.answers[words]):
@@ -157,9 +158,8 @@ def _list_answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
 
 
 def _group_by_query(candidates: Candidates, auxiliary: AuxiliaryEncoder, triplets: Dataset) -> list[MiningResult]:
-    """Group the library's triplets by query.
-
-    The scores of all known answers are computed from the cached vectors.
+    """Group the mined (query, positive, negative) triplets by query.
+    Return one result for each query, with the scores of its known answers and of its negatives.
 
     Triplets are dropped if their negative is a positive that the target's test holds (`candidates.test_positives`). A
     query without negatives gets a result too.

@@ -21,7 +21,8 @@ NEGATIVES = "negatives"
 def run_mining(
     job: Job, auxiliary: EncoderSpec, device: str | None, out: Path, on_progress: Progress
 ) -> dict[str, MiningStatistics]:
-    """Mine the hard negatives of a job, write its report, and return the statistics by source.
+    """Mine the hard negatives of a job without training.
+    Write them and the report to the job's folder, and return the statistics by source.
 
     The negatives are stored in the job's folder, where a later training finds them.
 
@@ -50,7 +51,8 @@ def run_mining(
 def mine_if_configured(
     builder: MixtureBuilder, job: Job, auxiliary: EncoderSpec, device: str | None, out: Path, on_progress: Progress
 ) -> dict[str, MiningStatistics]:
-    """Mine hard negatives if the job has settings for it, and add them to the mixture's pairs in place.
+    """Mine hard negatives and add them to the builder's pairs, if the job has settings for it.
+    Return the statistics by source, an empty dict without settings.
 
     The auxiliary encoder is loaded. Negatives are stored in the job's folder; those that it holds already are reused.
 

@@ -61,7 +61,9 @@ def compute_statistics(
     count: int,
     mined: Sequence[MiningResult],
 ) -> MiningStatistics:
-    """Count the kept and rejected negatives of a source, and compute their margins and ranks.
+    """Compute the statistics of a source's mined negatives.
+    They count negatives and rejected documents by reason, and describe margins (positive's score minus negative's) and
+    ranks.
 
     Args:
         candidates: queries, documents and known answers.
@@ -128,9 +130,9 @@ class _Tally:
         self.dropped |= {"before range_min": 0, "not needed": 0}
 
     def add(self, result: MiningResult, scores: NDArray[Any]) -> None:
-        """Count why the `examined` documents nearest to a query are not its negatives.
-
-        The ranks of its negatives are added.
+        """Add one query to the counts.
+        Each of the documents nearest to it that is no negative is counted in `dropped` by reason, and the ranks of its
+        negatives are added to `ranks`.
 
         Args:
             result: mining result of the query.
@@ -162,7 +164,7 @@ class _Tally:
             self.ranks.append(1 + len(unanswered) - int(below))
 
     def _max_score(self, worst: float) -> float:
-        """Return the maximum score that the margins allow, or inf if they set no limit.
+        """Return the highest score that the margins allow a negative of the query, or inf without margins.
 
         Args:
             worst: lowest score of the query's positives.
@@ -176,9 +178,8 @@ class _Tally:
 
 
 def _count_margins(margins: NDArray[Any]) -> dict[str, int]:
-    """Count the margins in each bin, by the bin's lower bound as text.
-
-    Empty bins are left out.
+    """Count the margins in bins of width `BIN`.
+    Return the counts by the bin's lower bound as text. Empty bins are left out.
     """
     bins, counts = np.unique(np.floor(margins / BIN), return_counts=True)
     return {f"{index * BIN:.2f}": int(count) for index, count in zip(bins, counts, strict=True)}

@@ -30,7 +30,7 @@ from lathe.training.finetuning.opening import open_data_sets, open_target
 
 
 def build_mixture(settings: DataSettings, target: FolderDataSet | None = None, whole: bool = False) -> Mixture:
-    """Read every source and return the mixture of their pairs.
+    """Read the training pairs of every source, and return them as one mixture without mined negatives.
 
     Arguments and errors are those of `read_sources`.
     """
@@ -43,7 +43,8 @@ def read_sources(
     whole: bool = False,
     evaluated: Collection[str] = (),
 ) -> "MixtureBuilder":
-    """Read the pairs of every source and return them as a `MixtureBuilder`, to which mined negatives can be added.
+    """Read the training pairs of every source, without those that must not be trained on.
+    Return the `MixtureBuilder` that holds them, to which mined negatives can be added.
 
     Args:
         settings: sources, caps, and what to do about overlap with the target.
@@ -99,9 +100,8 @@ class MixtureBuilder:
         self.known: set[tuple[str, str]] = set()
 
     def open_data_sets(self, source: SourceSettings) -> Iterator[DataSet]:
-        """Yield the usable data sets of a source.
-
-        Why others are left out is noted in `reports`.
+        """Yield the data sets of a source that can be used, except the target.
+        For each of the others, a report with the reason is appended to `reports`.
 
         The target, on which the model will be evaluated, is always left out.
 
@@ -118,7 +118,8 @@ class MixtureBuilder:
                 yield data
 
     def add_data_set(self, data: DataSet, source: SourceSettings) -> None:
-        """Add the training pairs of a data set, and a report of what was kept and dropped.
+        """Read a data set's pairs, and add those to train on to the builder.
+        A report of how many were kept, and dropped for what reason, is appended to `reports`.
 
         A data set of which no pair is kept is only reported. So is one that cannot be used, if it was found in a folder
         of data sets.
@@ -146,7 +147,8 @@ class MixtureBuilder:
     def select_pairs(
         self, found: FoundPairs, source: SourceSettings, report: SourceReport
     ) -> tuple[list[Pair], SourceReport]:
-        """Select the training pairs of a data set, and return them with the completed report.
+        """Choose the pairs of a data set to train on, and count the dropped ones by reason.
+        Return the pairs, and the report completed with the counts.
 
         Duplicates, pairs that share texts with the evaluation during training, and false negatives are dropped. Pairs
         over the cap are dropped at random, with the job's seed. Pairs that share texts with the target are dropped if
@@ -204,7 +206,8 @@ class MixtureBuilder:
         )
 
     def require_pairs(self) -> None:
-        """Check that there are pairs to train on.
+        """Raise `JobError` if there is no pair to train on.
+        It is also raised if sources share texts with the target and the job refuses that.
 
         Raises:
             JobError: if sources share texts with the target although that is refused, or no pair is left.
@@ -228,8 +231,7 @@ class MixtureBuilder:
 
     def build(self) -> Mixture:
         """Build the mixture of all pairs, source after source.
-
-        Each source's prompts are put before its texts.
+        Each anchor, positive and negative gets its source's prompt in front.
         """
         pairs = [
             (self.sources[name].prompts, pair) for name, source_pairs in self.kept.items() for pair in source_pairs
@@ -247,17 +249,18 @@ class MixtureBuilder:
 
 
 def _locate(data: DataSet) -> Path:
-    """Return the resolved path of a data set's folder or file.
-
-    It is the empty path for a data set of the hub.
-    """
+    """Return the resolved path of a data set's folder or file, or an empty path if it is on the hub."""
     if isinstance(data, FolderDataSet):
         return data.folder.resolve()
     return data.path.resolve() if isinstance(data, FileDataSet) else Path()
 
 
 def _explain_no_pairs(dropped: dict[str, int]) -> str:
-    """Return why no pair of a data set was selected, from the numbers of dropped pairs by reason."""
+    """Return a clause that says why no pair of a data set is left.
+
+    Args:
+        dropped: number of dropped pairs, by reason.
+    """
     reasons = [why for why in dropped if why != "duplicate pair"]
     if reasons == ["shares a text with the target"]:
         return "every pair shares a text with the target"
@@ -271,9 +274,8 @@ TESTED = "negative of the target's test"
 
 
 def remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tuple[list[Pair], dict[str, int]]:
-    """Remove false negatives from the pairs.
-
-    Returns the pairs, and the number of negatives removed for each reason.
+    """Remove negatives that are not negative from the pairs.
+    Return the pairs, all of them, and the number of removed negatives by reason.
 
     A negative is false if, ignoring case and punctuation, it is a positive of the same anchor in any pair, the anchor
     itself, or a text of the target's test. No pair is removed.
@@ -336,9 +338,8 @@ class JobSources:
         self.builder = read_sources(job, self.target, evaluated=texts)
 
     def split(self) -> tuple[Mixture, Evaluator | None]:
-        """Return the mixture to train on, and the evaluation during training.
-
-        The evaluation is None if the job has none.
+        """Return the mixture to train on, and the evaluator to use during training.
+        The evaluator is None if the job has no evaluation, and held-out pairs are removed from the mixture.
 
         Without a data set to evaluate on, some pairs are held out of the mixture. With one, its test is read, and
         mteb's evaluator runs once on random vectors.

@@ -11,9 +11,8 @@ from lathe.training.finetuning.job import SourceSettings, TargetSettings
 
 
 def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
-    """Open the data sets of a source.
-
-    Returns them, and the reason why each unusable or excluded one of its folder is left out, by name.
+    """Open the data sets that a source names: one file, one hub data set, or all of a folder.
+    Return them, and the reason for each data set of the folder that is left out, by name.
 
     Only META.json files are read; a file or a hub data set is not opened yet, so that it may still be missing.
 
@@ -35,8 +34,7 @@ def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, s
 
 def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
     """Open every data set at or below a folder.
-
-    Returns them, and the reason why each unusable or excluded one is left out, by name.
+    Return them, and the reason for each one that is unusable or excluded, by name.
 
     A folder with a META.json, or for which the job names a task, is one data set itself.
 
@@ -79,7 +77,7 @@ def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], d
 
 
 def _open_folder_data_set(name: str, folder: Path, task: str | None = None) -> FolderDataSet:
-    """Build the data set of a folder from the task that the job names, else from its META.json.
+    """Build the data set of a folder. Its task is the one that the job names, else the one in its META.json.
 
     Raises:
         DataSetError: if neither names a task, or the task has nothing to train on.
@@ -93,7 +91,7 @@ def _open_folder_data_set(name: str, folder: Path, task: str | None = None) -> F
 
 
 def open_target(settings: TargetSettings) -> FolderDataSet:
-    """Open the target data set, which is left out of the training.
+    """Open the folder of the target data set, on which the model will be tested and which must not be trained on.
 
     Raises:
         JobError: if there is no such folder.

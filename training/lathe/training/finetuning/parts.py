@@ -13,9 +13,8 @@ QUANTILES = ("5 %", "25 %", "median", "75 %", "95 %")
 
 
 def build_mining_table(mined: Mapping[str, MiningStatistics]) -> Table:
-    """Build the table of what was mined for each source.
-
-    Columns are queries, documents, mined negatives, median rank and median margin.
+    """Build the table of the mined negatives, one row for each source.
+    Columns are queries, documents, negatives, queries with too few or no negatives, median rank and median margin.
     """
     return Table.from_records(
         (
@@ -37,7 +36,9 @@ def build_mining_table(mined: Mapping[str, MiningStatistics]) -> Table:
 
 
 def build_rejection_table(mined: Mapping[str, MiningStatistics]) -> Table:
-    """Build the table of how many near documents were rejected, by source and reason."""
+    """Build the table of documents that are near a query but were not taken as its negatives.
+    Each source has a row, each reason a column.
+    """
     reasons = dict.fromkeys((why for statistics in mined.values() for why in statistics.dropped), 0)
     return Table.from_records(
         ({"source": name} | reasons | statistics.dropped for name, statistics in mined.items()), default=","
@@ -45,9 +46,8 @@ def build_rejection_table(mined: Mapping[str, MiningStatistics]) -> Table:
 
 
 def build_margin_table(mined: Mapping[str, MiningStatistics]) -> Table:
-    """Build the table of each source's margin quantiles.
-
-    Sources without negatives are left out.
+    """Build the table of margin quantiles, one row for each source with negatives.
+    A margin is the positive's score minus the negative's.
     """
     return Table.from_records(
         (
@@ -60,9 +60,8 @@ def build_margin_table(mined: Mapping[str, MiningStatistics]) -> Table:
 
 
 def build_example_table(mined: Mapping[str, MiningStatistics]) -> Table:
-    """Build the table of one mined query of each source.
-
-    The query, each positive and each negative have a row.
+    """Build the table of one example query for each source.
+    The query, each positive and each negative have a row with their score.
     """
     rows: list[list[Any]] = [["source", "score", "", "text"]]
     for name, statistics in mined.items():
@@ -74,9 +73,7 @@ def build_example_table(mined: Mapping[str, MiningStatistics]) -> Table:
 
 
 def build_mining_section(mined: Mapping[str, MiningStatistics]) -> Section:
-    """Build the report's section on hard negatives.
-
-    It has totals, a histogram of margins, and the tables that have rows.
+    """Build the report's section on mined hard negatives, with totals, a histogram of margins and tables.
 
     It also names the sources in which more than half of the queries have fewer negatives than asked for.
     """
@@ -102,7 +99,6 @@ def build_mining_section(mined: Mapping[str, MiningStatistics]) -> Section:
 
 def plot_margins(mined: Mapping[str, MiningStatistics]) -> Any:
     """Plot the histogram of margins over all sources, and return the figure.
-
     A margin is the positive's cosine minus the negative's.
     """
     counts: dict[float, int] = {}
@@ -120,9 +116,7 @@ def plot_margins(mined: Mapping[str, MiningStatistics]) -> Any:
 
 
 def build_curve_section(lines: Sequence[Mapping[str, Any]], kept: int) -> Section:
-    """Build the report's section on the evaluation during training.
-
-    It has the best step, a curve and a table.
+    """Build the report's section on the evaluation during training, with the best step, a curve and a table.
 
     It says so if no step was better than the base model.
 

@@ -32,7 +32,7 @@ class ReferenceVectors:
         self.store = VectorStore(root / encoder.fingerprint, encoder.dimensions)
 
     def encode(self, texts: Sequence[str], on_progress: Progress) -> None:
-        """Encode the texts that the cache lacks, and store their vectors every `ENCODE_TEXTS` texts.
+        """Encode the texts that the cache on disk lacks. Vectors are written to it every `ENCODE_TEXTS` texts.
 
         A killed run resumes after its last write. Another process that uses the cache is waited for.
         """
@@ -49,7 +49,7 @@ class ReferenceVectors:
                 on_progress(done / len(missing), f"encoding the reference, {done:,} of {len(missing):,} texts")
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the cached unit vectors of texts, `(n, d)`.
+        """Return the cached unit vectors of texts that were encoded before, `(n, d)`.
 
         Raises:
             JobError: if a vector is zero or not finite, since it has no direction.
@@ -63,7 +63,8 @@ class ReferenceVectors:
         return found
 
     def relations(self, mixture: Mixture, rows: slice | None = None) -> NDArray[np.float32]:
-        """Return relations of pairs, `(n, 2d)`: cached vectors of anchor and positive, concatenated (REZE, Sec. 3.1).
+        """Return the relations of pairs, `(n, 2d)`.
+        A relation is the anchor's cached vector followed by the positive's (REZE, Sec. 3.1).
 
         Args:
             mixture: pairs whose texts were encoded.
@@ -78,7 +79,7 @@ class ReferenceVectors:
 
 
 def list_prompt_warnings(encoder: Encoder, prompts: Iterable[Prompts]) -> Iterator[str]:
-    """Yield a warning if the encoder puts a prompt before texts when it serves, but a source has none for anchors."""
+    """Yield a warning if the encoder has a default prompt, but a source of the job has none for its anchors."""
     default = encoder.prompt(None)
     if default and any(not given.anchor for given in prompts):
         yield f"{encoder.name} serves texts with {default!r} before them; here only the prompts of the job are used"

@@ -40,7 +40,7 @@ class Page:
         return self.regularizer.report(self.mixture)
 
     def write(self, kept: int | None = None) -> None:
-        """Write `sources.csv` and `report.html` to the job's folder, replacing earlier ones.
+        """Write `report.html` and `sources.csv` to the job's folder, replacing earlier ones.
 
         Args:
             kept: step whose model is kept; None before the training. With a step, the evaluations during training are
@@ -67,7 +67,7 @@ LENGTHS = ("mean", "min", "max", "median")
 
 
 def build_source_table(mixture: Mixture) -> Table:
-    """Build the table of sources with counts and reasons for what was left out."""
+    """Build the table of sources: rows, pairs, kept pairs, shared texts, negatives, and what was left out and why."""
     return Table.from_records(
         (
             {
@@ -89,8 +89,7 @@ def build_source_table(mixture: Mixture) -> Table:
 
 
 def explain_left_out(report: SourceReport) -> str:
-    """Explain why a source is unused, or how many rows and pairs were left out for which reason.
-
+    """Return why a source is unused, or how many rows and pairs were left out by reason.
     The text is empty if none were.
     """
     if report.problem:
@@ -99,7 +98,7 @@ def explain_left_out(report: SourceReport) -> str:
 
 
 def build_length_table(mixture: Mixture) -> Table:
-    """Build the table of the lengths of kept texts, in characters, as in the paper's Table 4."""
+    """Build the table of the lengths in characters of each source's anchors and positives (the paper's Table 4)."""
     return Table.from_records(
         (
             {"source": report.name} | _list_lengths(report, " ")
@@ -111,9 +110,10 @@ def build_length_table(mixture: Mixture) -> Table:
 
 
 def _list_lengths(report: SourceReport, separator: str) -> dict[str, float | None]:
-    """Return the length statistics of a source's anchors and positives by name, such as `anchor_mean`.
+    """Return statistics of the text lengths of a source's anchors and positives, by name such as `anchor_mean`.
+    A value is None if nothing of the source is kept.
 
-    The separator stands between side and statistic. A value is None if nothing of the source is kept.
+    The separator stands between side and statistic.
     """
     return {
         f"{side}{separator}{name}": getattr(lengths, name, None)
@@ -123,7 +123,7 @@ def _list_lengths(report: SourceReport, separator: str) -> dict[str, float | Non
 
 
 def format_sources_csv(mixture: Mixture) -> str:
-    """Format counts, reasons and text lengths of all sources as CSV, with unformatted numbers for other software."""
+    """Format all sources as CSV text: counts, what was left out and why, and text lengths, with unformatted numbers."""
     names = ("name", "task", "split", "rows", "found", "kept", "shared", "repeated", "negatives")
     return Table.from_records(
         {"source" if name == "name" else name: getattr(report, name) for name in names}
@@ -134,7 +134,9 @@ def format_sources_csv(mixture: Mixture) -> str:
 
 
 def summarize_offline_phase(mixture: Mixture, regularizer: Regularizer) -> list[str]:
-    """Summarize the offline phase: pairs and sources, then what the regularizer was prepared with."""
+    """Return sentences on what was prepared before training.
+    They give the numbers of pairs and sources, then the regularizer's summary.
+    """
     used = sum(report.kept > 0 for report in mixture.reports)
     return [f"{len(mixture):,} pairs of {used} sources are trained on.", *regularizer.summarize(mixture)]
 
@@ -146,7 +148,7 @@ def render_offline_page(
     warnings: Sequence[str],
     parts: Sequence[Section] = (),
 ) -> str:
-    """Render the offline phase, and then further sections, as one self-contained HTML page.
+    """Render what was prepared before training, and then further sections, as one self-contained HTML page.
 
     Args:
         mixture: the pairs.

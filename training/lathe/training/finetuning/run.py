@@ -56,9 +56,8 @@ log = logging.getLogger(__name__)
 
 
 def list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
-    """Yield a warning for each kind of texts of which some are truncated.
-
-    Kinds are anchors, positives and hard negatives.
+    """Yield a warning for anchors, for positives and for hard negatives, if some of them are truncated.
+    It says how many texts have more tokens than the encoder reads.
 
     Nothing is yielded for a static encoder, which reads texts of any length.
     """
@@ -135,9 +134,8 @@ def run_training(
     on_progress: Progress,
     auxiliary: EncoderSpec = DEFAULT_ENCODER,
 ) -> Outcome:
-    """Run a training job, or resume it where it stopped, and return its outcome.
-
-    Everything is written to `out`.
+    """Run a training job, or resume it where it stopped.
+    The trained model, checkpoints and reports are written to `out`, and the outcome is returned.
 
     Args:
         method: name of the training method, as in `METHODS`.
@@ -165,9 +163,7 @@ def get_process_rank() -> int:
 
 @contextmanager
 def _let_first_process_go_first(device: str | None) -> Iterator[None]:
-    """Run the block in torchrun's first process, then in the others.
-
-    The others find the first one's results on disk.
+    """Run a block in torchrun's first process, then in the others, which find its results on disk.
 
     Without torchrun, the block just runs.
     """
@@ -212,7 +208,8 @@ class TrainingRun:
         self.auxiliary = auxiliary
 
     def run_all(self) -> Outcome:
-        """Run every step of the job that is not done yet, and return the outcome.
+        """Run every step of the job that is not done yet, from reading the sources to the report.
+        Return the mixture, regularizer, training summary, warnings and the model's path.
 
         Steps: read sources, mine negatives, compute targets, write the report, train, and write the report again.
 
@@ -258,7 +255,8 @@ class TrainingRun:
         self.on_progress(OFFLINE_SHARE * fraction, sentence)
 
     def _record_or_check_job(self, encoder: Encoder, mixture: Mixture) -> None:
-        """Write job.json, or check that an existing one is of the same job.
+        """Write job.json with what the job depends on.
+        If it exists already, raise `JobError` unless it describes the same job.
 
         Raises:
             JobError: if it names another job, base model or data.
@@ -284,9 +282,8 @@ class TrainingRun:
             raise JobError(f"{self.out} was begun with another {name}; name another folder with --out")
 
     def _train(self, mixture: Mixture, evaluator: Evaluator | None) -> dict[str, Any]:
-        """Train the base model, or resume from the last checkpoint, and return the summary.
-
-        Model and training.json are saved.
+        """Train the base model, or resume from the last checkpoint, and save the model and training.json.
+        Return the summary that training.json holds.
 
         Checkpoints are deleted then. LoRA's adapters are merged into the model, and also written if the job keeps them.
         The saved model reads texts of the base model's maximum length, also if training cut them shorter.
@@ -332,10 +329,7 @@ class TrainingRun:
         return summary
 
     def _export_adapter(self, adapter: "Adapter") -> None:
-        """Write the adapters to the job's folder if the job keeps them.
-
-        Only the first process of torchrun does.
-        """
+        """Write the LoRA adapters to the job's folder, if the job keeps them and this is torchrun's first process."""
         lora = self.job.training.lora
         if lora is not None and lora.keep_adapter and get_process_rank() == 0:
             adapter.export(self.out / ADAPTER, self.base.model)

@@ -38,9 +38,8 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 def mine_sources(
     builder: MixtureBuilder, settings: NegativeSettings, encoder: Encoder, folder: Path, on_progress: Progress
 ) -> dict[str, MiningStatistics]:
-    """Mine hard negatives for the sources that want them, and add them to the mixture's pairs.
-
-    Returns statistics by source.
+    """Mine hard negatives for the sources that want them, and set them on the builder's pairs in place.
+    Return the mining statistics by source.
 
     Negatives that the folder holds of the same pairs, documents, encoder and settings are reused.
 
@@ -88,8 +87,7 @@ def mine_sources(
 
 def _is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
     """Return whether hard negatives are mined for a source.
-
-    Its settings decide. Without any, it is mined if no pair has negatives of its own.
+    Its settings decide, and without any it is mined if no pair has negatives of its own.
     """
     if source.negatives is not None:
         return source.negatives == "mined"
@@ -97,7 +95,7 @@ def _is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
 
 
 def _list_unmined(candidates: Candidates) -> list[MiningResult]:
-    """Return a result without positives and negatives for every query, used if only the positives are documents."""
+    """Return a result without positives and negatives for every query, for a source that has no negatives to mine."""
     return [MiningResult(query, {}, {}) for query in candidates.queries.values()]
 
 
@@ -126,9 +124,7 @@ class MinedCache:
         self.about, self.key = folder / f"{plain}.json", key
 
     def read(self) -> list[MiningResult] | None:
-        """Read the cached results, one for each query.
-
-        Returns None if there are none, or they have another key.
+        """Read the cached mining results, one for each query. Return None if nothing is cached, or under another key.
 
         Raises:
             JobError: if a line of the cache is damaged.
@@ -145,10 +141,7 @@ class MinedCache:
         return list(results.values())
 
     def _has_key(self) -> bool:
-        """Return whether the cache was written for this key.
-
-        It was not if its description is missing or damaged.
-        """
+        """Return whether the cache was written under this key. It was not if its description is missing or damaged."""
         try:
             about = orjson.loads(self.about.read_bytes())
         except (OSError, orjson.JSONDecodeError):
@@ -156,8 +149,7 @@ class MinedCache:
         return isinstance(about, dict) and about.get("key") == self.key and isinstance(about.get("statistics"), dict)
 
     def write(self, pairs: Sequence[Pair], mined: Sequence[MiningResult], statistics: MiningStatistics) -> None:
-        """Write the mined negatives of every pair, then the key and statistics.
-
+        """Write the mined negatives of every pair to the cache, then its key and statistics.
         A killed run leaves no valid key.
         """
         by_query = {normalize_text(result.query): result for result in mined}
@@ -172,7 +164,8 @@ class MinedCache:
 
 
 def _build_row(pair: Pair, mined: MiningResult) -> dict[str, Any]:
-    """Build a pair's JSON object: `anchor`, `positive`, `negative` (a list) and `scores`.
+    """Build the JSON object of a pair with its mined negatives.
+    Keys are `anchor`, `positive`, `negative` (a list) and `scores`.
 
     `scores` holds the positive's score, None if it has none, then those of the negatives.
     """

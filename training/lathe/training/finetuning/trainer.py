@@ -39,8 +39,7 @@ from lathe.transforms.progress import Progress
 
 
 def assign_text_ids(anchors: list[str], positives: list[str]) -> NDArray[np.int64]:
-    """Return the text ids of each pair's anchor and positive, `(n, 2)`.
-
+    """Number the distinct anchors and the distinct positives, and return the ids of each pair, `(n, 2)`.
     Within a column, equal texts have equal ids.
     """
     numbers = [{text: number for number, text in enumerate(dict.fromkeys(texts))} for texts in (anchors, positives)]
@@ -48,9 +47,7 @@ def assign_text_ids(anchors: list[str], positives: list[str]) -> NDArray[np.int6
 
 
 def assign_negative_ids(positives: list[str], negatives: Sequence[tuple[str, ...]]) -> NDArray[np.int64] | None:
-    """Return the text ids of each pair's hard negatives, `(n, k)`, padded with −1.
-
-    The result is None if no pair has any.
+    """Return the text ids of each pair's hard negatives, `(n, k)`, padded with −1, or None if no pair has any.
 
     A negative equal to a positive gets the id that `assign_text_ids` gives the positive.
     """
@@ -80,9 +77,8 @@ class TripletCollator(SentenceTransformerDataCollator):
     """
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        """Tokenize rows to a batch.
-
-        Returns each column's features as `{column}_{feature}`, and the labels.
+        """Tokenize rows of anchor, positive and hard negatives to a batch.
+        Return a dict of tensors named `{column}_{feature}`, and the labels.
         """
         rows = [{name: value for name, value in row.items() if name != NEGATIVES} for row in features]
         batch: dict[str, Any] = super().__call__(rows)
@@ -110,9 +106,8 @@ class Trainer(SentenceTransformerTrainer):
     """Adapters that are trained and stored instead of the model's own weights; None to train and store all weights."""
 
     def get_train_dataloader(self) -> Any:
-        """Return the library's data loader.
-
-        Under torchrun every process gets as many batches, of the same size.
+        """Return the library's data loader for the training pairs.
+        Under torchrun, every process gets the same number of batches, of the same size.
         """
         loader: Any = super().get_train_dataloader()
         if _get_process_count() > 1:
@@ -168,6 +163,7 @@ def train(
     export: Callable[[Adapter], None] | None = None,
 ) -> TrainingResult:
     """Train the model in place, resuming from the last complete checkpoint in the folder.
+    Return the number of steps, the duration, the step whose model is kept, and its metric.
 
     With evaluation during training, the model of the best step is restored at the end. Adapters are merged. The model
     is left in evaluation mode.
@@ -251,9 +247,8 @@ def train(
 
 
 def build_dataset(mixture: Mixture, model: Any) -> Dataset:
-    """Convert the pairs to a `datasets.Dataset` of texts.
-
-    The label of a row is the index of its pair in the mixture.
+    """Convert the pairs to a `datasets.Dataset` with anchor, positive, negatives and label.
+    The label is the index of the pair in the mixture.
 
     Long texts are cut to about what the model reads, unless the encoder is static.
     """
@@ -272,9 +267,7 @@ def build_dataset(mixture: Mixture, model: Any) -> Dataset:
 
 
 def _encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Encode texts with a model that is being trained, to unit vectors `(n, d)`.
-
-    The texts carry their prompts.
+    """Encode texts, which carry their prompts already, with a model in training. Return unit vectors `(n, d)`.
 
     The model encodes in evaluation mode, without its default prompt, and is then in the mode it was in.
     """
@@ -291,15 +284,13 @@ def _get_process_count() -> int:
 
 
 def _is_transformer(model: Any) -> bool:
-    """Return whether the model is a transformer, whose activations need memory.
-
-    A static encoder has none.
-    """
+    """Return whether the model is a transformer, as opposed to a static encoder without activations."""
     return hasattr(next(iter(model)), "auto_model")
 
 
 def fit_batch_to_processes(settings: TrainingSettings, batch: int, activations: bool) -> TrainingSettings:
-    """Return settings under which all processes together have the checkpoint's batch.
+    """Return a copy of the settings whose batch size, over all processes, is the checkpoint's.
+    Gradients are cached if a process gets more pairs than before.
 
     The order of pairs, number of steps and learning rates then stay as they were. If a process gets more pairs than
     `batch_size`, gradients are cached, so it needs no more memory.
@@ -327,9 +318,8 @@ def fit_batch_to_processes(settings: TrainingSettings, batch: int, activations: 
 
 @torch.no_grad()
 def _require_finite(model: Any) -> None:
-    """Check that the weights and the embedding of a probe text are finite.
-
-    Either can be without the other.
+    """Raise `NonFiniteLossError` if a weight of the model, or its embedding of a probe text, is not finite.
+    Either can be finite without the other.
 
     Raises:
         NonFiniteLossError: if one is not.
@@ -347,9 +337,8 @@ def _require_finite(model: Any) -> None:
 
 
 def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regularizer: Regularizer) -> ContrastiveLoss:
-    """Build the loss for model and mixture.
-
-    Gradients are cached if `mini_batch_size` is smaller than `batch_size`.
+    """Build the contrastive loss for the model and the mixture.
+    It caches gradients if `mini_batch_size` is smaller than `batch_size`.
 
     Without cached gradients, on a CPU, the model is switched to take texts without padding if that gives the same
     vectors. With `mask_identical`, in-batch negatives equal to a text of the pair are excluded.
@@ -373,7 +362,7 @@ def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regula
 def _build_arguments(
     model: Any, settings: TrainingSettings, folder: Path, pairs: int, checkpoints: bool
 ) -> SentenceTransformerTrainingArguments:
-    """Convert the settings to the arguments of the library's trainer, with AdamW.
+    """Convert the settings to the arguments of sentence-transformers' trainer, with AdamW as optimizer.
 
     Precision "auto" is bfloat16 if the model's device has it, else float32.
 

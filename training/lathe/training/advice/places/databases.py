@@ -20,6 +20,7 @@ def _fit(steps: str) -> str:
 
 
 def _list_pgvector(dimensions: int) -> Iterator[Candidate]:
+    """Yield what pgvector can store of vectors of so many dimensions, the full vectors first."""
     full, half = StoredForm("float32", dimensions), StoredForm("float16", dimensions)
     yield Candidate(full, None, f"vector({dimensions})")
     change = f"ALTER TABLE items ALTER COLUMN embedding TYPE halfvec({dimensions});"
@@ -53,7 +54,10 @@ def _list_pgvector(dimensions: int) -> Iterator[Candidate]:
 
 
 def _measure_pgvector(candidate: Candidate, rows: int) -> Cost:
-    """Compute the bytes of the columns and of the index, whose tuples are laid out in pages of 8 kB.
+    """Compute the bytes that a candidate takes in PostgreSQL for so many rows.
+    They are those of the searched column, of the HNSW index, and of the full vectors beside it.
+
+    The index lays out its tuples in pages of 8 kB.
 
     The element tuple has 72 bytes besides the vector, the neighbour tuple 4 and 6 for each of 2m + m links, each with a
     line pointer of 4 bytes (pgvector's src/hnsw.h; the pages agree with indexes that were measured).
@@ -89,7 +93,16 @@ def _measure_flat(candidate: Candidate, rows: int) -> Cost:
 def _list_reduced(
     dimensions: int, element: Element, beside: StoredForm, words: str, set_up: str
 ) -> Iterator[Candidate]:
-    """Yield candidates whose searched vectors are reduced by a chain, then stored as the place does."""
+    """Yield one candidate for each reduced number of dimensions, largest first.
+    A chain reduces the vectors, and the place stores them in its own element type.
+
+    Args:
+        dimensions: dimensions of the full vectors.
+        element: how the place stores a coordinate.
+        beside: form of the full vectors, by which candidates are ranked.
+        words: name of the form, with `{size}` for the dimensions.
+        set_up: command that sets it up, with `{size}` for the dimensions.
+    """
     for size, steps in list_reductions(dimensions):
         form = StoredForm(element, size, steps)
         name = words.format(size=size)
@@ -97,6 +110,7 @@ def _list_reduced(
 
 
 def _list_qdrant(dimensions: int) -> Iterator[Candidate]:
+    """Yield what Qdrant can store of vectors of so many dimensions, the full vectors first."""
     full = StoredForm("float32", dimensions)
     yield Candidate(full, None, "float32 in memory")
     yield Candidate(
@@ -121,6 +135,7 @@ def _list_qdrant(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_elasticsearch(dimensions: int) -> Iterator[Candidate]:
+    """Yield what Elasticsearch can store of vectors of so many dimensions, the full vectors first."""
     full = StoredForm("float32", dimensions)
     options = '"index_options": {{"type": "{kind}"}}'
     yield Candidate(full, None, "hnsw of floats", commands=(options.format(kind="hnsw"),))
@@ -133,6 +148,7 @@ def _list_elasticsearch(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_milvus(dimensions: int) -> Iterator[Candidate]:
+    """Yield what Milvus can store of vectors of so many dimensions, the full vectors first."""
     full, half = StoredForm("float32", dimensions), StoredForm("float16", dimensions)
     yield Candidate(full, None, "HNSW of floats", commands=('index_type="HNSW"',))
     yield Candidate(half, None, "HNSW_SQ with FP16", commands=('index_type="HNSW_SQ", params={"sq_type": "FP16"}',))
@@ -145,6 +161,7 @@ def _list_milvus(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_lancedb(dimensions: int) -> Iterator[Candidate]:
+    """Yield what LanceDB can store of vectors of so many dimensions, the full vectors first."""
     full = StoredForm("float32", dimensions)
     yield Candidate(full, None, "vectors without an index")
     scalar = 'table.create_index("vector", config=HnswSq(distance_type="cosine")), search with refine_factor'
@@ -160,6 +177,7 @@ def _list_lancedb(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_faiss(dimensions: int) -> Iterator[Candidate]:
+    """Yield what FAISS can store of vectors of so many dimensions, the full vectors first."""
     full, half = StoredForm("float32", dimensions), StoredForm("float16", dimensions)
     yield Candidate(full, None, "HNSW16,Flat")
     yield Candidate(half, None, "HNSW16,SQfp16", commands=('faiss.index_factory(d, "HNSW16,SQfp16")',))
@@ -177,7 +195,15 @@ def _list_faiss(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_codes(dimensions: int, beside: StoredForm | None, beside_words: str, store: str) -> Iterator[Candidate]:
-    """Yield candidates whose vectors are codes of Lathe, which the command `store` writes."""
+    """Yield one candidate for each size of Lathe's codes in `CODE_BYTES`.
+    Its commands fit the chain and store the codes.
+
+    Args:
+        dimensions: dimensions of the full vectors.
+        beside: form of the full vectors, by which candidates are ranked; None without them.
+        beside_words: the full vectors in the place's own words.
+        store: command that stores the codes.
+    """
     for size in CODE_BYTES:
         if size <= dimensions:
             form = StoredForm("codes", dimensions, code_bytes=size)
@@ -194,6 +220,7 @@ def _list_lathe(dimensions: int) -> Iterator[Candidate]:
 
 
 def _list_memory(dimensions: int) -> Iterator[Candidate]:
+    """Yield what arrays in memory can store of vectors of so many dimensions, the full vectors first."""
     yield Candidate(StoredForm("float32", dimensions), None, "float32")
     half = ('np.load("vectors.npy").astype(np.float16)',)
     yield Candidate(StoredForm("float16", dimensions), None, "float16", commands=half)

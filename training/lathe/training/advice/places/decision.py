@@ -108,7 +108,9 @@ class PlaceDecision:
 
 
 def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0) -> PlaceDecision:
-    """Measure what a place can hold among the sampled rows, and choose what to store.
+    """Decide which form of the vectors a database should store.
+    The bytes and the expected recall of every form that it can hold are measured on the sample, and the decision is
+    returned as a sentence, commands and all options.
 
     Args:
         goal: what is to be stored where.
@@ -150,9 +152,8 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
 def _measure_options(
     goal: PlaceGoal, rows: int, base: FloatArray, queries: FloatArray, on_progress: Progress, seed: int
 ) -> tuple[list[Option], list[str]]:
-    """Measure the bytes and the expected recall of a place's candidates.
-
-    Returns the options in the order of the candidates, and notes on those left out.
+    """Measure the bytes and the expected recall of all forms that a database can hold.
+    Return the options in the order of its candidates, and notes on those that could not be measured.
     """
     search = FormSearch(base, queries, goal.metric)
     part = len(base) // PART
@@ -182,9 +183,14 @@ def _measure_options(
 
 
 def _build_option(goal: PlaceGoal, rows: int, candidate: Candidate, expected: Sequence[ExpectedRecall]) -> Option:
-    """Build the option of a candidate with the fewest ranked candidates that reach the goal.
+    """Build the option of a form, ranking as few candidates by the full vectors as reach the goal's recall.
+    If no number reaches it, as many as allowed are ranked.
 
-    If no number does, it ranks as many as it can.
+    Args:
+        goal: what is to be stored where.
+        rows: number of rows to store.
+        candidate: the form.
+        expected: recall to expect, by position in `CANDIDATES`.
     """
     allowed = len(CANDIDATES) if candidate.beside is not None else 1
     reaching = [position for position in range(allowed) if expected[position].low >= goal.recall]
@@ -195,9 +201,8 @@ def _build_option(goal: PlaceGoal, rows: int, candidate: Candidate, expected: Se
 
 
 def _choose(before: Option, other_options: Sequence[Option]) -> tuple[Option | None, Option | None]:
-    """Choose what to store, and the best setting without a chain beside it.
-
-    The first is None for the vectors as they are.
+    """Choose the option to store, None to leave the vectors as they are, and a simpler one to name beside it.
+    The second is the smallest option without a chain, or None if the first one has no chain.
 
     Args:
         before: the vectors as they are.
@@ -228,6 +233,9 @@ def _write_sentence(
     simpler: Option | None,
     other_options: Sequence[Option],
 ) -> str:
+    """Return the decision as one or two sentences.
+    They say what to store, its bytes and its recall, and what a simpler option without a chain would take.
+    """
     where = f"In {goal.place.title}"
     if chosen is None:
         best = max(other_options, key=lambda option: option.recall.value, default=None)

@@ -57,10 +57,7 @@ class StoredForm:
 
 
 def find_form_problem(form: StoredForm, rows: int) -> str | None:
-    """Return why a form cannot be measured with so many rows to fit it on.
-
-    Returns None if it can.
-    """
+    """Return a message why a stored form cannot be measured on so many rows, or None if it can."""
     if form.element == "pq" and rows < MIN_PQ_ROWS:
         return f"a product quantizer takes {MIN_PQ_ROWS:,} rows to fit, and the sample has {rows:,}"
     if form.element in ("rabitq", "pq") and find_spec("faiss") is None:
@@ -88,9 +85,8 @@ class FormSearch:
         return prepared
 
     def score(self, form: StoredForm) -> NDArray[np.float32]:
-        """Return the score of each row for each query, `(q, n)`.
-
-        The highest is the nearest.
+        """Score all rows for all queries as a search through vectors stored in this form would, `(q, n)`.
+        Higher scores are nearer.
 
         Raises:
             TransformError: if the reduction of the form cannot be fitted on these rows.
@@ -119,7 +115,9 @@ class FormSearch:
         return self._compare(store[form.element](rows), queries)
 
     def _reduce(self, steps: str) -> tuple[FloatArray, FloatArray]:
-        """Return rows and queries after a reduction, which is fitted once."""
+        """Return the rows and the queries after the reduction with these steps.
+        Each reduction is fitted on the rows once and cached.
+        """
         if steps not in self._reduced:
             chain = self._fit(steps, self.rows)
             self._reduced[steps] = chain.floats(self.rows), chain.transform_queries(self.queries)
@@ -137,16 +135,16 @@ class FormSearch:
 
 
 def _round_on_one_scale(vectors: FloatArray) -> FloatArray:
-    """Round coordinates to 255 steps on one scale, as floats `(n, d)`.
+    """Round all coordinates to 255 steps on one common scale, and return them as floats `(n, d)`.
 
-    Of the coordinates, 1 of d + 1 are clipped, as Elasticsearch does.
+    As in Elasticsearch, a share of 1 in d + 1 of the coordinates is clipped.
     """
     scale = np.quantile(np.abs(vectors), 1 - 1 / (vectors.shape[1] + 1)) / 127
     return np.asarray(np.clip(np.round(vectors / scale), -127, 127) * scale, np.float32)
 
 
 def _round_on_each_scale(vectors: FloatArray) -> FloatArray:
-    """Round each dimension to 256 steps between its least and its largest value, as floats `(n, d)`."""
+    """Round each dimension to 256 steps between its smallest and its largest value, and return floats `(n, d)`."""
     lowest = vectors.min(axis=0)
     # A dimension that never varies would divide by zero.
     scale = np.maximum((vectors.max(axis=0) - lowest) / 255, np.float32(1e-12))
@@ -158,7 +156,9 @@ def _take_signs(vectors: FloatArray) -> FloatArray:
 
 
 def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatArray:
-    """Encode vectors `(n, d)` by FAISS's product quantizer of so many bytes, and return the decoded ones."""
+    """Encode and decode vectors `(n, d)` by FAISS's product quantizer with `code_bytes` bytes a vector.
+    It is fitted on the vectors themselves. Return the decoded ones.
+    """
     import faiss
 
     quantizer: Any = faiss.ProductQuantizer(vectors.shape[1], code_bytes, PQ_BITS)
@@ -167,7 +167,8 @@ def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatA
 
 
 def _score_rabitq(rows: FloatArray, queries: FloatArray) -> NDArray[np.float32]:
-    """Score rows `(n, d)` for queries `(q, d)` by FAISS's RaBitQ of a bit a dimension.
+    """Score rows `(n, d)` for queries `(q, d)` through FAISS's RaBitQ codes of one bit a dimension.
+    Return the scores `(q, n)`, higher for nearer rows.
 
     Vectors are centred and rotated at random first.
     """

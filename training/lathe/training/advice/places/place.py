@@ -53,7 +53,9 @@ class Cost:
     beside: int
 
     def count(self, counted: Counted) -> int:
-        """Return the bytes that are compared."""
+        """Return the bytes by which candidates are compared.
+        For "total" these are all, for "memory" those of the searched vectors and their graph.
+        """
         return self.data + self.graph + (self.beside if counted == "total" else 0)
 
 
@@ -77,7 +79,7 @@ class Place:
 
 
 def list_reductions(dimensions: int) -> Iterator[tuple[int, str]]:
-    """Yield numbers of dimensions that a reduction keeps, and its steps, the largest first."""
+    """Yield the reduced numbers of dimensions to try, largest first, each with the steps of its PCA."""
     for share in REDUCTIONS:
         size = round(dimensions * share / MULTIPLE) * MULTIPLE
         if 0 < size < dimensions:
@@ -85,5 +87,5 @@ def list_reductions(dimensions: int) -> Iterator[tuple[int, str]]:
 
 
 def count_link_bytes(links: int = LINKS) -> int:
-    """Return the bytes of a vector's links in a graph in memory, of 4 bytes each, with the average higher level."""
+    """Return the average bytes of a vector's links in an HNSW graph in memory, over all levels, at 4 bytes a link."""
     return 4 * (2 * links + 1) + 4 * links // (links - 1)

@@ -51,15 +51,15 @@ class ExpectedRecall:
 
 
 def find_nearest(scores: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the `K` highest scored rows of each query, best first, `(q, K)`.
-
+    """Return the positions `(q, K)` of the `K` rows with the highest scores for each query, best first.
     Scores are `(q, n)`.
     """
     return _find_highest(scores, K)
 
 
 def count_found(scores: NDArray[np.float32], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count how many of its k nearest rows each query finds among its first m·k candidates.
+    """Count, for each query, how many of its k truly nearest rows are among the first m·k rows by score.
+    Return the counts for every m of `CANDIDATES` and k of `NEAREST`.
 
     Args:
         scores: scores through a form, `(q, n)`.
@@ -81,7 +81,9 @@ def _find_highest(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 def extrapolate(
     found: NDArray[np.int64], found_in_part: NDArray[np.int64], sampled: int, rows: int, seed: int = 0
 ) -> ExpectedRecall:
-    """Return the recall to expect among `rows` rows.
+    """Extrapolate the recall of a search from the sampled rows to `rows` rows.
+    Return the expected recall with its 95 % interval, and the recall that a quarter of the sample predicts for all of
+    it, as a check.
 
     The interval is that of the queries, by resampling. It is widened by the error with which a part of the sample
     predicts the recall among all of it, as far as that is more than chance.
@@ -122,7 +124,9 @@ def extrapolate(
 
 
 def _expect(counts_by_k: NDArray[np.int64], sampled: int, rows: int) -> float:
-    """Return the logit of the recall to expect among `rows` rows, from counts `(len(NEAREST), q)` in a sample."""
+    """Return the logit of the recall to expect among `rows` rows, from counts `(len(NEAREST), q)` in a sample.
+    It is interpolated, or extrapolated, linearly in the logarithm of the number of rows.
+    """
     sizes = np.log([sampled * K / k for k in NEAREST])
     logits = np.array([_compute_logit(counts, k) for counts, k in zip(counts_by_k, NEAREST, strict=True)])
     log_rows = math.log(rows)
@@ -135,9 +139,11 @@ def _expect(counts_by_k: NDArray[np.int64], sampled: int, rows: int) -> float:
 
 
 def _compute_logit(counts: NDArray[np.int64], k: int) -> float:
-    """Return the logit of the share of nearest rows found, moved off 0 and 1 by half a row of ten a query.
+    """Return the logit of the share of each query's k nearest rows that were found, from the counts of all queries.
+    Shares of 0 and 1 are first moved off by a small constant.
 
-    The same share is moved alike for each k, so that a search that loses nothing is not expected to lose more and more.
+    The constant is half a row of ten for each query. The same share is moved alike for each k, so that a search that
+    loses nothing is not expected to lose more and more.
     """
     hits, possible = float(counts.sum()) + k / 20, k * len(counts) + k / 10
     return float(math.log(hits / (possible - hits)))

@@ -29,8 +29,7 @@ class Quantization(nn.Module):
             self.register_buffer(name, tensor)
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Quantize `sentence_embedding`: replace it by the floats of its codes, and add `codes`.
-
+        """Quantize `sentence_embedding`: add its `codes`, and replace it by the floats that these stand for.
         The features are changed in place and returned.
         """
         x = features["sentence_embedding"].float()
@@ -52,7 +51,10 @@ class Quantization(nn.Module):
         return features
 
     def save(self, output_path: str, *args: object, **kwargs: object) -> None:
-        """Write `config.json` and `model.safetensors`, and this code beside the model's `modules.json`."""
+        """Write the module's settings and tensors to a folder, and a copy of this file to its parent folder.
+
+        The files are `config.json` and `model.safetensors`. The copy lies beside the model's `modules.json`.
+        """
         with open(os.path.join(output_path, "config.json"), "w") as file:  # noqa: PTH118, PTH123
             json.dump({"kind": self.kind}, file)
         shutil.copyfile(__file__, os.path.join(output_path, "..", os.path.basename(__file__)))  # noqa: PTH118, PTH119
@@ -60,7 +62,7 @@ class Quantization(nn.Module):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: object) -> "Quantization":
-        """Load a module from the folder that `save` wrote, on this machine."""
+        """Load the module from the folder of a model and the subfolder that `save` wrote, on this machine."""
         folder = os.path.join(model_name_or_path, subfolder)  # noqa: PTH118
         with open(os.path.join(folder, "config.json")) as file:  # noqa: PTH118, PTH123
             kind = json.load(file)["kind"]

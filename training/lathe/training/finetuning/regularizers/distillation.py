@@ -36,14 +36,20 @@ class Distillation(Regularizer):
         self.weight = settings.loss_weight
 
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
-        """Set `targets` to the relations of all pairs by the base model.
-
+        """Set `targets` to the base model's relations of all pairs (anchor's vector followed by positive's).
         They are loaded from the folder, or computed and written to it.
         """
         self.targets, _ = load_or_compute_relations(encoder, mixture, self.settings, folder, cache, on_progress)
 
     def loss(self, anchors: Tensor, positives: Tensor, rows: NDArray[np.int64]) -> Tensor:
-        """Return the mean of 1 − cosine between the relations of a batch and their targets."""
+        """Return the regularizer's loss of a batch, the mean of 1 − cosine between relations and targets.
+        A relation is a pair's anchor vector followed by its positive's.
+
+        Args:
+            anchors: unit vectors, `(b, d)`.
+            positives: unit vectors, `(b, d)`.
+            rows: indices of the pairs in the mixture, `(b,)`.
+        """
         targets = copy_rows(self.targets, rows, anchors.device)
         # Eq. 8 of REZE; relations are [a; p], (b, 2d).
         return (1 - cosine_similarity(torch.cat([anchors, positives], dim=1), targets, dim=1)).mean()
@@ -54,5 +60,5 @@ class Distillation(Regularizer):
 
 
 def copy_rows(values: NDArray[np.float32], rows: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Copy rows of an array or memmap to a tensor on the device."""
+    """Return the rows of an array or memmap at these indices, copied to a float32 tensor on the device."""
     return torch.from_numpy(np.ascontiguousarray(values[rows])).to(device)

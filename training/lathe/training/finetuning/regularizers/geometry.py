@@ -38,7 +38,8 @@ class Geometry:
 def compare_geometry(
     relations: NDArray[np.float32], targets: NDArray[np.float32], before: Sequence[Moments], mixture: Mixture
 ) -> Geometry:
-    """Compare the variances of relations and targets, and compute their cosines.
+    """Compare the pairs' relations before shrinkage with the shrunk targets.
+    The result has the variance between sources, the total variance, and the cosines of relations and targets.
 
     Args:
         relations: r, `(n, 2d)`.
@@ -65,7 +66,7 @@ def row_cosines(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.fl
 
 
 def pull_fractions(shrinkage: Shrinkage) -> Array:
-    """Return how far each source is pulled towards the centre in each dimension, `(S, D)`.
+    """Return by what fraction each source's mean is moved to the centre in each dimension, `(S, D)`.
 
     0 means unchanged. For scaled sources this is 1 − α, for shifted ones the shift as a share of the deviation from the
     centre.
@@ -76,7 +77,9 @@ def pull_fractions(shrinkage: Shrinkage) -> Array:
 
 
 def to_json(shrinkage: Shrinkage, geometry: Geometry) -> dict[str, float | int]:
-    """Return dimensions, variances and mean cosine of the shrinkage as a JSON-serializable dict."""
+    """Return a JSON-serializable summary of the shrinkage.
+    It has numbers of dimensions, variances before and after, and the mean cosine.
+    """
     return {
         "dimensions": len(shrinkage.eigenvalues),
         "active": shrinkage.active,
@@ -92,7 +95,7 @@ def to_json(shrinkage: Shrinkage, geometry: Geometry) -> dict[str, float | int]:
 
 
 def build_shrinkage_rows(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> list[list[str]]:
-    """Build the table of how each source is shrunk, as rows of text, the header first.
+    """Build the table of how each source is shrunk. Return its rows as lists of text, the header first.
 
     Columns: pairs, dimensions shrunk, mean and largest fraction of the way to the centre by which these are moved, and
     mean cosine of each pair's relation before and after.
@@ -116,7 +119,7 @@ def build_shrinkage_rows(mixture: Mixture, shrinkage: Shrinkage, geometry: Geome
 
 
 def summarize_shrinkage(shrinkage: Shrinkage, geometry: Geometry) -> list[str]:
-    """Summarize the shrinkage in three sentences, for the terminal and the report.
+    """Summarize the shrinkage in three sentences: dimensions and clipped factors, variances, and cosines.
 
     They give the numbers of active, separating and shrunk dimensions and of clipped factors; the variances before and
     after; and the mean cosine between relations and targets.
@@ -135,8 +138,5 @@ def summarize_shrinkage(shrinkage: Shrinkage, geometry: Geometry) -> list[str]:
 
 
 def format_share(part: float, whole: float) -> str:
-    """Format a part as a percentage of the whole, such as "40% of it".
-
-    If the whole is 0, the text is "nothing to begin with".
-    """
+    """Format a part as a percentage of the whole, such as "40% of it", or "nothing to begin with" if the whole is 0."""
     return f"{part / whole:.0%} of it" if whole > 0 else "nothing to begin with"

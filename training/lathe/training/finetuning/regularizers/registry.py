@@ -54,7 +54,7 @@ REGULARIZED = tuple(name for name, method in METHODS.items() if method.regulariz
 
 
 def create_regularizer(method: str, settings: "RegularizerSettings") -> "Regularizer":
-    """Import the regularizer of a training method and create it with the job's settings.
+    """Import the regularizer class of a training method, and return an instance with the job's settings.
 
     Raises:
         KeyError: if there is no such method.

@@ -81,11 +81,14 @@ class Regularizer(ABC):
         return anchors, candidates
 
     def list_source_warnings(self, sources: int) -> list[str]:
-        """Return warnings about the number of sources, which is known before anything is read."""
+        """Return warnings about the number of sources, before any data is read.
+        There are none unless a regularizer overrides this.
+        """
         return []
 
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
-        """List warnings before training about a mixture that is too small for the encoder.
+        """Return warnings about too few sources or pairs, before training.
+        There are none unless a regularizer overrides this.
 
         Args:
             mixture: the pairs.
@@ -98,8 +101,7 @@ class Regularizer(ABC):
         """Return sentences on the targets that `prepare` computed, for the terminal and the report."""
 
     def report(self, mixture: Mixture) -> RegularizerReport:
-        """Build the sections of the job's report.
-
+        """Return the regularizer's tables and figures for the job's report.
         There are none unless a regularizer overrides this.
         """
         return RegularizerReport()

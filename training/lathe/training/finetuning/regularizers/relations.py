@@ -32,9 +32,8 @@ MANIFEST, RELATIONS = "manifest.json", "relations.npy"
 def load_or_compute_relations(
     encoder: Encoder, mixture: Mixture, settings: RegularizerSettings, folder: Path, cache: Path, on_progress: Progress
 ) -> tuple[NDArray[np.float32], bool]:
-    """Load the relations of a mixture's pairs from a folder, or compute and store them.
-
-    Returns the relations `(n, 2d)` as a memmap, and whether the folder held them already.
+    """Load the relations of a mixture's pairs from a folder, or compute and store them there.
+    Return them as a memmap `(n, 2d)`, and whether they were loaded.
 
     If it did not, the folder is emptied, the texts are encoded, and relations and manifest are written. The
     relation of a pair is its anchor's and its positive's vector, concatenated.
@@ -69,9 +68,8 @@ def load_or_compute_relations(
 
 
 def _build_manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSettings) -> dict[str, object]:
-    """Build a JSON-serializable dict of all that targets depend on.
-
-    It holds encoder, pairs, and the settings without the loss weight.
+    """Build a JSON-serializable dict of all that the targets depend on.
+    It has the encoder, a digest of the pairs, and the regularizer's settings without the loss weight.
     """
     return {
         "encoder": encoder.fingerprint,
@@ -85,8 +83,7 @@ def _build_manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSet
 
 
 def _require_same_manifest(folder: Path, depends: dict[str, object]) -> None:
-    """Check that the folder's manifest is of the same encoder, pairs and settings.
-
+    """Raise `JobError` if the folder's manifest is damaged or differs from `depends` in encoder, pairs or settings.
     A folder without a manifest is accepted.
 
     Raises:
@@ -118,7 +115,7 @@ def _require_same_manifest(folder: Path, depends: dict[str, object]) -> None:
 def write_rows(
     path: Path, shape: tuple[int, ...], rows_of: Callable[[slice], NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """Write float32 rows to a .npy file block by block, and open it as a read-only memmap.
+    """Write float32 rows to a .npy file block by block, and return the file as a read-only memmap.
 
     The file appears in one step, so a killed run leaves no half-written file.
 
@@ -146,10 +143,7 @@ def write_rows(
 
 
 def open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
-    """Open a .npy file as a read-only memmap.
-
-    The result is None if it is missing, damaged, or not float32 of this shape.
-    """
+    """Open a .npy file as a read-only memmap. Return None if it is missing, damaged, or not float32 of this shape."""
     with suppress(OSError, ValueError):
         rows = open_npy(path)
         if rows.shape == shape and rows.dtype == np.float32:

@@ -61,7 +61,8 @@ class Reze(Distillation):
         self.settings = settings
 
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
-        """Set targets, shrinkage and geometry from the relations of all pairs by the base model.
+        """Compute the targets of all pairs from the base model's relations (anchor's vector followed by positive's).
+        Sources are shrunk towards their common centre, and `targets`, `shrinkage` and `geometry` are set.
 
         Relations and targets that the folder holds are loaded.
 
@@ -96,9 +97,8 @@ class Reze(Distillation):
             replace_synced(folder / GEOMETRY, orjson.dumps(figures, option=orjson.OPT_INDENT_2))
 
     def contrast(self, anchors: Tensor, candidates: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Subtract each pair's source offset from its anchor and candidates, and normalize them again.
-
-        Without `offsets` the vectors are returned unchanged.
+        """Subtract the offset of each pair's source from its anchor and candidates, and return them as unit vectors.
+        Without `offsets` they are returned unchanged.
         """
         if self.offsets is None:
             return anchors, candidates
@@ -107,7 +107,7 @@ class Reze(Distillation):
         return normalize(anchors - of_anchors, dim=1), normalize(candidates - of_positives[:, None], dim=2)
 
     def list_source_warnings(self, sources: int) -> list[str]:
-        """Return a warning that nothing is shrunk with one source, or with two at scale 1 or above."""
+        """Return a warning if so few sources cannot be shrunk: one source, or two at scale 1 or above."""
         if self.settings.target == "reference":
             return []
         if sources == 1:
@@ -121,9 +121,8 @@ class Reze(Distillation):
         return []
 
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
-        """List warnings about few sources and few pairs.
-
-        Pairs are few if they are no more than the 2d dimensions of their relations.
+        """Return warnings that there are too few sources to shrink, or too few pairs.
+        Pairs are too few if they are no more than the 2d dimensions of their relations.
 
         With `target: reference` there are none.
         """
@@ -140,7 +139,7 @@ class Reze(Distillation):
         return warnings
 
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Summarize shrunk dimensions, and variances and cosines before and after.
+        """Summarize the shrinkage in sentences: numbers of shrunk dimensions, variances and cosines before and after.
 
         If nothing was shrunk to make the targets, the only sentence says that this is plain distillation.
         """
@@ -149,10 +148,7 @@ class Reze(Distillation):
         return summarize_shrinkage(self.shrinkage, self.geometry)
 
     def report(self, mixture: Mixture) -> RegularizerReport:
-        """Build the table and figures of how each source is shrunk.
-
-        There are none if the targets are not shrunk.
-        """
+        """Return the table and figures of how each source is shrunk. They are empty if the targets are not shrunk."""
         if self.shrinkage is None or self.geometry is None:
             return RegularizerReport()
 

@@ -66,12 +66,17 @@ class Shrinkage:
         return np.flatnonzero(touched)
 
     def offsets(self) -> NDArray[np.float32]:
-        """Return each source mean's deviation from the centre in the variant dimensions, as a relation, `(S, D)`."""
+        """Return how far each source's mean is from the centre in the dimensions that separate sources, `(S, D)`.
+
+        Offsets are in the coordinates of relations.
+        """
         deviation = np.where(self.variant, self.source_means - self.center, 0.0)
         return (deviation @ self.basis.T).astype(np.float32)
 
     def apply(self, relations: NDArray[np.floating], sources: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Compute the targets r̂ = W A_s Wᵀ (r − u) + u of relations, plus the source's shift, as float32 (Eq. 7).
+        """Shrink relations towards the centre of all sources, and return the targets r̂ `(n, D)` as float32.
+
+        The targets are r̂ = W A_s Wᵀ (r − u) + u, plus the source's shift (Eq. 7).
 
         Args:
             relations: `(n, D)`.
@@ -86,7 +91,8 @@ class Shrinkage:
 
 
 def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> Shrinkage:
-    """Compute the factors that draw each source's mean towards the centre of all, by direction.
+    """Fit the shrinkage that draws the means of all sources towards their common centre.
+    Return the directions, and the factor or shift of each source in each of them.
 
     The directions are the eigenspace of all sources' relations together. Only the dimensions in `Shrinkage.variant`
     have factors other than 1, and only sources outside the band around the centre. With `operation: translate`, shifts
@@ -141,7 +147,9 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
 
 
 def eigenspace(pooled: Moments) -> tuple[Array, Array]:
-    """Return eigenvalues, largest first, and eigenvectors in columns of the covariance with ddof=0 (Eq. 1).
+    """Return the eigenvalues of the covariance, largest first, and the eigenvectors in the columns of a matrix (Eq. 1).
+
+    The covariance has ddof=0.
 
     Eigenvalues that rounding made negative become 0.
     """
@@ -150,10 +158,7 @@ def eigenspace(pooled: Moments) -> tuple[Array, Array]:
 
 
 def active_dimensions(eigenvalues: Array, ratio: float) -> int:
-    """Return the number of leading dimensions needed to explain `ratio` of the variance (Eq. 3).
-
-    It is 0 without variance.
-    """
+    """Return how many leading dimensions explain the share `ratio` of the variance (Eq. 3), 0 without variance."""
     total = eigenvalues.sum()
     if total <= 0:
         return 0
@@ -162,9 +167,12 @@ def active_dimensions(eigenvalues: Array, ratio: float) -> int:
 
 
 def dispersion_threshold(dispersion: Array, settings: RegularizerSettings) -> float:
-    """Return θ = median + γ (MAD + ε) of the active dimensions' dispersions (Eq. 4).
+    """Return the dispersion above which a dimension separates the sources, θ = median + γ (MAD + ε) (Eq. 4).
+    Without active dimensions it is inf.
 
-    It is inf if none is active.
+    Args:
+        dispersion: dispersion of the sources in each active dimension.
+        settings: γ (`scale`) and ε.
     """
     if not len(dispersion):
         return float("inf")
@@ -203,7 +211,7 @@ def blocks(count: int) -> Iterator[slice]:
 
 
 def source_moments(relations: FloatArray, sources: NDArray[np.int64], count: int) -> list[Moments]:
-    """Return the moments of each source's relations, in one pass over the rows.
+    """Compute the moments of each source's relations in one pass over the rows, and return them by source index.
 
     Args:
         relations: `(n, D)`.

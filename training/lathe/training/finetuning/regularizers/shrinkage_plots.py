@@ -16,15 +16,12 @@ SHOWN_DIMENSIONS = 60
 
 
 def draw_shrinkage(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> dict[str, str]:
-    """Draw every figure of the offline phase that has something to show, and return them as SVG text by title."""
+    """Draw every figure of the shrinkage that has something to show, and return them as SVG text by title."""
     return draw_figures(PLOTS, mixture, shrinkage, geometry)
 
 
 def plot_spectrum(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
-    """Plot the eigenvalues of the relations on a log scale, and return the figure.
-
-    The active dimensions are shaded.
-    """
+    """Plot the eigenvalues of the relations on a log scale, with active dimensions shaded, and return the figure."""
     figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
     ranks = np.arange(1, len(shrinkage.eigenvalues) + 1)
     axis.semilogy(ranks, np.maximum(shrinkage.eigenvalues, 1e-12), linewidth=1.2)
@@ -37,9 +34,10 @@ def plot_spectrum(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) ->
 
 
 def plot_dispersion(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
-    """Plot each active dimension's dispersion with the threshold, shrunk ones in red.
+    """Plot the dispersion of the sources in each active dimension, with the threshold.
+    Return the figure, or None if no dimension is active.
 
-    Returns None if none is active.
+    Shrunk dimensions are red.
     """
     if not shrinkage.active:
         return None
@@ -61,9 +59,10 @@ def plot_dispersion(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) 
 
 
 def plot_factors(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
-    """Plot a heat map of how far each source is moved towards the centre in each shrunk dimension.
+    """Plot how far each source is moved towards the centre in each shrunk dimension, as a heat map.
+    Return the figure, or None if no dimension is shrunk.
 
-    At most `SHOWN_DIMENSIONS` are shown, those with the largest dispersion. Returns None if none is shrunk.
+    At most `SHOWN_DIMENSIONS` are shown, those with the largest dispersion.
     """
     changed = shrinkage.changed
     if not len(changed):
@@ -83,11 +82,8 @@ def plot_factors(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> 
 
 
 def plot_between_variance(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
-    """Plot the between-source variance before and after shrinking.
-
-    It is cumulative over the active dimensions.
-
-    Returns None if no dimension is active.
+    """Plot the variance between sources before and after shrinking, cumulative over the active dimensions.
+    Return the figure, or None if no dimension is active.
     """
     if not shrinkage.active:
         return None
