@@ -7,7 +7,7 @@ import base64
 import binascii
 import io
 from array import array
-from typing import Any
+from typing import Any, Literal, assert_never
 
 import numpy as np
 import orjson
@@ -17,6 +17,9 @@ from lathe.service.errors import BadValueError, TooLargeError, WrongShapeError
 from lathe.transforms.npy import read_npy_header
 
 NPY = "application/x-npy"
+EncodingFormat = Literal["float", "base64"]
+"""How vectors are written in JSON."""
+
 JSON = "application/json"
 
 MAX_DIMENSIONS = 16_384
@@ -67,12 +70,15 @@ def _parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32
     return np.frombuffer(b"".join(decoded), "<f4").reshape(len(rows), -1)
 
 
-def encode_rows(rows: NDArray[Any], encoding_format: str) -> Any:
-    """Return the rows for `dump_json`.
-
-    They are a list of base64 strings for the format "base64", else the contiguous array.
-    """
-    return _dump_base64(rows) if encoding_format == "base64" else np.ascontiguousarray(rows)
+def encode_rows(rows: NDArray[Any], encoding_format: EncodingFormat) -> Any:
+    """Return the rows for `dump_json`: the contiguous array for "float", a list of strings for "base64"."""
+    match encoding_format:
+        case "float":
+            return np.ascontiguousarray(rows)
+        case "base64":
+            return _dump_base64(rows)
+        case _:
+            assert_never(encoding_format)  # mypy names a format that is not handled
 
 
 def parse_npy(body: bytes, max_rows: int) -> NDArray[np.float32]:

@@ -15,7 +15,7 @@ from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.training.encoder.precision import Dtype
 from lathe.training.encoder.spec import (
     DEFAULT_ENCODER,
-    UPSTREAM_PATHS,
+    UPSTREAM_ADDRESSES,
     Attention,
     ChatTemplate,
     EncoderSpec,
@@ -73,20 +73,14 @@ class UpstreamSettings(BaseModel):
         Raises:
             ValueError: for an address of another form, or over which a key would leak.
         """
-        path = UPSTREAM_PATHS[self.protocol]
-        parts = split_address(self.url, "url", EXAMPLES[self.protocol])
+        path, example = UPSTREAM_ADDRESSES[self.protocol].path, UPSTREAM_ADDRESSES[self.protocol].example
+        parts = split_address(self.url, "url", example)
         if parts.path.rstrip("/").endswith(path):
-            raise ValueError(f"url is what {path} is added to, such as {EXAMPLES[self.protocol]}; leave {path} off")
+            raise ValueError(f"url is what {path} is added to, such as {example}; leave {path} off")
         if self.api_key_env is not None and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
             raise ValueError("a key is sent over https or to this machine only: write https:// in url")
         return self
 
-
-EXAMPLES: dict[UpstreamProtocol, str] = {
-    "openai": "https://api.openai.com/v1",
-    "cohere": "https://api.cohere.com/v2",
-}
-"""An address for each protocol, for messages."""
 
 LOADED_ONLY = (
     "model",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lathe.service.chains.fits import FitContext, run_fit
+from lathe.service.chains.fits import FitSetting, run_fit
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.starters import STARTERS
 from lathe.service.encoders.live_vectors import ObservedVectors
@@ -53,7 +53,7 @@ def fit(app, name, rows, steps="r2,pca:8", **request):
     np.save(path, rows)
     services = app.services
     asked = NewFit(name=name, steps=[step.spec() for step in parse_steps(steps)], source=str(path), **request)
-    return run_fit(asked, FitContext(services.registry, services.home.vectors, "lathe fit"), no_progress)
+    return run_fit(asked, FitSetting(services.registry, services.home.vectors, "lathe fit"), no_progress)
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class FitContext:
+class FitSetting:
     """What a fit works with besides its request.
 
     Attributes:
@@ -54,7 +54,7 @@ class FitContext:
 
 
 def run_fit(
-    request: NewFit | AddRows, context: FitContext, on_progress: Progress, vectors_to: Path | None = None
+    request: NewFit | AddRows, context: FitSetting, on_progress: Progress, vectors_to: Path | None = None
 ) -> dict[str, Any]:
     """Fit a chain and add it to the registry as a new version. Return the version's name, state and certificate.
 
@@ -86,7 +86,7 @@ def run_fit(
 
 
 def _begin_fit(
-    request: NewFit | AddRows, context: FitContext, on_progress: Progress
+    request: NewFit | AddRows, context: FitSetting, on_progress: Progress
 ) -> AbstractContextManager[FittedChain]:
     """Return a context manager that fits a new chain, or fits a chain's version again with more rows.
 
@@ -107,7 +107,7 @@ def _begin_fit(
     return add_rows(request, earlier, context.encoder, context.workspace, on_progress, context.command, context.engine)
 
 
-def publish(fitted: FittedChain, request: FitRequest, context: FitContext, on_progress: Progress) -> dict[str, Any]:
+def publish(fitted: FittedChain, request: FitRequest, context: FitSetting, on_progress: Progress) -> dict[str, Any]:
     """Add a fitted chain to the registry as a new version. Return the version's name, state and certificate.
 
     The version goes live if the request wants it and no gate failed. While Redis is unreachable or full, publishing

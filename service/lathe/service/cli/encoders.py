@@ -7,6 +7,7 @@ import typer
 
 from lathe.service.cli.options import load_state, load_writable_state, parse_pairs
 from lathe.service.errors import BadValueError, ConflictError
+from lathe.training.encoder.spec import UPSTREAM_ADDRESSES
 from lathe.training.reporting.text import align_columns
 from lathe.transforms.files import expand_home
 
@@ -54,7 +55,7 @@ def add_encoder(
         str | None,
         typer.Option(help="Address of an embeddings API that encodes in place of a model."),
     ] = None,
-    protocol: Annotated[str, typer.Option(help="Protocol of the API: openai or cohere.")] = "openai",
+    protocol: Annotated[str, typer.Option(help=f"Protocol of the API: {' or '.join(UPSTREAM_ADDRESSES)}.")] = "openai",
     upstream_model: Annotated[str | None, typer.Option(help="Name of the model at the API.")] = None,
     api_key_env: Annotated[str | None, typer.Option(help="Environment variable with the API's key.")] = None,
     dimensions: Annotated[int | None, typer.Option(help="Dimensions to ask the API for; unset: its default.")] = None,

@@ -6,7 +6,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.codec import JSON, NPY, dump_json, dump_npy, encode_rows
+from lathe.service.codec import JSON, NPY, EncodingFormat, dump_json, dump_npy, encode_rows
 from lathe.service.encoders.embedder import Answer
 
 
@@ -44,7 +44,7 @@ def build_npy_response(answer: Answer) -> Response:
     return Response(dump_npy(content), 200, answer.build_headers(as_codes=True), media_type=NPY)
 
 
-def encode_answer(answer: Answer, encoding_format: str) -> Any:
+def encode_answer(answer: Answer, encoding_format: EncodingFormat) -> Any:
     """Encode the vectors of an answer as the rows of a JSON response, for `dump_json`.
 
     The rows are in the output dtype that was requested, else floats.

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from lathe.service.chains.output_dtype import OutputDtype
 from lathe.service.chains.resolve import InputType
-from lathe.service.codec import MAX_DIMENSIONS
+from lathe.service.codec import MAX_DIMENSIONS, EncodingFormat
 from lathe.service.http.unknown_names import MAX_UNKNOWN, find_field
 from lathe.service.index.spec import Metric, Originals
 from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_RECALL, DEFAULT_ROWS, MAX_ROWS, PlaceName
@@ -53,7 +53,6 @@ class CompatibleBody(Body):
             super().refuse_unknown(misspelt)
 
 
-EncodingFormat = Literal["float", "base64"]
 Side = Annotated[
     Literal["left", "right"],
     BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),  # TEI writes "Right"

@@ -28,16 +28,19 @@ def refuse_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
     raise NotImplementedError
 
 
+def find_backend(settings: Settings) -> type[MilvusIndexes] | type[EmbeddedIndexes]:
+    """Return the backend that the settings choose: Milvus if they have its address, else the state folder."""
+    return MilvusIndexes if settings.index_url else EmbeddedIndexes
+
+
 def open_indexes(settings: Settings, home: Home, encode: EncodeTexts = refuse_texts) -> SearchIndexes:
-    """Open the indexes of the Milvus at `index_url` if the settings name one, else those of the state folder."""
-    if settings.index_url:
-        return MilvusIndexes(settings.index_url, settings.index_token)
-    return EmbeddedIndexes(home.indexes, settings.threads, settings.job_threads, encode)
+    """Open the indexes of the backend that the settings choose."""
+    return find_backend(settings).open(settings, home, encode)
 
 
 def get_capabilities(settings: Settings) -> Capabilities:
     """Return what the backend that the settings choose supports, without opening it."""
-    return MilvusIndexes.capabilities if settings.index_url else EmbeddedIndexes.capabilities
+    return find_backend(settings).capabilities
 
 
 def find_problem(settings: Settings, home: Home) -> str | None:

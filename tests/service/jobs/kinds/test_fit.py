@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from lathe.service.chains.fits import FitContext, run_fit
+from lathe.service.chains.fits import FitSetting, run_fit
 from lathe.service.chains.registry import Registry
 from lathe.training.fitting.requests import AddRows, NewFit
 from lathe.transforms.artifact import TENSORS, load_moments
@@ -139,7 +139,7 @@ def test_concurrent_additions_to_one_version_become_separate_versions(tmp_path):
     for name in "abcd":
         np.save(tmp_path / f"{name}.npy", (rng.normal(size=(200, 12)) + 0.4).astype(np.float32))
 
-    context = FitContext(registry, tmp_path / "work", "lathe fit")
+    context = FitSetting(registry, tmp_path / "work", "lathe fit")
 
     def fit(kind, name, **request):
         asked = kind(name="n", source=str(tmp_path / f"{name}.npy"), **request)

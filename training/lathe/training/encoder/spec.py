@@ -37,11 +37,24 @@ UpstreamProtocol = Literal["openai", "cohere"]
 """Protocols of embeddings APIs; see `lathe.training.encoder.upstream.protocols`."""
 
 
-UPSTREAM_PATHS: dict[UpstreamProtocol, str] = {
-    "openai": "/embeddings",
-    "cohere": "/embed",
+@dataclass(frozen=True)
+class ProtocolAddress:
+    """Where a protocol of embeddings APIs sends its calls.
+
+    Attributes:
+        path: path that is appended to the address of an API.
+        example: address of an API, for messages.
+    """
+
+    path: str
+    example: str
+
+
+UPSTREAM_ADDRESSES: dict[UpstreamProtocol, ProtocolAddress] = {
+    "openai": ProtocolAddress("/embeddings", "https://api.openai.com/v1"),
+    "cohere": ProtocolAddress("/embed", "https://api.cohere.com/v2"),
 }
-"""Path that a protocol appends to the address of an API for a call."""
+"""Address of each protocol."""
 
 
 @dataclass(frozen=True)

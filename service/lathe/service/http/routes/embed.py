@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.codec import NPY
+from lathe.service.codec import NPY, EncodingFormat
 from lathe.service.encoders.embedder import Answer, NotAtOnceError, Pending
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncodeOptions
@@ -20,7 +20,7 @@ from lathe.service.http.answers import answer_json, build_json_response, build_n
 from lathe.service.http.disconnect import wait_for_encoding
 from lathe.service.http.json_body import read_json, release_parse_memory, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, describe_body, describe_vectors_response
-from lathe.service.http.schemas import EmbedBody, EncodingFormat, OpenAIBody, TextsBody
+from lathe.service.http.schemas import EmbedBody, OpenAIBody, TextsBody
 from lathe.service.http.texts import list_texts
 from lathe.service.http.unknown_names import StrictRoute, list_ignored_parameters, name_ignored
 from lathe.service.services import USE, Services, ServicesDep

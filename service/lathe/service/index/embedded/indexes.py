@@ -16,12 +16,14 @@ from filelock import FileLock, Timeout
 
 from lathe.service.chains.names import is_name, require_name
 from lathe.service.errors import ConflictError, UnavailableError, UnknownNameError, convert_error
+from lathe.service.home import Home
 from lathe.service.index.embedded.damage import RecordChecks
 from lathe.service.index.embedded.index import EmbeddedIndex, EncodeTexts
 from lathe.service.index.embedded.maintenance import Maintainer
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.protocol import Artifact, Capabilities
 from lathe.service.index.spec import IndexSpec
+from lathe.service.settings import Settings
 from lathe.training.errors import locate_error
 from lathe.training.locks import lock_file
 from lathe.transforms.files import create_file, make_folder, make_root, sync_folder
@@ -59,6 +61,11 @@ class EmbeddedIndexes:
         self.closed = False
         self.unopened: dict[str, str] = {}
         self.checks = RecordChecks()
+
+    @classmethod
+    def open(cls, settings: Settings, home: Home, encode: EncodeTexts) -> "EmbeddedIndexes":
+        """Open the indexes of the state folder, with the threads of the settings."""
+        return cls(home.indexes, settings.threads, settings.job_threads, encode)
 
     def start(self) -> None:
         """Start opening all indexes in a thread, so that the first search need not wait, and return at once."""

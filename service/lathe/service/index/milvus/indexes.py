@@ -14,6 +14,7 @@ from lathe.service.index.milvus.collections import build_alias, create_collectio
 from lathe.service.index.milvus.index import MilvusIndex
 from lathe.service.index.protocol import Artifact, Capabilities
 from lathe.service.index.spec import IndexSpec
+from lathe.service.settings import Settings
 
 KNOWN_SECONDS = 1.0
 """Number of seconds for which a lookup in the catalogue is cached."""
@@ -44,6 +45,11 @@ class MilvusIndexes:
         self.looked_up: dict[str, float] = {}
         self.changing = threading.Lock()
         self.ready = threading.Event()
+
+    @classmethod
+    def open(cls, settings: Settings, _home: object, _encode: object) -> "MilvusIndexes":
+        """Open the indexes at the address of the settings."""
+        return cls(settings.index_url, settings.index_token)
 
     def warnings(self) -> list[str]:
         """Return a list with the reason why Milvus last could not be reached, or [] if it answered."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lathe.service.chains.fits import FitContext, run_fit
+from lathe.service.chains.fits import FitSetting, run_fit
 from lathe.service.home import Home
 from lathe.service.registries import open_registry
 from lathe.service.settings import Settings
@@ -46,7 +46,7 @@ def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progre
         fitting = part_of(on_progress, share, 1.0)
         try:
             registry = open_registry(home, settings.redis_url)
-            context = FitContext(registry, home.vectors, "POST /advise", encoder, job=folder.name)
+            context = FitSetting(registry, home.vectors, "POST /advise", encoder, job=folder.name)
             result["fit"] = run_fit(build_recommended_fit(advice, name, question), context, fitting)
         except (TrainingError, TransformError) as error:  # the advice holds all the same
             result |= {"fit": None, "fit_error": str(error)}

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lathe.service.chains.fits import FitContext, run_fit, wait_for_redis
+from lathe.service.chains.fits import FitSetting, run_fit, wait_for_redis
 from lathe.service.home import Home
 from lathe.service.jobs.inputs import locate_inputs
 from lathe.service.registries import open_registry
@@ -35,7 +35,7 @@ def run_fit_job(job: "FitJob", folder: Path, settings: Settings, on_progress: Pr
     )
     home = Home(settings.home)
     registry = wait_for_redis(lambda: open_registry(home, settings.redis_url), part_of(on_progress, 0.0, 0.0))
-    context = FitContext(registry, home.vectors, "POST /fit-transform", encoder, target_encoder, job=folder.name)
+    context = FitSetting(registry, home.vectors, "POST /fit-transform", encoder, target_encoder, job=folder.name)
     if not request.transform:
         return run_fit(request, context, on_progress)
     result = run_fit(request, context, on_progress, folder / VECTORS)
