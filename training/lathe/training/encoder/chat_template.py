@@ -43,9 +43,8 @@ def remove_chat_template(model: Any, name: str) -> None:
 
 
 def count_template_tokens(model: Any) -> int:
-    """Count the tokens that the chat template of a loaded `SentenceTransformer` adds to a text.
-
-    The count is 0 without a template.
+    """Return how many tokens the chat template of a loaded `SentenceTransformer` adds to each text, 0 if it has no
+    template.
     """
     if not uses_chat_template(model):
         return 0
@@ -55,7 +54,7 @@ def count_template_tokens(model: Any) -> int:
 
 
 def describe_chat_template(name: str, tokens: int | None = None) -> str:
-    """Build the warning that an encoder wraps its texts in a chat template.
+    """Return the text of the warning that an encoder wraps its texts in a chat template.
 
     Args:
         name: name of the encoder.
@@ -69,9 +68,8 @@ def describe_chat_template(name: str, tokens: int | None = None) -> str:
 
 
 def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
-    """Return whether the files of a model say that its texts are wrapped in a chat template.
-
-    The model is not loaded.
+    """Return whether a model would wrap its texts in a chat template. Only the model's files are read, and the model is
+    not loaded.
 
     A model that sentence-transformers saved lists its modalities, or is of a version before them; others get a template
     if their tokenizer has one.
@@ -91,9 +89,8 @@ def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
 
 
 def _parse(content: bytes | None) -> Any:
-    """Parse the content of a JSON file.
-
-    The result is None if there is no file or it is damaged, which loading reports.
+    """Parse the content of a JSON file. The result is None if there is no file or it is damaged, which loading
+    reports.
     """
     try:
         return None if content is None else json.loads(content)
