@@ -27,7 +27,8 @@ def uses_chat_template(model: Any) -> bool:
 
 
 def remove_chat_template(model: Any, name: str) -> None:
-    """Make a loaded `SentenceTransformer` read plain texts, in place.
+    """Switch off the chat template of a loaded `SentenceTransformer`, in place. The model then reads texts as they are,
+    without wrapping them in messages.
 
     Args:
         model: the `SentenceTransformer`.
