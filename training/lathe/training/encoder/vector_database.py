@@ -106,10 +106,10 @@ class VectorDatabase:
         found: dict[bytes, StoredVector] = {}
         with self.guard, self._translate_errors():
             for start in range(0, len(keys), MAX_KEYS):
-                some = keys[start : start + MAX_KEYS]
-                marks = ",".join("?" * len(some))
+                block = keys[start : start + MAX_KEYS]
+                marks = ",".join("?" * len(block))
                 rows = self.connection.execute(
-                    f"SELECT key, vector, tokens, digest FROM vectors WHERE key IN ({marks})", some
+                    f"SELECT key, vector, tokens, digest FROM vectors WHERE key IN ({marks})", block
                 )
                 for key, vector, tokens, digest in rows:
                     if isinstance(vector, bytes) and digest == _digest_row(key, vector, tokens):

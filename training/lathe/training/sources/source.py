@@ -342,9 +342,9 @@ time."""
 
 
 def file_key(file: str) -> str:
-    """Return a SHA-256 in hexadecimal that changes when a file's content changes. The key is made of
+    """Return a SHA-256 in hexadecimal that changes when a file's content changes.
 
-    The key is a SHA-256 in hexadecimal. It is made of
+    The key is made of
 
     - name and content for a local file of up to `HASHED_BYTES`, so that a copy in another folder has the same key
     - path, size and modification time for a larger one
