@@ -41,7 +41,8 @@ class FitContext:
     pairs: QueryPairs | None = None
 
     def query_moments(self, dimensions: int) -> Moments | None:
-        """Return the moments of `queries`, or None without any.
+        """Return the moments of the `queries` given to the fit, or None if there are none. `dimensions` are those that
+        the queries must have.
 
         Raises:
             InputError: if they have other dimensions.
@@ -95,7 +96,8 @@ class Transform(Map):
         queries: Moments | Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the buffers to moments, or to vectors `(n, d)` read in blocks, and return self.
+        """Fit the transform to moments, or to vectors `(n, d)` read in blocks, in place, and return it. Buffers stay on
+        their device. After an error they are as before.
 
         Buffers stay on their device. After an error they are as before.
 
@@ -149,7 +151,9 @@ class Transform(Map):
         return self.to(device)
 
     def _join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
-        """Return the data that `learn` takes.
+        """Return the data in the form in which this kind of transform learns: `data` unchanged, or the joint moments of
+        vectors and targets if it is fitted on pairs. A transform that is not `paired` takes `data` unchanged. A paired
+        one takes the `PairedMoments` of vectors and targets, which may also be given as `data`.
 
         A transform that is not `paired` takes `data` unchanged. A paired one takes the `PairedMoments` of vectors and
         targets, which may also be given as `data`.
@@ -219,7 +223,8 @@ class Transform(Map):
         return []
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Set the fitted buffers from saved tensors by name, and return self.
+        """Set the fitted buffers from tensors read from an artifact, by name, after checking them, and return the
+        transform.
 
         Raises:
             ArtifactError: if a tensor is missing or unknown, or has a dtype, shape or entries that no fit gives.
@@ -244,7 +249,8 @@ class Transform(Map):
 
 @contextmanager
 def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
-    """Reassign the original buffer tensors of all steps if the `with` block raises, and re-raise.
+    """Run the block, and if it raises, assign the original buffers of all steps again and re-raise. Changes within a
+    buffer are not undone.
 
     Changes to a buffer in place are not undone.
     """
