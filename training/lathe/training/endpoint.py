@@ -51,8 +51,7 @@ def is_loopback(host: str) -> bool:
 
 
 def require_variable_name(variable: str, setting: str) -> str:
-    """Check that a setting holds the name of an environment variable, and return the name. What is not the name of a
-    variable is not repeated in the message, since it may be the key.
+    """Check that a setting holds the name of an environment variable, and return the name.
 
     What is not the name of a variable is not repeated in the message, since it may be the key.
 
@@ -81,9 +80,9 @@ def read_key(variable: str, setting: str) -> str:
 
 def parse_retry_after(header: str | None) -> float | None:
     """Parse a Retry-After header, which holds seconds or a date, and return the seconds to wait from now. Returns None
-    if the header is missing or malformed. The seconds are at least 0 and at most `MAX_RETRY_SECONDS`.
+    if the header is missing or malformed.
 
-    Returns None if it is malformed. They are at least 0 and at most `MAX_RETRY_SECONDS`.
+    The seconds are at least 0 and at most `MAX_RETRY_SECONDS`.
     """
     if header is None:
         return None

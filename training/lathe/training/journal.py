@@ -78,11 +78,10 @@ class Journal(Generic[T]):
 
 def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
     """Return the name of the first setting that differs from those recorded in a JSON file, such as `training.seed`.
-    The result is None if none differs, or if there is no file yet. Recorded settings that `settings` lacks do not
-    count. A setting that the record lacks differs unless its value is None.
+    The result is None if none differs, or if there is no file yet.
 
-    The result is None if none differs, or if there is no record yet. Recorded settings that `settings` lacks do not
-    count. A setting that the record lacks differs unless its value is None.
+    Recorded settings that `settings` lacks do not count. A setting that the record lacks differs unless its value is
+    None.
 
     Args:
         path: JSON file with the recorded settings.

@@ -69,8 +69,9 @@ class TaskQueue:
 
     def take(self) -> tuple[int, Task] | None:
         """Remove the next task from the queue, and return its number and the task. The result is None if no task is
-        left, or if too many have been started since the oldest unfinished one. Tasks put back come first; `lead` is the
-        number that may be started from the oldest unfinished one on.
+        left, or if too many have been started since the oldest unfinished one.
+
+        Tasks put back come first; `lead` is the number that may be started from the oldest unfinished one on.
         """
         if self.again:
             return self.again.pop()

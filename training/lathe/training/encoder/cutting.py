@@ -194,15 +194,11 @@ class TextCutter:
 
     def _tokens_are_stable(self, tokens: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
         """Return whether the tokens that the model reads of a part stay the same wherever the text is cut. If so, the
-        part is long enough, which ends the search for a cut in a text without spaces. They are compared with those of a
-        part half as long, and with those of the part cut a few characters earlier. If the best segmentations up to each
-        of the last positions begin alike, so does the best one up to any later position. For WordPiece the result is
-        always False.
+        part is long enough, which ends the search for a cut in a text without spaces.
 
-        If they do, the part is long enough: this ends the search for a cut in a text without spaces. They are compared
-        with those of a part half as long, and with those of the part cut a few characters earlier. If the best
-        segmentations up to each of the last positions begin alike, so does the best one up to any later position.
-        For WordPiece the result is always False.
+        They are compared with those of a part half as long, and with those of the part cut a few characters earlier. If
+        the best segmentations up to each of the last positions begin alike, so does the best one up to any later
+        position. For WordPiece the result is always False.
 
         Args:
             tokens: tokens of the part.

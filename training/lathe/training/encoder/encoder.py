@@ -221,13 +221,10 @@ class Encoder(PromptedEncoder):
 
     def _convert_and_compare(self) -> Agreement | None:
         """Convert the transformer to the spec's dtype, in place, and measure how well its vectors of test texts agree
-        with those in float32. Large models and those with flash attention are only converted, and None is returned. If
-        padding changes the vectors, batches will hold texts of equal lengths only. On a CPU, with `attention` at
-        `auto`, padding is left out if the vectors stay the same; `first_position` and `padded_attention` are then set.
+        with those in float32. Large models and those with flash attention are only converted, and None is returned.
 
         If padding changes the vectors, batches will hold texts of equal lengths only. On a CPU, with `attention` at
         `auto`, padding is left out if the vectors stay the same; `first_position` and `padded_attention` are then set.
-        Large models and those with flash attention are only converted, and None is returned.
         """
         large = sum(tensor.numel() for tensor in self.transformer.parameters()) > COMPARED_PARAMETERS
         if large or self.flash:  # neither can run in float32
@@ -380,9 +377,9 @@ class Encoder(PromptedEncoder):
         self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"
     ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
         """Tokenize texts and yield batches of texts of similar length, the longest first. Each batch comes with the
-        positions `(b,)` of its texts in the input. `WINDOW_BATCHES` batches are tokenized at a time.
+        positions `(b,)` of its texts in the input.
 
-        The longest texts come first, and `WINDOW_BATCHES` batches are tokenized at a time.
+        `WINDOW_BATCHES` batches are tokenized at a time.
 
         Args:
             texts: the texts.

@@ -23,11 +23,10 @@ ADAPTER = "lora_"
 
 def require_loadable(spec: EncoderSpec, model: str) -> None:
     """Check, before loading, that sentence-transformers would load a model as its files mean it. The spec and the
-    model's files are read, perhaps from the Hub. sentence-transformers fills layers that a model lacks with random
-    weights, and takes the means of token vectors of a reranker or a sparse encoder.
+    model's files are read, perhaps from the Hub.
 
-    It fills layers that a model lacks with random weights, and takes the means of token vectors of a reranker or a
-    sparse encoder. The files are read, perhaps from the Hub.
+    sentence-transformers fills layers that a model lacks with random weights, and takes the means of token vectors of a
+    reranker or a sparse encoder.
 
     Args:
         spec: spec of the encoder.
@@ -176,11 +175,9 @@ def _require_weights(spec: EncoderSpec, model: Any) -> None:
 
 def find_smaller_vocabulary(model: Any) -> int | None:
     """Return how many tokens a loaded model has vectors for, if its tokenizer can give ids beyond that. Returns None if
-    it cannot. Some models have special tokens that none of their texts contain. A text with such a token makes the
-    model fail.
+    it cannot.
 
-    Returns None if it gives none. Some models have special tokens that none of their texts contain. A text with such a
-    token makes the model fail.
+    Some models have special tokens that none of their texts contain. A text with such a token makes the model fail.
     """
     first, tokenizer = next(iter(model)), model.tokenizer
     if hasattr(first, "auto_model"):

@@ -27,11 +27,10 @@ def find_first_position(model: torch.nn.Module) -> int:
 
 def count_positions(model: Any) -> int | None:
     """Return the number of tokens of a text that a transformer has position vectors for. Returns None if the model has
-    no such vectors, as with rotary or relative positions. RoBERTa, MPNet and XLM-R have vectors for `padding_idx` + 1
-    positions that no token of a text is at; BART and OPT for two.
+    no such vectors, as with rotary or relative positions.
 
-    Returns None if it needs none. Models with rotary or relative positions need none. RoBERTa, MPNet and XLM-R have
-    vectors for `padding_idx` + 1 positions that no token of a text is at; BART and OPT for two.
+    RoBERTa, MPNet and XLM-R have vectors for `padding_idx` + 1 positions that no token of a text is at; BART and OPT
+    for two.
 
     Args:
         model: model of transformers, with its `config`.

@@ -63,10 +63,9 @@ class StoredEncoder(PromptedEncoder):
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
         """Encode texts to vectors `(n, d)` in the order given, reading stored vectors instead of computing them. New
-        vectors are stored, and texts that repeat are encoded once. In the result, `padded` counts padded tokens of the
-        texts that were encoded now, and `cut` is not known.
+        vectors are stored, and texts that repeat are encoded once.
 
-        Texts that repeat are encoded once. `padded` counts the texts that were encoded now, and `cut` is not known.
+        In the result, `padded` counts padded tokens of the texts that were encoded now, and `cut` is not known.
 
         Raises:
             EncoderError: as `lathe.training.encoder.encoder.Encoder.encode`.

@@ -235,9 +235,11 @@ def try_unpadding(
     model: Any, probes: Sequence[str], attention: Attention = attend_within_texts
 ) -> tuple[int, str] | None:
     """Switch a model on a CPU to flattened input, in place, if its vectors of `probes` stay the same. Returns the
-    position id of a text's first token and the name of the previous attention implementation, or None if the model was
-    not switched. The vectors are compared with those of each text alone, which no padding can change. A model that is
-    not switched keeps its attention: some models have attention masks of their own.
+    position id of a text's first token and the name of the previous attention implementation, or None if the model
+    was not switched.
+
+    The vectors are compared with those of each text alone, which no padding can change. A model that is not switched
+    keeps its attention: some models have attention masks of their own.
 
     Args:
         model: the `SentenceTransformer`, in float32.

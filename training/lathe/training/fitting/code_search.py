@@ -193,10 +193,6 @@ def search_codes(
 ) -> CodeSearch:
     """Choose the weighting of a chain's codes, then try learned codebooks with that weighting. Both are chosen by
     split-half retrieval (each half of a text searches for its other half). Returns the chosen chain with all trials.
-    Halves of texts search the codes of their other halves among those of all held-out rows. Retrieval of halves follows
-    labelled tasks better than recall of neighbours does, which a weighting can raise while tasks lose. The first of
-    `WEIGHTINGS` stays unless another is ahead of it by more than its 95 % interval, and then `codes` stay unless
-    `product_codes` are ahead of them by more than theirs.
 
     Halves of texts search the codes of their other halves among those of all held-out rows. Retrieval of halves follows
     labelled tasks better than recall of neighbours does, which a weighting can raise while tasks lose. The first of
@@ -246,7 +242,9 @@ def choose_weighting(
 ) -> tuple[Chain, list[CodeTrial], NDArray[np.float64]]:
     """Try every weighting of a chain's codes, and choose the one with the best split-half retrieval (each half of a
     text searches for its other half). Returns the chain with that weighting, a trial for every weighting, and the
-    reciprocal rank of each text through the chosen codes. This is the first part of `search_codes`.
+    reciprocal rank of each text through the chosen codes.
+
+    This is the first part of `search_codes`.
     """
     before = chain.without_quantizer()
     assert isinstance(chain.quantizer, TransformCoding)
@@ -302,10 +300,9 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
 
 def _rank_halves(chain: Chain, halves: HeldOutHalves, heldout: FloatArray) -> NDArray[np.float64]:
     """Search with each half of a text for its other half, among the codes of all such halves and of the held-out rows.
-    Returns 1/rank of the other half for each text, `(n,)`, the mean of both directions. Queries are floats. First
-    halves search second halves and the reverse; ties count half.
+    Returns 1/rank of the other half for each text, `(n,)`, the mean of both directions.
 
-    Queries are floats. First halves search second halves and the reverse, and 1/rank is averaged; ties count half.
+    Queries are floats. First halves search second halves and the reverse; ties count half.
     """
     distractors = chain.floats(heldout)
     reciprocal_ranks = np.zeros(len(halves.first))

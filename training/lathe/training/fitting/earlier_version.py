@@ -92,14 +92,11 @@ class EarlierVersion:
 
     def refit_with_rows(self, rows: Vectors, on_progress: Progress) -> tuple[Chain, dict[int, Moments], list[str]]:
         """Update the version's chain with new rows `(n, d)`. Returns the new chain, its moments of old and new rows by
-        refit stage, and warnings; the version itself is not changed. The old rows enter through the stored moments.
-        Steps that moments cannot update keep their map, and a quantizer that learns from rows is fitted on the new rows
-        alone; the warnings name both. The last warning, that the certificate is measured on new rows only, is always
-        there.
+        refit stage, and warnings; the version itself is not changed.
 
-        This version's chain and moments stay as they are. The old rows enter through the stored moments. Steps that
-        moments cannot update keep their map, and a quantizer that learns from rows is fitted on the new rows alone; the
-        warnings name both. The last warning, that the certificate is measured on new rows only, is always there.
+        The old rows enter through the stored moments. Steps that moments cannot update keep their map, and a quantizer
+        that learns from rows is fitted on the new rows alone; the warnings name both. The last warning, that the
+        certificate is measured on new rows only, is always there.
 
         Raises:
             TransformError: if the chain cannot be updated; see `lathe.transforms.incremental.update_chain`.
@@ -133,11 +130,10 @@ def require_moments(ref: str, manifest: Mapping[str, Any]) -> None:
 
 def compute_stored_moments(chain: Chain, rows: Vectors) -> tuple[dict[int, Moments], list[str]]:
     """Compute the moments of the rows `(n, d)` that a chain was fitted on, from which its steps can be refitted later.
-    Returns them by the number of the refit stage, and warnings. A refit stage is a group of consecutive steps refitted
-    from the same moments. The dict is empty, with one warning, if no step could be refitted from moments.
+    Returns them by the number of the refit stage, and warnings.
 
-    The moments are by number of the refit stage: a group of consecutive steps refitted from the same moments. The dict
-    is empty, with one warning, if no step could be refitted from moments.
+    A refit stage is a group of consecutive steps refitted from the same moments. The dict is empty, with one warning,
+    if no step could be refitted from moments.
     """
     stages = Stages.of(chain)
     if moments := stages.take_moments(chain, rows):

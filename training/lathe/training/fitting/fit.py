@@ -159,12 +159,10 @@ def fit_new_chain(
     engine: FitEngine = LOCAL,
 ) -> AbstractContextManager[FittedChain]:
     """Fit a chain on a source, and certify it on held-out rows and out-of-domain text. Returns a context manager that
-    does the work when entered and yields the fitted chain with its certificate. The encoded vectors exist only within
-    the block. Their workspace folder is deleted if the block succeeds; after an error or a kill it stays, and the next
-    fit of the same source resumes it.
+    does the work when entered and yields the fitted chain with its certificate.
 
-    A context manager: the encoded vectors exist only within the block. Their workspace folder is deleted if the block
-    succeeds; after an error or a kill it stays, and the next fit of the same source resumes it.
+    The encoded vectors exist only within the block. Their workspace folder is deleted if the block succeeds; after an
+    error or a kill it stays, and the next fit of the same source resumes it.
 
     Args:
         request: what to fit.
@@ -207,10 +205,9 @@ def add_rows(
     engine: FitEngine = LOCAL,
 ) -> AbstractContextManager[FittedChain]:
     """Fit an earlier version of a chain again on its own rows and those of a source, and certify it. Returns a context
-    manager that does the work when entered and yields the fitted chain with its certificate. The encoded vectors exist
-    only within the block, as for `fit_new_chain`.
+    manager that does the work when entered and yields the fitted chain with its certificate.
 
-    A context manager as `fit_new_chain`.
+    The encoded vectors exist only within the block, as for `fit_new_chain`.
 
     Args:
         request: the source, and what to certify on.
@@ -490,7 +487,7 @@ ADDITION: tuple[Stage, ...] = (
 
 def _build_provenance(state: FitState) -> dict[str, Any]:
     """Return the provenance of a chain as a dict that can be serialized as JSON. It holds no texts and no paths of this
-    machine. It has the source's name, row count and digest, files left out, seed, gates, command, and library versions.
+    machine.
 
     It has the source's name, row count and digest, files left out, seed, gates, command, and library versions.
     """

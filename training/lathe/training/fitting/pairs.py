@@ -97,7 +97,9 @@ def read_pairs(pairs: Pairs) -> PairTexts:
 
 def gather_pairs(pairs: Iterable[tuple[str, str]]) -> PairTexts:
     """Group pairs of a query and a document by query, without repeated pairs or pairs with a blank text. The result
-    also holds the number of repeated pairs. Queries that are equal once normalized are one, with the first spelling.
+    also holds the number of repeated pairs.
+
+    Queries that are equal once normalized are one, with the first spelling.
     """
     found: dict[str, tuple[str, dict[str, None]]] = {}
     count = 0

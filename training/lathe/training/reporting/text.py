@@ -72,9 +72,9 @@ def format_percent(share: Estimate | float) -> str:
 
 def format_half_width(estimate: Estimate | None, spec: str = "+.2f", sign: str = " ±") -> str:
     """Format an estimate with half the width of its interval, as "+1.23 ±0.45". An estimate without bounds stands
-    alone, and None gives a dash. `spec` formats both numbers, the half width unsigned.
+    alone, and None gives a dash.
 
-    Without bounds the estimate stands alone; None gives a dash. `spec` formats both numbers, the half width unsigned.
+    `spec` formats both numbers, the half width unsigned.
     """
     if estimate is None:
         return MISSING

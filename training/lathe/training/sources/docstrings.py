@@ -15,11 +15,10 @@ sentences."""
 @cache
 def read_docstring_paragraphs() -> list[str]:
     """Return the distinct paragraphs of 64 to 512 characters in the docstrings of Python's standard library. The result
-    is cached. They are in the order of the library's files. The source files are parsed, never imported or run, which
-    takes seconds.
+    is cached.
 
     They are in the order of the library's files. The source files are parsed, never imported or run, which takes
-    seconds; the result is cached.
+    seconds.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
     return distinct_paragraphs(

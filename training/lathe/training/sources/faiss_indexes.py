@@ -22,11 +22,9 @@ from lathe.training.sources.raw import RawBatch, Readable, Span, native_path, re
 
 def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Read the stored vectors of a FAISS index, and yield the rows of the span in batches of up to `rows`. If the index
-    has ids of its own, each row also has a record `{"id": …}`. Rows are in the order in which they were added. `field`
-    is ignored.
+    has ids of its own, each row also has a record `{"id": …}`.
 
-    Rows are in the order in which they were added. If the index has ids of its own, each row has a record
-    `{"id": …}`. `field` is ignored.
+    Rows are in the order in which they were added. `field` is ignored.
 
     Raises:
         AccessError: if faiss is not installed.

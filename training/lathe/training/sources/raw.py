@@ -18,11 +18,9 @@ Record = dict[str, Any]
 
 def find_rounded_number(value: Any) -> float | None:
     """Search a JSON value, with all that is nested in it, for a float of 2^64 or more, which may be a rounded integer.
-    Returns the first such number, or None if there is none. orjson, which reads all JSON here, rounds integers beyond
-    64 bits to floats, and does not say so.
+    Returns the first such number, or None if there is none.
 
-    That is a float of 2^64 or more, anywhere in a JSON value. orjson, which reads all JSON here, rounds integers beyond
-    64 bits to floats, and does not say so.
+    orjson, which reads all JSON here, rounds integers beyond 64 bits to floats, and does not say so.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) and abs(value) >= 2.0**64 else None

@@ -86,11 +86,7 @@ class Estimate:
 
 def estimate(pipeline: Pipeline, job: SynthesisJob, log: AnswerLog) -> Estimate:
     """Estimate, for each stage of a job, the calls that are left to do and their tokens. Counted are the calls without
-    a settled answer, and those that their answers will lead to. Each open call is assumed to give as many items as it
-    asks for, and each item to lead to a call of the next stage. Advances the pipeline through all stages without asking
-    anything.
-
-    These are open calls, and those that their answers lead to.
+    a settled answer, and those that their answers will lead to.
 
     Each open call is assumed to give as many items as it asks for, and each item to lead to a call of the next stage.
     Advances the pipeline through all stages without asking anything.

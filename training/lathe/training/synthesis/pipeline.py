@@ -167,10 +167,7 @@ class Pipeline:
 
     def _advance(self, stage: StageName, drafts: Sequence[PairDraft], calls: Sequence[Call]) -> Iterator[PairDraft]:
         """Yield the drafts of the next stage, one for each usable item of the logged answers to the calls. Unusable
-        items and the queries that the filter rejects are recorded as rejected. A draft whose call is not answered yet
-        yields none. Unusable answers are recorded once no attempts are left.
-
-        Unusable items and rejected queries are recorded.
+        items and the queries that the filter rejects are recorded as rejected.
 
         A draft whose call is not answered yet yields none. Unusable answers are recorded once no attempts are left.
         """

@@ -113,17 +113,11 @@ class Sender:
 
     async def ask(self, stage: StageName, calls: Sequence[Call]) -> None:
         """Send every call of a stage that has no settled answer yet, concurrently, and add the answers to the log. If
-        the budget is spent or the endpoint fails, it returns early, and `spent` or `error` says why. Equal calls are
-        sent once. The first time, a short request to each model checks the endpoint. A call with an unusable answer is
-        sent again, up to the job's number of attempts, at a temperature of at least `MIN_RETRY_TEMPERATURE`. Nothing is
-        raised.
-
-        The answers are added to the log.
+        the budget is spent or the endpoint fails, it returns early, and `spent` or `error` says why.
 
         Equal calls are sent once. The first time, a short request to each model checks the endpoint. A call with an
         unusable answer is sent again, up to the job's number of attempts, at a temperature of at least
-        `MIN_RETRY_TEMPERATURE`. Returns early if the budget is spent or the endpoint fails;
-        `spent` or `error` then says why, and nothing is raised.
+        `MIN_RETRY_TEMPERATURE`. Nothing is raised.
         """
         attempts = self.job.limits.attempts
         distinct = {call.key: call for call in calls}.values()
@@ -212,11 +206,10 @@ class Sender:
 
     async def _send_with_retries(self, call: Call, parameters: dict[str, Any]) -> Answer | None:
         """Send a call, retrying after a pause if the endpoint fails, and return its answer, usable or not. Returns None
-        if none comes, or if the run is halted or over budget. A call that is given up is recorded in `unanswered`, an
-        answer resets `in_a_row`, and a rejected key stops the run.
+        if none comes, or if the run is halted or over budget.
 
         A call that is given up is recorded in `unanswered`, an answer resets `in_a_row`, and a rejected key stops the
-        run. None is also returned if the run is halted or over budget.
+        run.
         """
         for retry in range(self.job.limits.retries + 1):
             try:

@@ -96,8 +96,7 @@ class Transform(Map):
         queries: Moments | Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the transform to moments, or to vectors `(n, d)` read in blocks, in place, and return it. Buffers stay on
-        their device. After an error they are as before.
+        """Fit the transform to moments, or to vectors `(n, d)` read in blocks, in place, and return it.
 
         Buffers stay on their device. After an error they are as before.
 
@@ -152,8 +151,7 @@ class Transform(Map):
 
     def _join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
         """Return the data in the form in which this kind of transform learns: `data` unchanged, or the joint moments of
-        vectors and targets if it is fitted on pairs. A transform that is not `paired` takes `data` unchanged. A paired
-        one takes the `PairedMoments` of vectors and targets, which may also be given as `data`.
+        vectors and targets if it is fitted on pairs.
 
         A transform that is not `paired` takes `data` unchanged. A paired one takes the `PairedMoments` of vectors and
         targets, which may also be given as `data`.

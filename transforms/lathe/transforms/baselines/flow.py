@@ -235,6 +235,7 @@ class Flow(Transform):
 
     def log_densities(self, x: Tensor) -> Tensor:
         """Compute the log density that the flow gives each of the rows `(n, d)`. Returns it as `(n,)`, differentiable.
+
         It is log p(x) = log N(z; 0, I) + log|det ∂z/∂x|.
         """
         # One by one: with several threads torch factors the matrices of a batch at the same time, which MKL's LU is not

@@ -139,10 +139,7 @@ class Chain(nn.Module):
         pairs: QueryPairs | None = None,
     ) -> Self:
         """Fit the steps in order, in place, each on the vectors as transformed by the preceding steps. Returns the
-        chain itself. The vectors are streamed in blocks from where they are stored. If the fit fails, every step is
-        restored.
-
-        Returns the chain itself.
+        chain itself.
 
         The vectors are streamed in blocks from where they are stored. If the fit fails, every step is restored.
 
@@ -548,9 +545,9 @@ class Chain(nn.Module):
         statistics: FitStatistics | None = None,
     ) -> Manifest:
         """Write the fitted chain to a new artifact folder: its manifest, its tensors and, if given, statistics of the
-        fitted rows. Returns the manifest. See `lathe.transforms.artifact.folder` for the files.
+        fitted rows. Returns the manifest.
 
-        See `lathe.transforms.artifact.folder`.
+        See `lathe.transforms.artifact.folder` for the files.
 
         Args:
             path: of the new folder.

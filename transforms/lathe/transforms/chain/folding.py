@@ -61,10 +61,7 @@ def _merge(before: Map, step: Map) -> Map | None:
 
 def affine_parts(step: Map) -> list[Affine] | None:
     """Return the affine maps that a fitted step consists of, in order, without its normalizations. The result is None
-    if any other map is among them. Selections are converted to affine maps; the list is empty if the step only
-    normalizes.
-
-    The result is None if any other map is among them.
+    if any other map is among them.
 
     Selections are converted to affine maps; the list is empty if the step only normalizes.
     """

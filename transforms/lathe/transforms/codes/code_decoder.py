@@ -63,8 +63,9 @@ class CodeDecoder(Map):
 
     def factors(self, values: Tensor) -> Tensor:
         """Compute, for each vector with quantized coordinates `(m, n)`, the factor `(n,)` that gives the decoded vector
-        the norm that all fitted vectors had. The factors are 1 if those norms varied. For ŷ, it is the f so that ‖μ +
-        f·Σᵢ ŷᵢ·decoderᵢ‖ is the fitted norm.
+        the norm that all fitted vectors had. The factors are 1 if those norms varied.
+
+        For ŷ, it is the f so that ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is the fitted norm.
         """
         if not self.norm.any():
             return values.new_ones(values.shape[1])

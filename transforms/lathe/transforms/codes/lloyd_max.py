@@ -38,14 +38,12 @@ class NormalQuantizer:
 @cache
 def normal_quantizer(bits: int) -> NormalQuantizer:
     """Compute the scalar quantizer of `bits` bits that has the least squared error for the unit normal (Lloyd–Max).
-    Returns its levels, thresholds and distortion. `bits` is from 0 to `MAX_BITS`. The conditions are those of Lloyd
-    (1982), *Least squares quantization in PCM*, and Max (1960), *Quantizing for minimum distortion*: a boundary lies
-    midway between two levels, and a level is the mean of the normal in its cell. The normal's density is log-concave,
-    so they have a single solution (Fleischer, 1964). Newton's method finds it.
+    Returns its levels, thresholds and distortion.
 
-    The conditions are those of Lloyd (1982), *Least squares quantization in PCM*, and Max (1960), *Quantizing for
-    minimum distortion*: a boundary lies midway between two levels, and a level is the mean of the normal in its cell.
-    The normal's density is log-concave, so they have a single solution (Fleischer, 1964). Newton's method finds it.
+    `bits` is from 0 to `MAX_BITS`. The conditions are those of Lloyd (1982), *Least squares quantization in PCM*, and
+    Max (1960), *Quantizing for minimum distortion*: a boundary lies midway between two levels, and a level is the mean
+    of the normal in its cell. The normal's density is log-concave, so they have a single solution (Fleischer, 1964).
+    Newton's method finds it.
     """
     if bits == 0:
         return NormalQuantizer(0, np.zeros(1), np.zeros(0), 1.0)

@@ -211,7 +211,7 @@ class ProductDecoder(CodeDecoder):
 
 def _move_centroids(points: Tensor, centroids: Tensor, iterations: int) -> Tensor:
     """Run iterations of k-means on points `(n, k)`, starting from the centroids `(256, k)`. Returns the moved
-    centroids. A centroid without points moves to the point that is farthest from its own centroid.
+    centroids.
 
     A centroid without points moves to the point that is farthest from its own centroid.
     """

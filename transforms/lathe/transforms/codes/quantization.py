@@ -57,9 +57,9 @@ class Quantizer(Transform, registered=False):
 
     def score(self, queries: Any, codes: Any) -> Any:
         """Compute the inner products `(a, n)` of float queries `(a, k)` with the vectors that codes stand for. Returns
-        a tensor for a tensor of queries, else a NumPy array. The codes are decoded a block at a time.
+        a tensor for a tensor of queries, else a NumPy array.
 
-        The codes are decoded a block at a time. A tensor for a tensor of queries, else a NumPy array.
+        The codes are decoded a block at a time.
 
         Raises:
             NotFittedError: before `fit`.

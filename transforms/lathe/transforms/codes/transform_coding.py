@@ -434,10 +434,9 @@ class TransformCoding(Quantizer):
 
     def norm_factors(self, codes: Any) -> Any:
         """Compute, for each code `(n, bytes)`, the factor that gives its decoded vector the norm that all fitted
-        vectors had. Returns floats `(n,)`, which are 1 if those norms varied. An index that computes the factors once
-        can score by table look-ups.
+        vectors had. Returns floats `(n,)`, which are 1 if those norms varied.
 
-        An index that computes the factors once can score by table look-ups. Ones if the fitted norms vary.
+        An index that computes the factors once can score by table look-ups.
         """
         coder, packed = self._prepare(codes)
         with torch.no_grad():
@@ -449,9 +448,9 @@ class TransformCoding(Quantizer):
 
     def score(self, queries: Any, codes: Any, factors: Any = None) -> Any:
         """Compute the inner products ⟨q, x̂⟩ `(a, n)` of queries with the vectors that codes stand for. Returns a
-        tensor for a tensor of queries, else a NumPy array. The score is asymmetric: only one side is quantized.
+        tensor for a tensor of queries, else a NumPy array.
 
-        The asymmetric score: only one side is quantized. A tensor for a tensor of queries, else a NumPy array.
+        The score is asymmetric: only one side is quantized.
 
         Args:
             queries: floats `(a, d)`, as a chain returns them without its quantizer.
@@ -515,13 +514,11 @@ class TransformCoding(Quantizer):
 
     def product_centroids(self) -> tuple[Tensor, Tensor]:
         """Express the codes as a product quantizer of 8 bits, as FAISS has them. Returns its centroids `(bytes, 256,
-        8)`, and the position of each coordinate among its `8 · bytes` dimensions, `(m,)`. FAISS's indexes of 8-bit
-        product quantizers (`IndexPQ`, `IndexIVFPQ`) with these centroids search the codes, by the inner products ⟨q',
-        ŷ⟩ without the norm factors. Coordinate i of `encode_queries` belongs at `place[i]`, and zeros elsewhere.
+        8)`, and the position of each coordinate among its `8 · bytes` dimensions, `(m,)`.
 
         FAISS's indexes of 8-bit product quantizers (`IndexPQ`, `IndexIVFPQ`) with these centroids search the codes, by
-        the inner products ⟨q', ŷ⟩ without the norm factors. Their vectors have 8 dimensions for each byte; coordinate i
-        of `encode_queries` belongs at `place[i]`, and zeros elsewhere.
+        the inner products ⟨q', ŷ⟩ without the norm factors. Coordinate i of `encode_queries` belongs at `place[i]`, and
+        zeros elsewhere.
 
         Raises:
             InputError: if coordinates cross bytes, as where many have 5 to 7 bits.

@@ -14,12 +14,11 @@ MAX_NEGATIVE_SHARE = 0.05
 
 def propagate_moments(moments: Moments, affine: Affine) -> Moments:
     """Return the moments of the outputs Wx + b of an affine map, given the moments of its inputs x. Count, mean and
-    scatter are exact, and the third and fourth moments are NaN. The mean is Wμ + b and the scatter WSWᵀ. `third` and
-    `fourth` are NaN so that nothing is fitted on them: they do not follow from moments, because ‖Wx‖² is not a function
-    of ‖x‖². Rows of zeros, which a step maps to zero, are counted as b.
+    scatter are exact, and the third and fourth moments are NaN.
 
-    `third` and `fourth` are NaN so that nothing is fitted on them: they do not follow from moments, because
-    ‖Wx‖² is not a function of ‖x‖². Rows of zeros, which a step maps to zero, are counted as b.
+    The mean is Wμ + b and the scatter WSWᵀ. `third` and `fourth` are NaN so that nothing is fitted on them: they do not
+    follow from moments, because ‖Wx‖² is not a function of ‖x‖². Rows of zeros, which a step maps to zero, are counted
+    as b.
     """
     weight = as_float64(affine.weight)
     propagated = Moments()

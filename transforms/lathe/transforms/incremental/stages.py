@@ -106,9 +106,9 @@ class Stages:
 
     def needed(self) -> Iterator[Stage]:
         """Yield the stages whose moments a refit needs: from the first that has a step to refit to the last that has
-        one. Those in between are yielded too. Yields nothing if no step can be refitted.
+        one.
 
-        Their moments are what a refit needs. Yields nothing if no step can be refitted.
+        Those in between are yielded too. Yields nothing if no step can be refitted.
         """
         with_steps = [stage.number for stage in self.stages if self.refitted & set(stage.steps)]
         if with_steps:
@@ -147,9 +147,9 @@ class Stages:
 
     def _retain_axis_choosing_steps(self, chain: Chain) -> None:
         """Move steps that choose their output axes, as PCA does, from `refitted` to `retained` if a later step is
-        retained. The later step was fitted on those axes, and a refit would choose other axes.
+        retained.
 
-        The later step was fitted on those axes, and PCA, for example, would choose other axes in a refit.
+        The later step was fitted on those axes, and a refit would choose other axes.
         """
         trained = None
         # From the end, because a step that is retained here also needs the axes chosen before it.

@@ -285,13 +285,10 @@ class GeoPres(Linear):
 
 def _spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
     """Compute the weight at which training starts, the scaled top eigenvectors of the uncentred second moment. Returns
-    it, `(k, d)`, and all eigenvectors `(d, d)`. The scaled eigenvectors best keep squared distances of zero-mean
-    Gaussian data: the i-th eigenvector is scaled by √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the
-    k-th. Both tensors are float64.
+    it, `(k, d)`, and all eigenvectors `(d, d)`.
 
-    The start weight has the top eigenvectors, scaled. It best keeps squared distances of zero-mean Gaussian data: the
-    i-th eigenvector is scaled by √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th. Both tensors
-    are float64.
+    The scaled eigenvectors best keep squared distances of zero-mean Gaussian data: the i-th eigenvector is scaled by
+    √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th. Both tensors are float64.
 
     Raises:
         InputError: if all rows are equal.

@@ -51,10 +51,9 @@ class Affine(Map):
 
     def then(self, following: "Affine") -> "Affine":
         """Return one `Affine` that applies this map and then `following`, without normalizing. Their matrices are
-        multiplied in float64. The bias is None if neither map has one. The `normalize` flags are ignored.
+        multiplied in float64.
 
-        The matrices are multiplied in float64. The bias is None if neither map has one. The `normalize` flags are
-        ignored: the returned map does not normalize.
+        The bias is None if neither map has one. The `normalize` flags are ignored.
         """
         # W₂(W₁x + b₁) + b₂ = W₂W₁x + (W₂b₁ + b₂)
         weight = following.weight.double() @ self.weight.double()
@@ -99,9 +98,9 @@ def translation(offset: Tensor) -> Affine:
 
 def largest_gain(weight: Tensor) -> float:
     """Estimate the spectral norm (largest singular value) of a weight `(k, d)` by power iteration from a fixed start.
-    Returns it as a float. It is a Python number, because reading a tensor in `forward` would make a GPU wait.
+    Returns it as a float.
 
-    Returns a Python number, because reading a tensor in `forward` would make a GPU wait.
+    It is a Python number, because reading a tensor in `forward` would make a GPU wait.
     """
     weight = weight.double()
     # Drawn on the CPU, because a GPU's generator draws other numbers from the same seed.

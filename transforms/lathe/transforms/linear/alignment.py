@@ -101,8 +101,9 @@ class Procrustes(Alignment):
         require_flag(self.kind, "center", self.center)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the orthogonal map that best maps the vectors to their targets, and store it as the weight. It is
-        VUᵀ, with XᵀY = UΣVᵀ the SVD of the pairs' cross moment, which is centred if `center`.
+        """Compute the orthogonal map that best maps the vectors to their targets, and store it as the weight.
+
+        It is VUᵀ, with XᵀY = UΣVᵀ the SVD of the pairs' cross moment, which is centred if `center`.
         """
         moments = _require_pairs(data)
         _, cross = moments.blocks(centered=self.center)

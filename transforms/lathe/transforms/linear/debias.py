@@ -105,8 +105,9 @@ class R2(DirectionRemoval):
 
 
 def mean_warnings(kind: str, mean_norm: Tensor, noise_floor: Tensor) -> list[str]:
-    """Return a list with one warning if the mean is so short that chance could explain it, else an empty list. It could
-    if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, the norm that chance alone gives.
+    """Return a list with one warning if the mean is so short that chance could explain it, else an empty list.
+
+    It could if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, the norm that chance alone gives.
     """
     if float(mean_norm) >= MIN_MEAN_NORM * float(noise_floor):
         return []

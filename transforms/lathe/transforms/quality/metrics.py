@@ -209,7 +209,9 @@ def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) 
 
 def positional_stress(before: FloatArray, after: FloatArray) -> float:
     """Return the mean squared change of the distance between two rows, over all pairs of rows, from before to after a
-    reduction. It is the mean of (δ_ij − d_ij)², δ and d the distances before and after: GeoPres Eq. 1.
+    reduction.
+
+    It is the mean of (δ_ij − d_ij)², δ and d the distances before and after: GeoPres Eq. 1.
 
     Raises:
         InputError: with fewer than 2 rows, or rows that do not correspond.
@@ -223,7 +225,9 @@ def positional_stress(before: FloatArray, after: FloatArray) -> float:
 
 def angular_stress(before: FloatArray, after: FloatArray) -> float:
     """Return the mean squared change of the cosine of two rows, over all pairs of rows, from before to after a
-    reduction. It is the mean of (s_ij − t_ij)², s and t the cosines before and after: GeoPres Eq. 3.
+    reduction.
+
+    It is the mean of (s_ij − t_ij)², s and t the cosines before and after: GeoPres Eq. 3.
 
     Raises:
         InputError: with fewer than 2 rows, or rows that do not correspond.

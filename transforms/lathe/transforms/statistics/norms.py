@@ -33,6 +33,7 @@ def without_direction(norms: Tensor, dtype: torch.dtype) -> Tensor:
 
 def unit_rows(x: Tensor) -> Tensor:
     """Return the rows divided by their L2 norms. Near-zero rows become zeros, and rows whose norm overflows become NaN.
+
     `without_direction` says which rows are near zero.
     """
     if _allows_fast_path(x):
@@ -79,9 +80,9 @@ def zero_where_zero(y: Tensor, x: Tensor) -> Tensor:
 
 def unit_image(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
     """Return a map's outputs `y` divided by their L2 norms, in which rows that are only rounding error become zero. `y`
-    may be overwritten. Equals `unit_rows(drop_rounding_residue(y, x, gain))`, but is faster if no row is special.
+    may be overwritten.
 
-    May overwrite `y`. Equals `unit_rows(drop_rounding_residue(y, x, gain))`, but is faster if no row is special.
+    Equals `unit_rows(drop_rounding_residue(y, x, gain))`, but is faster if no row is special.
     """
     if _allows_fast_path(y):
         after = norms_of(y)

@@ -94,12 +94,10 @@ because later queries may have it."""
 
 def query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute the square root and the inverse square root of a matrix that weights directions by the queries' second
-    moment. Returns both, `(d, d)` each. With M = E[qqᵀ], they are M_λ^½ and M_λ^−½ of M_λ = (1 − λ)·I + λ·M/(tr M/d).
-    The expected squared error of a score ⟨q, e⟩ over queries q is eᵀMe, the squared norm of M^½e. Eigenvalues are at
-    least `MIN_EIGENVALUE` of the largest.
+    moment. Returns both, `(d, d)` each.
 
-    The expected squared error of a score ⟨q, e⟩ over queries q is eᵀMe, the squared norm of M^½e. Eigenvalues are at
-    least `MIN_EIGENVALUE` of the largest.
+    With M = E[qqᵀ], they are M_λ^½ and M_λ^−½ of M_λ = (1 − λ)·I + λ·M/(tr M/d). The expected squared error of a score
+    ⟨q, e⟩ over queries q is eᵀMe, the squared norm of M^½e. Eigenvalues are at least `MIN_EIGENVALUE` of the largest.
 
     Args:
         queries: moments of the queries.

@@ -86,13 +86,11 @@ def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
 
 def neighbour_divergence(target_probabilities: Tensor, cosines: Tensor) -> AnchorLossAndGradient:
     """Compute, for each row, the divergence KL(p‖q) from the target probabilities p to q, the softmax of the cosines.
-    Returns it, `(b,)`, and its gradient with respect to the cosines, `(b, n)`. q = softmax(cosines/`TEMPERATURE`); both
-    arguments are `(b, n)`. As in stochastic neighbour embedding (Hinton and Roweis, 2002), p is the softmax of the
-    cosines in the original space: which rows are near matters, how far the far rows are matters little.
+    Returns it, `(b,)`, and its gradient with respect to the cosines, `(b, n)`.
 
-    The gradient is with respect to `cosines`; both arguments are `(b, n)`. As in stochastic neighbour embedding (Hinton
-    and Roweis, 2002), p is the softmax of the cosines in the original space: which rows are near matters, how far the
-    far rows are matters little.
+    q = softmax(cosines/`TEMPERATURE`); both arguments are `(b, n)`. As in stochastic neighbour embedding (Hinton and
+    Roweis, 2002), p is the softmax of the cosines in the original space: which rows are near matters, how far the far
+    rows are matters little.
     """
     p = target_probabilities
     log_q = (cosines / TEMPERATURE).log_softmax(1)

@@ -71,9 +71,9 @@ def standardize_rows(values: Tensor) -> Tensor:
 
 def one_minus_pearson(standardized_targets: Tensor, values: Tensor) -> AnchorLossAndGradient:
     """Compute 1 − the Pearson correlation of each row of `values` with its target. Returns it, `(b,)`, and its gradient
-    with respect to `values`, `(b, n)`. Targets are rows that `standardize_rows` returned.
+    with respect to `values`, `(b, n)`.
 
-    The gradient is with respect to `values`. Targets are rows that `standardize_rows` returned.
+    Targets are rows that `standardize_rows` returned.
     """
     centred = values - values.mean(1, keepdim=True)
     lengths = centred.norm(dim=1, keepdim=True).clamp_(min=_min_length(values))
