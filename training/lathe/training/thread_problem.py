@@ -37,7 +37,7 @@ class ThreadProblem:
             self.message = None
 
     def record(self, error: Exception) -> None:
-        """Set `message` to a text that says where the exception was raised, and log it if it is not the message
+        """Set `message` to a text that says where the exception was raised. It is logged if it is not the message
         before.
         """
         message = f"{self.work} failed: an unexpected {locate_error(error)}"

@@ -87,8 +87,7 @@ def list_beneath(root: Path, name: str) -> list[str] | None:
 
 @contextmanager
 def _open_descriptor(root: Path, name: str) -> Iterator[int]:
-    """Open `root/name`, a file or folder, without following a link out of `root`, and yield its descriptor for the
-    block.
+    """Open the file or folder `root/name` for the block, and yield its descriptor. No link is followed out of `root`.
 
     Links are resolved step by step and never out of `root`; raises what `open_beneath` does.
     """

@@ -11,8 +11,7 @@ MAX_DEPTH = 64
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Parse JSON text and return its value, after checking that it holds nothing that other parsers read differently or
-    refuse.
+    """Parse JSON text, check that other parsers would read it alike, and return its value.
 
     Raises:
         ValueError: if it is no JSON, nested more than `MAX_DEPTH` deep, or holds integers of more than 64 bits or lone

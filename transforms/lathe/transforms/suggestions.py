@@ -23,8 +23,8 @@ def find_similar(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return advice for an error message about an unknown name: "did you mean X?", or a list of the known names if none
-    is alike.
+    """Return advice for an error message about an unknown name. It is "did you mean X?", or a list of the known names
+    if none is alike.
     """
     names = list(known)
     similar = find_similar(name, names)

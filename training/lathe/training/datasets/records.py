@@ -295,9 +295,7 @@ def to_columns(rows: Sequence[Record], names: Iterable[str], **convert: Callable
 
 
 def warn_of_single_labels(rows: Sequence[Record], warnings: Warnings, split: str) -> None:
-    """Add a warning for each label that occurs in only one row of a split, since it can be neither learned nor
-    clustered.
-    """
+    """Add a warning for each label that occurs in only one row of a split. It can be neither learned nor clustered."""
     counts = Counter(str(row["label"]) for row in rows)
     for row in rows:
         if counts[str(row["label"])] == 1:

@@ -44,9 +44,7 @@ def remove_chat_template(model: Any, name: str) -> None:
 
 
 def count_template_tokens(model: Any) -> int:
-    """Return how many tokens the chat template of a loaded `SentenceTransformer` adds to each text, 0 if it has no
-    template.
-    """
+    """Return how many tokens a `SentenceTransformer`'s chat template adds to each text, 0 without a template."""
     if not uses_chat_template(model):
         return 0
     # The shortest text tells them apart: whatever it has beyond its own tokens comes from the template.

@@ -107,8 +107,7 @@ class TextCutter:
     """
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
-        """Store the tokenizer, and compute from the model's length how many characters of a long text are tokenized at
-        a time.
+        """Store the tokenizer, and compute how many characters of a long text are tokenized at a time.
 
         Args:
             tokenizer: a transformers tokenizer.
@@ -166,8 +165,8 @@ class TextCutter:
         return _Tokens(encoding.ids, encoding.offsets, encoding.word_ids)
 
     def _has_enough_tokens(self, tokens: _Tokens, length: int, side: Side) -> bool:
-        """Return whether a part of a text has more tokens than the model reads, counted only in words that end well
-        before the cut.
+        """Return whether a part of a text has more tokens than the model reads. Only words that end well before the cut
+        are counted.
 
         The result is False if the tokenizer reports no offsets, and for a text cut from the left, unless the tokenizer
         is WordPiece.
@@ -268,8 +267,8 @@ class _UnreadText:
         return self.text[start : start + min(count, self.left)]
 
     def join(self, kept: str, count: int) -> str:
-        """Consume up to `count` of the next unread characters, and return the part `kept` with them attached at the
-        side of the cut.
+        """Consume up to `count` of the next unread characters, and attach them to the part `kept`. They go to the side
+        of the cut, and the longer part is returned.
         """
         characters = self.peek(count)
         self.left -= len(characters)
@@ -291,8 +290,7 @@ class _UnreadText:
 
 
 def _find_long_stretches(spans: Sequence[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end, in characters, of each stretch of more than `STRETCH` characters that gave one token or
-    none.
+    """Yield start and end of each stretch of more than `STRETCH` characters that gave one token or none.
 
     Args:
         spans: character offsets of the tokens.
@@ -322,12 +320,9 @@ def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None
 
 
 def split_at_spaces(text: str) -> Iterator[str]:
-    """Yield the consecutive pieces of a text, split before spaces such that each piece has the same tokens alone as in
-    the text. Pieces have at least `PIECE` characters, except for the last, and at most `LONGEST_PIECE`, where no space
-    comes before. An empty text is one empty piece.
-
-    Each piece has the same tokens alone as in the text. Pieces have at least `PIECE` characters, except for the last,
-    and at most `LONGEST_PIECE`, where no space comes before. An empty text is one empty piece.
+    """Split a text before spaces into pieces that have the same tokens alone as in the text, and yield them in order.
+    Pieces have at least `PIECE` characters, except for the last, and at most `LONGEST_PIECE`, where no space comes
+    before. An empty text is one empty piece.
     """
     start = 0
     while len(text) - start > PIECE:

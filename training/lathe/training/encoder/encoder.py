@@ -135,8 +135,8 @@ class Encoder(PromptedEncoder):
             self._prepare_model()
 
     def _describe_model(self) -> None:
-        """Set the attributes that are known of the loaded model without running it: dimensions, length, prompts,
-        fingerprint and warning. A warning about the quality of its vectors is also logged.
+        """Set the attributes that are known of the loaded model without running it. They are dimensions, length,
+        prompts, fingerprint and warning. The warning, about the quality of its vectors, is also logged.
         """
         wrapped = uses_chat_template(self.model)
         if self.spec.chat_template == "off":
@@ -164,8 +164,8 @@ class Encoder(PromptedEncoder):
         )
 
     def _prepare_model(self) -> None:
-        """Convert the loaded model to the spec's dtype, choose how its batches are padded, and run it once on test
-        texts.
+        """Convert the loaded model to the spec's dtype, and run it once on test texts. How its batches are padded is
+        chosen, too.
         """
         self.transformer, *self.heads = self.model
         for module in self.heads:
@@ -204,8 +204,8 @@ class Encoder(PromptedEncoder):
         return not hasattr(self.transformer, "auto_model")
 
     def make_cutter(self) -> TextCutter | None:
-        """Build the cutter that shortens long texts before they are tokenized, for this model's tokenizer and maximum
-        length. The result is None for a static model without a limit.
+        """Build the cutter that shortens long texts to the model's maximum length before they are tokenized. The result
+        is None for a static model without a limit.
         """
         if not self.static:
             return TextCutter(self.model.tokenizer, self.max_length)
@@ -220,8 +220,9 @@ class Encoder(PromptedEncoder):
         return TextCutter(wrapped, limit["max_length"])
 
     def _convert_and_compare(self) -> Agreement | None:
-        """Convert the transformer to the spec's dtype, in place, and measure how well its vectors of test texts agree
-        with those in float32. Large models and those with flash attention are only converted, and None is returned.
+        """Convert the transformer to the spec's dtype, in place, and measure how well it agrees with float32. Compared
+        are its vectors of test texts. Large models and those with flash attention are only converted, and None is
+        returned.
 
         If padding changes the vectors, batches will hold texts of equal lengths only. On a CPU, with `attention` at
         `auto`, padding is left out if the vectors stay the same; `first_position` and `padded_attention` are then set.
@@ -522,8 +523,8 @@ class Encoder(PromptedEncoder):
 
     @torch.inference_mode()
     def forward(self, batch: Batch, normalize: bool) -> torch.Tensor:
-        """Run one batch through the whole model, without gradients, and return its vectors `(b, d)` in float32 on the
-        model's device.
+        """Run one batch through the whole model, without gradients, and return its vectors `(b, d)`. They are float32
+        on the model's device.
         """
         features = self.run_transformer(batch)
         for module in self.heads:

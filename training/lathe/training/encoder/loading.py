@@ -174,8 +174,8 @@ def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
 
 
 def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
-    """Return the attention implementation to load a model with: the spec's, or for `auto` flash attention if it is
-    available. None leaves the choice to the library.
+    """Return the attention implementation to load a model with. It is the spec's, or for `auto` flash attention if that
+    is available. None leaves the choice to the library.
 
     `auto` is flash attention where it is installed and the model runs in half precision on a GPU, else None.
     """

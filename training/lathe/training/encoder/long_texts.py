@@ -106,8 +106,8 @@ def split_texts(
     positions: Sequence[int] | None,
     limit: int | None,
 ) -> Pieces:
-    """Divide texts into chunks of at most `max_tokens` tokens, and return the chunks with the position of the text that
-    each belongs to. A text with fewer tokens is one chunk, unchanged.
+    """Divide texts into chunks of at most `max_tokens` tokens, and return the chunks. Each comes with the position of
+    the text that it belongs to. A text with fewer tokens is one chunk, unchanged.
 
     Args:
         texts: the texts.
@@ -190,9 +190,7 @@ def _find_word_start(words: Sequence[int | None], token: int, reach: int) -> int
 
 
 def _tokenize(tokenizer: Any, text: str, encoder: str) -> tuple[list[tuple[int, int]], list[int | None]]:
-    """Tokenize a text, and return the start and end of each token in characters and the index of the word that it
-    belongs to.
-    """
+    """Tokenize a text, and return each token's start and end in characters and the index of its word."""
     encoded = tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
     if not encoded.encodings:  # a tokenizer written in Python
         raise EncoderError(f"long_text mean needs a tokenizer that reports offsets, which that of {encoder} does not")

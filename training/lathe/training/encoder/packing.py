@@ -54,9 +54,9 @@ class PackedLinear(torch.nn.Module):
 
 
 def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agreement | None:
-    """Pack a model's linear layers for oneDNN, in place, if its vectors still agree with those in float32, and return
-    how well they agree. If the layers cannot be packed, a vector agrees too little or the model fails, the model keeps
-    its layers and None is returned.
+    """Pack a model's linear layers for oneDNN, in place, if its vectors still agree with float32. Returns how well they
+    agree. If the layers cannot be packed, a vector agrees too little or the model fails, the model keeps its layers and
+    None is returned.
 
     Args:
         model: the transformer, in the dtype it will run in.

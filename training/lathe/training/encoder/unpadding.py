@@ -197,7 +197,7 @@ def flatten(features: Features, first_position: int) -> Features:
 
 
 def split_flat_batches(features: Features, budget: int, first_position: int) -> Iterator[Batch]:
-    """Divide padded texts, in their order, into batches of at most `budget` tokens, and yield each with its tokens
+    """Divide padded texts, in their order, into flattened batches of at most `budget` tokens. The tokens of a batch are
     concatenated in one row. A text with more tokens is a batch of its own.
 
     Tokens that fill a batch up to a multiple of `ROUND_TOKENS` come on top.
@@ -219,8 +219,8 @@ def split_flat_batches(features: Features, budget: int, first_position: int) -> 
 
 
 def flatten_together(feature_columns: Sequence[Features], first_position: int) -> Features:
-    """Concatenate the tokens of several columns of padded texts, such as anchors and positives, into one row of
-    features. The texts come column by column.
+    """Concatenate the tokens of several columns of padded texts into one row of features. Columns are such as anchors
+    and positives, and the texts come column by column.
     """
     widest = max(features["attention_mask"].shape[1] for features in feature_columns)
     columns = {

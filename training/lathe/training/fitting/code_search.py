@@ -240,11 +240,9 @@ def _sample_rows(count: int) -> NDArray[np.int64]:
 def choose_weighting(
     chain: Chain, rows: Vectors, halves: HeldOutHalves, heldout: FloatArray, queries: Vectors | None, report: Progress
 ) -> tuple[Chain, list[CodeTrial], NDArray[np.float64]]:
-    """Try every weighting of a chain's codes, and choose the one with the best split-half retrieval (each half of a
-    text searches for its other half). Returns the chain with that weighting, a trial for every weighting, and the
-    reciprocal rank of each text through the chosen codes.
-
-    This is the first part of `search_codes`.
+    """Choose the weighting of a chain's codes with the best split-half retrieval. That is, each half of a text searches
+    for its other half. Returns the chain with that weighting, a trial for every weighting, and the reciprocal rank of
+    each text through the chosen codes.
     """
     before = chain.without_quantizer()
     assert isinstance(chain.quantizer, TransformCoding)

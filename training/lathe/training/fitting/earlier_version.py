@@ -53,7 +53,7 @@ class EarlierVersion:
 
     @classmethod
     def read(cls, ref: str, chain: Chain, folder: Path) -> "EarlierVersion":
-        """Load the moments and fit distribution that a version's artifact stores, and return them with its chain as an
+        """Load the moments and fit distribution that a version's artifact stores. Returns them with its chain as an
         `EarlierVersion`.
 
         Args:

@@ -242,8 +242,8 @@ def add_rows(
 
 
 def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str | None) -> TextEncoder | None:
-    """Return a copy of the encoder that puts the prompt of documents, or that of the name given, before the source's
-    texts. Without an encoder, return None.
+    """Return a copy of the encoder that puts a prompt before the source's texts. It is the prompt of documents, or that
+    of the name given. Without an encoder, return None.
 
     Raises:
         TransformError: if the chain does not take vectors of the encoder's dimensions.
@@ -406,8 +406,8 @@ def certify_new_chain(state: NewFitState, on_progress: Progress) -> None:
 
 
 def certify_addition(state: AdditionState, on_progress: Progress) -> None:
-    """Measure the new version and the earlier one on the same held-out rows, and write the certificate into the new
-    chain's metadata. Also sets `state.distribution` if the earlier version has one.
+    """Measure the new version and the earlier one on the same held-out rows. The certificate is written into the new
+    chain's metadata, and `state.distribution` is set if the earlier version has one.
     """
     on_progress(0.0, "measuring on held-out vectors")
     earlier = state.earlier

@@ -279,8 +279,8 @@ def _list_relevant(pairs: PairTexts, places: dict[int, int]) -> NDArray[np.int64
 def _gather_documents(
     texts: list[str], encoder: TextEncoder, encoded: EncodedSource
 ) -> tuple[dict[int, int], FloatArray]:
-    """Collect the vectors `(m, d)` of the documents, taken from the source's rows where it has them and encoded
-    otherwise. Returns the row of each text's vector, by the text's hash, and the vectors.
+    """Return the row of each text's vector, by the text's hash, and the vectors `(m, d)`. Vectors are taken from the
+    source's rows where it has them, and encoded otherwise.
 
     Further rows of the source, evenly spaced, fill the vectors up to `MAX_DOCUMENTS`.
     """
@@ -313,8 +313,9 @@ def _encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[
 
 
 def _encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:
-    """Cut up to `MAX_HALVES` texts in two, and return the vectors of the first halves as queries and of the second as
-    their relevant documents. The result is None if fewer than `MIN_TEST_QUERIES` texts are long enough to be cut.
+    """Cut up to `MAX_HALVES` texts in two, and return the halves' vectors as queries and documents. The second half of
+    a text is the relevant document of the first. The result is None if fewer than `MIN_TEST_QUERIES` texts are long
+    enough.
     """
     long_enough = [cut for text in texts if (cut := cut_in_two(text)) is not None]
     if len(long_enough) < MIN_TEST_QUERIES:

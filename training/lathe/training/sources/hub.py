@@ -79,8 +79,8 @@ class HubFile:
 
     @classmethod
     def parse(cls, pinned: str) -> "HubFile":
-        """Parse a file's string form `hf:DATASET@COMMIT/CONFIG:SPLIT/I-of-N`, as `__str__` writes it, into a
-        `HubFile`.
+        """Parse the string form of a hub file, as `__str__` writes it, into a `HubFile`. The form is
+        `hf:DATASET@COMMIT/CONFIG:SPLIT/I-of-N`.
         """
         match = PINNED.fullmatch(pinned)
         assert match is not None
@@ -174,8 +174,6 @@ def list_hub(written: str) -> list[str]:
 def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
     """Stream the rows of a span from a file of a hub data set, in batches of up to `rows`. Batches hold the values of
     the column `field`, and the whole rows as dicts.
-
-    Batches hold the values of the column `field`, and the whole rows as dicts.
 
     Raises:
         AccessError: if the hub is out of reach.
@@ -340,8 +338,8 @@ def _folder_digest(builder: Any) -> str:
 
 @contextmanager
 def _explained_errors(name: str) -> Iterator[None]:
-    """Convert errors of `datasets`, Arrow and the hub's client within the block to a `SourceError` that names the
-    source. A `SourceError` passes unchanged.
+    """Convert errors of `datasets`, Arrow and the hub's client within the block to a `SourceError`. It names the
+    source. A `SourceError` of the block passes unchanged.
 
     Raises:
         AccessError: if `datasets` is not installed, the hub is out of reach, or it refuses the credentials.

@@ -80,8 +80,8 @@ MAX_ROW_BYTES = 2**24
 
 
 def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a parquet file, and yield batches of up to `rows` with the values of the column
-    `field`. The batches also hold the whole rows as dicts.
+    """Read the rows of a span from a parquet file, and yield batches of up to `rows`. Batches hold the values of the
+    column `field`, and the whole rows as dicts.
 
     Raises:
         AccessError: if pyarrow is not installed.

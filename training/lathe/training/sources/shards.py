@@ -52,8 +52,8 @@ class Shard(Span):
 
 
 def inspect_file(file: str, field: str) -> tuple[list[Span], Kind]:
-    """Return the row spans that divide a file into shards, and the kind of its rows (None for texts, d for vectors of d
-    dimensions). A file without rows has no spans and the kind None.
+    """Return the row spans that divide a file into shards, and the kind of its rows. The kind is None for texts, and d
+    for vectors of d dimensions. A file without rows has no spans and the kind None.
 
     A file of lines is read once; a remote file is downloaded for that if its format needs it.
 
@@ -79,8 +79,6 @@ def merge_into_shard_spans(batches: list[Span]) -> list[Span]:
 def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str) -> Iterator[Batch]:
     """Read consecutive shards of one file in one pass, and yield validated batches of up to `BATCH_ROWS` rows. No batch
     holds rows of two shards.
-
-    No batch holds rows of two shards.
 
     Args:
         file: the shards' file, or a local copy.

@@ -212,7 +212,7 @@ class Source:
         return sum(span.rows or 0 for file in self.files for span in inspect_file(file, self.field)[0])
 
     def plan(self, damaged: Mapping[str, str] = MappingProxyType({})) -> Plan:
-        """Divide the source's files into shards, and return these with the files that are empty or were left out as
+        """Divide the source's files into shards, and return them with the files that are left out. Those are empty or
         damaged. Text files are read once to count their rows.
 
         Files whose rows are of another kind than most rows of the source count as damaged. Remote files are downloaded
@@ -258,8 +258,7 @@ class Source:
         return plan
 
     def record_or_raise(self, file: str, error: SourceError, left_out: dict[str, str]) -> None:
-        """Record a damaged file's name with the reason in `left_out`, in place, or raise the error if such files are
-        not skipped.
+        """Record why a file is damaged in `left_out`, in place, or raise the error if such files are not skipped.
 
         An `AccessError` is always raised, because it does not mean that the file is damaged.
 

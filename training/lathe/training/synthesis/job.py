@@ -28,8 +28,8 @@ answer."""
 
 
 def _require_free_fields(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Check that request parameters contain no field that other settings set (`RESERVED_FIELDS`), and return them
-    unchanged.
+    """Check that request parameters contain no field that other settings set, and return them. Such fields are listed
+    in `RESERVED_FIELDS`.
 
     Raises:
         ValueError: if they do.

@@ -52,8 +52,8 @@ def jaccard(one: set[str], other: set[str]) -> float:
 
 @lru_cache
 def _lsh_bands(similarity: float) -> tuple[int, int]:
-    """Return the number of bands and the number of rows per band with which locality-sensitive hashing finds texts of
-    at least this similarity. They are cached, as computing them takes 0.1 s.
+    """Return the numbers of bands and of rows per band for locality-sensitive hashing. With them, it finds texts of at
+    least this similarity. They are cached, as computing them takes 0.1 s.
     """
     from datasketch import MinHashLSH
 

@@ -108,8 +108,8 @@ def estimate_run(prepared: Prepared, out: Path) -> Estimate:
 
 
 def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress) -> Outcome:
-    """Send all calls that have no settled answer in the folder yet, write the results to the folder, and return the
-    outcome.
+    """Send all calls that have no settled answer yet, write the results, and return the outcome. Answers and results
+    are in the folder `out`.
 
     The folder also gets job.json, the prompt templates and the answer log, from which a later run resumes. Results of
     the answers so far are also written if the endpoint fails.

@@ -41,8 +41,8 @@ class Budget:
         self.requests, self.tokens = requests, tokens
 
     def refusal_reason(self, tokens: int) -> str | None:
-        """Return a sentence that says why a request of at most `tokens` tokens exceeds the budget, or None if it does
-        not. Nothing is reserved.
+        """Return why a request of at most `tokens` tokens exceeds the budget, or None if it does not. Nothing is
+        reserved.
         """
         if self.max_requests is not None and self.requests >= self.max_requests:
             return f"the budget of {self.max_requests:,} requests is spent"
@@ -285,8 +285,8 @@ class Sender:
                 await asyncio.wait_for(self.halted.wait(), seconds)
 
     def _halt_if_over_budget(self, tokens: int) -> bool:
-        """Halt the run if the budget does not allow another request of so many tokens, and return whether it was halted
-        for that. Then `spent` says which budget is spent.
+        """Halt the run if the budget does not allow another request of so many tokens. Returns whether it does not;
+        then `spent` says which budget is spent.
         """
         lacking = self.budget.refusal_reason(tokens)
         if lacking is not None:

@@ -138,8 +138,8 @@ class FitDistribution:
 
     @cached_property
     def payload(self) -> bytes:
-        """Content of the file reference.safetensors, as bytes: the arrays of the Gaussian and the percentiles of the
-        scores.
+        """Content of the file reference.safetensors, as bytes. It has the arrays of the Gaussian and the percentiles of
+        the scores.
         """
         of_gaussian = {name: getattr(self.gaussian, name) for name in ("mean", "directions", "variances")}
         arrays = of_gaussian | {"scores": self.scores}

@@ -49,8 +49,8 @@ def describe_moments(moments: Mapping[int, Moments]) -> dict[str, Any]:
 
 
 def load_moments(path: Path) -> dict[int, Moments]:
-    """Load the stored moments from the artifact folder `path`, by refit stage (a group of steps that are fitted again
-    together). The dict is empty if none were stored.
+    """Load the stored moments from the artifact folder `path`, by refit stage. A refit stage is a group of steps that
+    are fitted again together. The dict is empty if none were stored.
 
     Raises:
         ArtifactError: if the artifact is damaged, or the moments are not what its manifest says.

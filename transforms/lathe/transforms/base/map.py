@@ -178,8 +178,8 @@ class Map(nn.Module):
         raise TypeError(f"{type(self).__name__} must define output_signature")
 
     def infer_signature(self, inputs: Signature, refit: bool = False) -> Signature:
-        """Check that this map accepts inputs of a signature (dimensions and kind), and return the signature of its
-        outputs. The parameters are checked too.
+        """Check that this map accepts such inputs, and return the signature of its outputs. A signature holds the
+        dimensions and kind of vectors. The parameters are checked too.
 
         Args:
             inputs: signature of the inputs.

@@ -36,8 +36,8 @@ class QueryPairs:
     relevant: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        """Check that queries and documents are finite matrices, and that the pairs name existing rows, each once, with
-        one for every query.
+        """Check that queries and documents are finite matrices, and that the pairs name existing rows. Every query
+        needs a pair, and no pair may repeat.
         """
         for name, vectors in (("queries", self.queries), ("documents", self.documents)):
             if vectors.ndim != 2:

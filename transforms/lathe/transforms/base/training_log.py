@@ -85,8 +85,8 @@ class TrainingLog:
         return before - last > MIN_IMPROVEMENT * (first - before)
 
     def warnings(self, kind: str) -> list[str]:
-        """Return a list with one warning if the training diverged or ended while the held-out loss was still falling,
-        else an empty list.
+        """Return a list with one warning if the training diverged or ended too early, else an empty list. It ended too
+        early if the held-out loss was still falling.
 
         Args:
             kind: kind of the trained transform, for the sentence.

@@ -150,8 +150,8 @@ class Transform(Map):
         return self.to(device)
 
     def _join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
-        """Return the data in the form in which this kind of transform learns: `data` unchanged, or the joint moments of
-        vectors and targets if it is fitted on pairs.
+        """Return the data in the form in which this kind of transform learns. That is `data` unchanged, or the joint
+        moments of vectors and targets if it is fitted on pairs.
 
         A transform that is not `paired` takes `data` unchanged. A paired one takes the `PairedMoments` of vectors and
         targets, which may also be given as `data`.
@@ -221,8 +221,7 @@ class Transform(Map):
         return []
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Set the fitted buffers from tensors read from an artifact, by name, after checking them, and return the
-        transform.
+        """Set the fitted buffers from an artifact's tensors by name, check them, and return the transform.
 
         Raises:
             ArtifactError: if a tensor is missing or unknown, or has a dtype, shape or entries that no fit gives.
@@ -248,9 +247,7 @@ class Transform(Map):
 @contextmanager
 def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
     """Run the block, and if it raises, assign the original buffers of all steps again and re-raise. Changes within a
-    buffer are not undone.
-
-    Changes to a buffer in place are not undone.
+    buffer, in place, are not undone.
     """
     # References suffice: a fit assigns new tensors to its buffers and does not write into the old ones.
     earlier = [dict(step.named_buffers()) for step in steps]

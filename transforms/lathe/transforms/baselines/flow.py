@@ -187,8 +187,8 @@ class Flow(Transform):
             setattr(self, name, tensor)
 
     def _initialize(self, batch: Tensor) -> None:
-        """Set the buffers to the values with which training starts: random orthogonal mixings, couplings that change
-        nothing, and actnorms that standardize the batch.
+        """Set the buffers to the values with which training starts. Mixings are random and orthogonal, couplings change
+        nothing, and actnorms standardize the batch.
         """
         d, blocks = batch.shape[1], self.blocks
         half, second_half, hidden = d // 2, d - d // 2, self.hidden or max(1, d // 2)

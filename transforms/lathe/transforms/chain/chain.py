@@ -98,8 +98,8 @@ class Chain(nn.Module):
     def signature(
         self, dimensions: int | None = None, refit: bool = False, target_dimensions: int | None = None
     ) -> Signature:
-        """Check that every step can follow the ones before it, and return the signature (dimensions and kind) of the
-        chain's outputs.
+        """Check that every step can follow the ones before it, and return the signature of the outputs. A signature
+        holds the dimensions and kind of vectors.
 
         No step is applied: the check uses only parameters and numbers of dimensions.
 
@@ -184,8 +184,8 @@ class Chain(nn.Module):
 
     @staticmethod
     def _require_pairs_or_none(steps: Iterable[Transform], pairs: QueryPairs | None, dimensions: int) -> None:
-        """Check that pairs of query and document are given if, and only if, a step learns from them, and that they have
-        these dimensions.
+        """Check that pairs of these dimensions are given if a step learns from pairs, and only then. A pair is a query
+        with a relevant document.
 
         Raises:
             InputError: if they are missing, not expected, or of other dimensions.
@@ -252,8 +252,8 @@ class Chain(nn.Module):
         step.fit(vectors, report, targets, checkpoint, queries, pairs)
 
     def forward(self, x: Tensor, dimensions: int | None = None, side: Side = "document") -> Tensor:
-        """Apply the fitted steps to rows `(n, d)`, and return the outputs: codes if the chain ends in a quantizer, else
-        floats `(n, k)`. Outputs are cut to `dimensions`, normalized if the chain normalizes, and quantized last.
+        """Apply the fitted steps to rows `(n, d)`, and return codes or floats `(n, k)`. Outputs are cut to
+        `dimensions`, normalized if the chain normalizes, and quantized last if it ends in a quantizer.
 
         Steps are applied as they map that side of a search. Queries are not quantized.
         """
@@ -544,8 +544,8 @@ class Chain(nn.Module):
         metadata: Mapping[str, Any] | None = None,
         statistics: FitStatistics | None = None,
     ) -> Manifest:
-        """Write the fitted chain to a new artifact folder: its manifest, its tensors and, if given, statistics of the
-        fitted rows. Returns the manifest.
+        """Write the fitted chain to a new artifact folder, and return its manifest. The folder holds the manifest, the
+        tensors and, if given, statistics of the fitted rows.
 
         See `lathe.transforms.artifact.folder` for the files.
 
@@ -585,8 +585,7 @@ class Chain(nn.Module):
 
     @classmethod
     def from_tensors(cls, steps: Sequence[Spec], normalize: bool, tensors: Mapping[str, Tensor]) -> "Chain":
-        """Build a fitted chain from its step specs and the tensors of its steps, as `specs()` and `tensors()` of a
-        chain return them.
+        """Build a fitted chain from step specs and tensors, as `specs()` and `tensors()` of a chain return them.
 
         Tensors whose names do not begin with a step's position are ignored.
 
@@ -629,8 +628,7 @@ class Chain(nn.Module):
         return chain
 
     def _require_described(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
-        """Check that an artifact's manifest states this chain's dimensions, and that every tensor of the artifact
-        belongs to a step or to moments.
+        """Check that a manifest states this chain's dimensions, and that every tensor belongs to it or its moments.
 
         Raises:
             ArtifactError: if it does not.
@@ -647,8 +645,8 @@ class Chain(nn.Module):
             raise ArtifactError(f"the tensor {unknown[0]!r} belongs to no step")
 
     def _require_applicable(self) -> None:
-        """Check that the chain maps a row of zeros and a random unit row to finite outputs of the right shape, on both
-        sides of a search.
+        """Check that the chain maps two test rows, zeros and a unit row, to finite outputs of the right shape. Both
+        sides of a search are tested.
 
         Only applying the chain shows whether the tensors of different steps fit.
 

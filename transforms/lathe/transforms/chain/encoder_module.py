@@ -45,8 +45,8 @@ class EncoderModule(nn.Module):
         self.chain = chain
 
     def forward(self, features: dict[str, Any], task: str | None = None) -> dict[str, Any]:
-        """Replace the embeddings `(n, d)` in `sentence_embedding` by the chain's outputs as floats `(n, k)`, in place,
-        and return the features.
+        """Replace the embeddings `(n, d)` in `sentence_embedding` by the chain's outputs, in place. The outputs are
+        floats `(n, k)`, and the features are returned.
 
         Args:
             features: what the modules before this one computed; changed in place.

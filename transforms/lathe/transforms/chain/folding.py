@@ -28,8 +28,8 @@ def fold_primitives(primitives: list[Map]) -> list[Map]:
 
 
 def _is_normalize_redundant(following: list[Map]) -> bool:
-    """Return whether a `Normalize` before the maps `following` has no effect, because only linear maps stand between it
-    and another `Normalize`. Linear maps are selections and affine maps without a bias.
+    """Return whether a `Normalize` before the maps `following` has no effect. It has none if only linear maps,
+    selections and affine maps without a bias, come before another `Normalize`.
     """
     for step in following:
         if isinstance(step, Normalize):

@@ -54,8 +54,8 @@ class Sides(Transform):
             raise StepError(f"{self.kind}: neither queries nor documents have a step; leave {self.kind} out")
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions and kind) of the outputs, after checking that queries and documents end in
-        equal dimensions.
+        """Return the signature (dimensions and kind) of the outputs. Queries and documents must end in equal
+        dimensions.
 
         Raises:
             StepError: if a step cannot follow those before it, or the sides end in different dimensions.
@@ -74,8 +74,7 @@ class Sides(Transform):
         return replace(documents, zero_variance_directions=empty)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Fit the steps of documents on the rows, and the steps of queries on the queries, or on the rows if none are
-        given.
+        """Fit the steps of documents on the rows, and those of queries on the queries or, without any, on the rows.
 
         Raises:
             InputError: if a step cannot be fitted, moments are given in place of rows, or queries have other dimensions
@@ -160,8 +159,8 @@ class Side(Map):
 
 
 def _build_side(name: str, steps: Sequence[Mapping[str, Any]]) -> Chain:
-    """Build the chain of the steps of queries or documents (`name` says which), not fitted yet, and check that they can
-    stand on one side.
+    """Build the chain of one side's steps, not fitted yet, and check that they can stand on one side. `name` says
+    whether queries or documents pass them.
 
     Raises:
         StepError: if they are no steps, or among them are codes, steps with sides of their own, or steps that are

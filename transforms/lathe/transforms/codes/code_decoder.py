@@ -62,10 +62,8 @@ class CodeDecoder(Map):
         return self.decoder @ self.decoder.T
 
     def factors(self, values: Tensor) -> Tensor:
-        """Compute, for each vector with quantized coordinates `(m, n)`, the factor `(n,)` that gives the decoded vector
-        the norm that all fitted vectors had. The factors are 1 if those norms varied.
-
-        For ŷ, it is the f so that ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is the fitted norm.
+        """Compute the factor `(n,)` that gives each decoded vector the norm that all fitted vectors had. It is 1 if
+        those norms varied. For quantized coordinates ŷ, it is the f so that ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is the fitted norm.
         """
         if not self.norm.any():
             return values.new_ones(values.shape[1])
@@ -93,8 +91,8 @@ class CodeDecoder(Map):
         return decoded.reshape(*x.shape[:-1], len(self.mean))
 
     def score(self, encoded: Tensor, codes: Tensor, factors: Tensor | None, tables: Tensor | None) -> Tensor:
-        """Compute the inner products `(a, n)` of encoded queries `(a, m + 1)` with the vectors that codes `(n, bytes)`
-        stand for. A code of all zeros scores 0.
+        """Compute the inner products `(a, n)` of encoded queries with the vectors that codes stand for. A code of all
+        zeros scores 0.
 
         Args:
             encoded: queries as `TransformCoding.encode_queries` returns them.
@@ -122,9 +120,7 @@ class CodeDecoder(Map):
         return encoded.new_zeros(len(encoded), self.octets, 256).index_add_(1, self.layout[1], contributions)
 
     def byte_levels(self) -> Tensor:
-        """Return the quantized value of every coordinate for each of the 256 values of the byte that holds it, `(m,
-        256)`.
-        """
+        """Return the quantized value of every coordinate for each value of its byte, `(m, 256)`."""
         bits, _, shifts = self.layout.unsqueeze(2)
         values = torch.arange(256, device=self.levels.device)
         entries = ((values >> shifts) & ((1 << bits) - 1)) + (1 << bits)

@@ -137,8 +137,8 @@ class ProductCoding(TransformCoding):
         return code.reshape(*x.shape[:-1], self.bytes)
 
     def prepare_books(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Arrange the centroids of all bytes in tensors of equal size, with which the nearest centroids are found by
-        one batched product.
+        """Arrange the centroids of all bytes in tensors of equal size. With them, one batched product finds the nearest
+        centroids.
 
         Returns:
             Centroids weighted by the variances `(bytes, k, 256)`, where k is the largest number of coordinates of a
@@ -163,8 +163,8 @@ class ProductCoding(TransformCoding):
         return ProductDecoder(self.mean, self.decoder, self.layout, self.norm, self.centroids, self.bytes)
 
     def _find_factors(self, y: Tensor) -> Tensor:
-        """Find, from the coordinates `(m, n)` of decoded vectors, the factor by which decoding scaled each to the
-        fitted norm. Returns the factors `(n,)`.
+        """Find the factor by which decoding scaled each vector to the fitted norm. Returns the factors `(n,)`, given
+        the coordinates `(m, n)` of the decoded vectors.
         """
         # In the byte with the most coordinates, f·ŷ is parallel to one centroid.
         in_byte = self.layout[1] == self.layout[1].mode().values

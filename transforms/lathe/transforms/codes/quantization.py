@@ -73,7 +73,7 @@ class Quantizer(Transform, registered=False):
         return scores.to(queries.device) if isinstance(queries, Tensor) else scores.cpu().numpy()
 
     def decoded_norms(self, codes: Any) -> Any:
-        """Return the L2 norms `(n,)` of the vectors that codes stand for, as a tensor for a tensor, else as a NumPy
+        """Return the L2 norms `(n,)` of the vectors that codes stand for. They are a tensor for a tensor, else a NumPy
         array.
 
         An inner product over this norm is the cosine with a query of norm 1.
@@ -200,8 +200,8 @@ class Binary(Quantizer):
         return -(-dimensions // 8)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the magnitude ±a that each dimension is decoded to: its mean absolute value, or its root mean square
-        if fitted on moments. Magnitudes are at least `MIN_MAGNITUDE`.
+        """Compute the magnitude ±a that each dimension is decoded to. It is the mean absolute value, or the root mean
+        square if fitted on moments, and at least `MIN_MAGNITUDE`.
         """
         # The mean magnitude minimizes the squared error of ±a. Moments lack it; the root mean square is an upper bound.
         if isinstance(data, Moments):

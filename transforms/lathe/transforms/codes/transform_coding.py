@@ -198,8 +198,8 @@ class TransformCoding(Quantizer):
         return True
 
     def fit_warnings(self) -> list[str]:
-        """Return a list with one warning if the fitted vectors vary in too few directions to fill the bytes, else an
-        empty list.
+        """Return a list with one warning if the fitted vectors vary too little to fill the bytes. Otherwise the list is
+        empty.
         """
         filled = -(-int(self._ends().max()) // BYTE) if self.layout.numel() else self.bytes
         if filled < self.bytes:
@@ -207,8 +207,8 @@ class TransformCoding(Quantizer):
         return []
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute mean, encoder, decoder and layout of the codes from the moments of the rows, and of the queries if
-        there are any.
+        """Compute mean, encoder, decoder and layout of the codes from moments. They are the moments of the rows, and of
+        the queries if there are any.
 
         Raises:
             InputError: if the rows do not vary, or the moments of the queries have other dimensions.
@@ -276,8 +276,8 @@ class TransformCoding(Quantizer):
         )
 
     def check_tensors(self) -> None:
-        """Check that the bits of the coordinates lie within the code without overlap, and that norm and query count are
-        not negative.
+        """Check that the bits of all coordinates lie within the code without overlap. Norm and query count must not be
+        negative.
 
         Raises:
             ArtifactError: if they are not.
@@ -351,8 +351,8 @@ class TransformCoding(Quantizer):
         return codes.to(floats.device) if isinstance(floats, Tensor) else codes.cpu().numpy()
 
     def _find_factors(self, y: Tensor) -> Tensor:
-        """Find, from the coordinates `(m, n)` of decoded vectors, the factor by which decoding scaled each to the
-        fitted norm. Returns the factors `(n,)`.
+        """Find the factor by which decoding scaled each vector to the fitted norm. Returns the factors `(n,)`, given
+        the coordinates `(m, n)` of the decoded vectors.
         """
         # The last coordinate has the fewest bits, so f is one of few ratios to its levels.
         fewest_bits = int(self.layout[0, -1])
@@ -369,9 +369,7 @@ class TransformCoding(Quantizer):
         return factors
 
     def _distance_to_levels(self, y: Tensor) -> Tensor:
-        """Return the mean squared distance of each vector's coordinates `(m, n)` to their nearest quantization levels,
-        `(n,)`.
-        """
+        """Return each vector's mean squared distance, `(n,)`, of its coordinates `(m, n)` to their nearest levels."""
         bits = self.layout[0].tolist()
         error = y.new_zeros(y.shape[1])
         for start, stop in _equal_runs(bits):
@@ -415,8 +413,8 @@ class TransformCoding(Quantizer):
         return BYTE * self.layout[1] + self.layout[2] + self.layout[0]
 
     def clipped_share(self, rows: Any) -> float:
-        """Return the share of all coordinates of rows `(n, d)` that lie more than `CLIP_DEVIATIONS` standard deviations
-        from the mean, in [0, 1].
+        """Return the share of the coordinates of rows `(n, d)` that are far from the mean, in [0, 1]. Far is more than
+        `CLIP_DEVIATIONS` standard deviations.
 
         The outermost cell stands for values near its level; far beyond, the error grows with the value.
         """
@@ -433,10 +431,9 @@ class TransformCoding(Quantizer):
         return apply(_QueryMap(self.mean, self.decoder), queries)
 
     def norm_factors(self, codes: Any) -> Any:
-        """Compute, for each code `(n, bytes)`, the factor that gives its decoded vector the norm that all fitted
-        vectors had. Returns floats `(n,)`, which are 1 if those norms varied.
-
-        An index that computes the factors once can score by table look-ups.
+        """Compute the factor that gives each code's decoded vector the norm that all fitted vectors had. Returns floats
+        `(n,)` for codes `(n, bytes)`, which are 1 if those norms varied. An index that computes the factors once can
+        score by table look-ups.
         """
         coder, packed = self._prepare(codes)
         with torch.no_grad():
@@ -504,7 +501,7 @@ class TransformCoding(Quantizer):
         return prepared[1]
 
     def decoded_norms(self, codes: Any) -> Any:
-        """Return the L2 norms `(n,)` of the vectors that codes stand for, as a tensor for a tensor, else as a NumPy
+        """Return the L2 norms `(n,)` of the vectors that codes stand for. They are a tensor for a tensor, else a NumPy
         array.
         """
         if not self.norm.any():
@@ -569,8 +566,8 @@ def _constant_norm(moments: Moments) -> float:
 
 
 def _find_cells(y: Tensor, bits: int) -> Tensor:
-    """Quantize values: return the cell number of each, which is how many of the quantizer's thresholds lie below it, as
-    uint8 of the shape of `y`.
+    """Return the number of the quantizer's cell that each value lies in, uint8 of the shape of `y`. It is how many
+    thresholds lie below the value.
     """
     thresholds = torch.from_numpy(normal_quantizer(bits).thresholds).to(y)
     if bits > COMPARISON_BITS:

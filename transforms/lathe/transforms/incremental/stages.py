@@ -41,8 +41,8 @@ class Stage:
         return self.number > 0
 
     def take_moments(self, chain: Chain, rows: Vectors) -> Moments:
-        """Compute the moments of rows `(n, d)` at the beginning of this stage: after the steps before it, and
-        normalized except for stage 0. The rows are streamed.
+        """Compute the moments of rows `(n, d)` as they are at the beginning of this stage. Rows pass the steps before
+        it, and are normalized except for stage 0. They are streamed.
         """
         if self.position:
             # `unit_moments` normalizes in float64; the chain itself would do so in float32.
@@ -66,8 +66,8 @@ class Stages:
 
     @classmethod
     def of(cls, chain: Chain) -> "Stages":
-        """Divide a fitted chain into refit stages (groups of consecutive steps that are fitted again from the same
-        moments), and find the steps that can be refitted.
+        """Divide a fitted chain into refit stages, and find the steps that can be refitted. A refit stage is a group of
+        consecutive steps that are fitted again from the same moments.
 
         A quantizer that learns from moments is the last step of a stage. Of those that learn from rows, `int8` and
         `binary` are in no stage, because the new rows alone suffice for their ranges; codebooks are retained.
@@ -105,8 +105,8 @@ class Stages:
         return divided
 
     def needed(self) -> Iterator[Stage]:
-        """Yield the stages whose moments a refit needs: from the first that has a step to refit to the last that has
-        one.
+        """Yield the stages whose moments a refit needs. They reach from the first that has a step to refit to the last
+        that has one.
 
         Those in between are yielded too. Yields nothing if no step can be refitted.
         """
@@ -120,8 +120,8 @@ class Stages:
         return {stage.number: stage.take_moments(chain, rows) for stage in self.needed()}
 
     def _begin_stage(self, position: int) -> None:
-        """Append a stage that begins before the step at `position`, unless the last stage begins with unit rows and has
-        no affine map yet.
+        """Append a stage that begins before the step at `position`. Nothing is done if the last stage begins with unit
+        rows and has no affine map yet.
         """
         last = self.stages[-1]
         if not last.unit or last.moved:
@@ -146,8 +146,7 @@ class Stages:
         return True
 
     def _retain_axis_choosing_steps(self, chain: Chain) -> None:
-        """Move steps that choose their output axes, as PCA does, from `refitted` to `retained` if a later step is
-        retained.
+        """Move steps that choose their output axes from `refitted` to `retained` if a later step is retained.
 
         The later step was fitted on those axes, and a refit would choose other axes.
         """

@@ -210,8 +210,8 @@ def train(
 
 
 def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], Tensor]) -> LossFunction:
-    """Wrap a differentiable loss in a function of a batch that returns the loss as a float and sets the gradient of
-    every parameter.
+    """Wrap a differentiable loss in a function of a batch. The function returns the loss as a float, and sets the
+    gradient of every parameter.
     """
 
     def loss_function(batch: Tensor) -> float:
@@ -282,8 +282,7 @@ def _evaluate(
 
 
 def _restore_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], log: TrainingLog) -> None:
-    """Copy the tensors in `best` into the parameters, if there were evaluations, and set the parameters' `grad` to
-    None.
+    """Copy the tensors in `best` into the parameters, if there were evaluations. The parameters' `grad` is set to None.
 
     Raises:
         InputError: if the training diverged before there was a finite held-out loss.
@@ -311,8 +310,8 @@ def _save_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str
 def _pack_state(
     parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, log: TrainingLog
 ) -> dict[str, Tensor]:
-    """Return the whole state of a training as tensors by name, for a checkpoint: parameters, best parameters, AdamW's
-    averages and log.
+    """Return the whole state of a training as tensors by name, for a checkpoint. It has the parameters, the best
+    parameters, AdamW's averages and the log.
     """
     tensors = {
         "steps": torch.tensor(log.steps),

@@ -204,8 +204,8 @@ class GeoPres(Linear):
         self.training_log = log
 
     def _training_config(self, rows: int) -> TrainingConfig:
-        """Return the preset's training config, in which `steps`, `batch` and `learning_rate` replace the preset's
-        values where they are set.
+        """Return the preset's training config. `steps`, `batch` and `learning_rate` replace the preset's values where
+        they are set.
 
         The number of rows decides the steps of the preset `paper`; `nested` those of the other.
         """
@@ -252,8 +252,6 @@ class GeoPres(Linear):
         def loss_function(batch: Tensor) -> float:
             """Return the mean over output sizes of importance × loss. The gradient of their sum is stored in
             `weight.grad`.
-
-            The gradient of their sum is stored in `weight.grad`.
             """
             losses, weight.grad = prefix_losses(set_up, prepare(batch), weight, sizes, importance, normalized)
             # The gradient is that of the sum: Adam's steps do not depend on a constant factor.
@@ -314,8 +312,7 @@ def random_start(input_dimensions: int, dimensions: int, seed: int) -> Tensor:
 
 
 def _best_scale(x: Tensor, weight: Tensor) -> float:
-    """Return the factor on `weight` with which the distances between outputs best fit those between the rows of `x`, by
-    least squares.
+    """Return the factor on `weight` with which the outputs' distances best fit those of `x`, by least squares.
 
     The first 1024 rows are used. The factor is 1 if all their outputs coincide.
     """

@@ -210,9 +210,7 @@ class QueryAdapter(Transform):
         return InverseAffine(None, self.weight.new_zeros(len(self.weight)))
 
     def fit_warnings(self) -> list[str]:
-        """Return a list with one warning if training found no map that is better than the identity, else an
-        empty list.
-        """
+        """Return a list with one warning if no trained map was better than the identity, else an empty list."""
         if not torch.equal(self.weight.cpu(), torch.eye(len(self.weight))):
             return []
 
@@ -263,8 +261,8 @@ class PairBatches:
         self._mined = self._mine(pairs) if negatives else np.zeros((len(pairs), 0), np.int64)
 
     def sample(self, step: int) -> Tensor:
-        """Return the training batch of a step as row numbers `(b, 2 + k)`: a query, one of its relevant documents, and
-        k negatives.
+        """Return the training batch of a step as row numbers `(b, 2 + k)`. A row has a query, one of its relevant
+        documents, and k negatives.
         """
         # Seeded by the step: a resumed training draws the batches that it would have drawn without a break.
         generator = np.random.default_rng([self.seed, step])
@@ -281,8 +279,8 @@ class PairBatches:
         return self._pack(rows, self._answers[self._first[rows]], self._mined[rows, : self.negatives])
 
     def is_relevant(self, queries: Tensor, documents: Tensor) -> Tensor:
-        """Return a mask `(b, c)` that says which documents, by row `(c,)`, are relevant to which queries, by row `(b,
-        1)`.
+        """Return a mask `(b, c)` of which documents are relevant to which queries. They are given by their rows, `(c,)`
+        and `(b, 1)`.
         """
         keys = queries * self._documents + documents
         positions = torch.searchsorted(self._keys, keys).clamp_max_(len(self._keys) - 1)

@@ -51,8 +51,7 @@ class ABTT(Transform):
         return self.directions or max(1, round(dimensions / 100))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions and kind) of the outputs: that of the inputs with D more directions without
-        variance, the removed ones.
+        """Return the signature of the outputs: that of the inputs with D more directions without variance.
 
         One direction fewer is added if both `literal` and `renormalize` are set, because normalizing turns the constant
         that the literal form leaves into a direction again. While the input dimensions are unknown, D is `directions`

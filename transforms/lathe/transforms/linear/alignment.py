@@ -73,8 +73,8 @@ class Alignment(Linear, registered=False):
         return [Affine(weight, self.target_mean.double() - weight @ self.mean.double())]
 
     def inverse(self) -> Map:
-        """Return the map from targets back to vectors, by the pseudo-inverse W⁺: y ↦ W⁺(y − μ_y) + μ_x, or y ↦ W⁺y if
-        not centred.
+        """Return the map from targets back to vectors, by the pseudo-inverse W⁺ of the weight. It is y ↦ W⁺(y − μ_y) +
+        μ_x, or y ↦ W⁺y if not centred.
         """
         inverse = pseudo_inverse(self.weight.double())
         offset = self.mean - inverse @ self.target_mean.double() if self.centered else None

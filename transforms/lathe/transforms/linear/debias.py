@@ -28,8 +28,7 @@ class DirectionRemoval(Transform, registered=False):
         self.register_buffer("direction", torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the outputs: that of the inputs with one more direction without variance, the removed
-        one.
+        """Return the signature of the outputs: that of the inputs with one more direction without variance.
 
         Raises:
             StepError: if the inputs have one dimension, because nothing would be left.

@@ -71,8 +71,8 @@ class Linear(Transform, registered=False):
 
     @property
     def inverse_kind(self) -> Inverse:
-        """How well the map can be inverted: `"none"` if outputs are renormalized, `"exact"` if fitted and W has rank d,
-        else `"approximate"`.
+        """How well the map can be inverted: `"exact"`, `"approximate"` or `"none"`. It is `"none"` if outputs are
+        renormalized, `"exact"` if fitted and W has rank d, else `"approximate"`.
 
         Renormalizing loses the row norms; a rank below d loses directions.
         """

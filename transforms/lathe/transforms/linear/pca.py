@@ -57,8 +57,8 @@ class PCA(Linear):
         return inputs if self.dimensions is None else inputs.reduce(self.kind, self.dimensions)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the top eigenvectors of the covariance, or of the second moment if `center` is `"none"`, and store
-        them as the weight.
+        """Compute the top eigenvectors of the covariance, and store them as the weight. If `center` is `"none"`, they
+        are those of the second moment.
 
         The mean is stored only if `center` is `"data"`. Everything is computed from the moments in float64.
 

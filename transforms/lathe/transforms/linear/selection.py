@@ -81,17 +81,14 @@ class ScatterColumns(Map):
         return len(self.columns)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Put the columns of `(n, k)` at their positions in a new tensor `(n, d)`, with zeros elsewhere, and
-        return it.
-        """
+        """Return a new tensor `(n, d)` that holds the columns of `(n, k)` at their positions, and zeros elsewhere."""
         y = x.new_zeros(*x.shape[:-1], int(self.width))
         y[..., self.columns] = x
         return y
 
 
 def require_columns(selection: Selection) -> None:
-    """Check that a selection restored from an artifact has as many columns as `dimensions`, each within the width of
-    the inputs.
+    """Check that a restored selection has as many columns as `dimensions`, each within the inputs' width.
 
     Raises:
         ArtifactError: if it has not.

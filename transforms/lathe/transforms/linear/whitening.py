@@ -139,8 +139,8 @@ class Whitening(Linear):
 
     @property
     def regularized(self) -> bool:
-        """Whether the parameters bound the scaling of directions without variance: by shrinkage, a relative ε, rcond,
-        or power 0.
+        """Whether the parameters bound the scaling of directions without variance. Shrinkage, a relative ε, rcond, or
+        power 0 do.
         """
         shrunk = isinstance(self.shrinkage, str) or (self.shrinkage or 0) >= MIN_REGULARIZATION
         softened = self.relative and self.epsilon >= MIN_REGULARIZATION  # an absolute ε can only be judged by the data
@@ -172,8 +172,8 @@ class Whitening(Linear):
         return replace(inputs, zero_variance_directions=reduced.zero_variance_directions + dropped)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the scaled principal directions (rotated back for `zca`) and the mean from the moments, in float64,
-        and store them as weight and mean.
+        """Compute scaled principal directions and the mean from the moments, and store them as weight and mean. For
+        `zca`, the directions are rotated back.
 
         Raises:
             InputError: if the rows do not vary, or if more directions have no variance than ε alone can handle.
@@ -249,8 +249,8 @@ class Whitening(Linear):
 
 
 def ledoit_wolf_weight(moments: Moments) -> float:
-    """Return the weight, from 0 to 1, with which the covariance of the moments is best shrunk towards tr(C)/d · I, by
-    Ledoit and Wolf (2004, Lemma 3.3).
+    """Return the weight, from 0 to 1, with which a covariance is best shrunk towards tr(C)/d · I. It is that of Ledoit
+    and Wolf (2004, Lemma 3.3).
 
     The weight is 0 if the covariance is already a multiple of I.
     """

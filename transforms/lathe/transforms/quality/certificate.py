@@ -46,8 +46,6 @@ def certify(
     """Measure how a fitted chain changes held-out and out-of-domain vectors, such as their neighbours, norms and bytes.
     Returns the measures and warnings as a dict that can be serialized as JSON.
 
-    The measures are returned as a JSON object.
-
     Args:
         chain: fitted chain.
         heldout: vectors of the fitted corpus that were not used in the fit, `(n, d)`, without duplicates.
@@ -161,8 +159,8 @@ def geometry_measures(
 
 
 def relevance_measures(chain: Chain, pairs: QueryPairs) -> Certificate:
-    """Measure how a chain changes searches whose relevant documents are known, by nDCG@10 and recall@10 before and
-    after it. Returns the measures as a dict that can be serialized as JSON.
+    """Measure how a chain changes nDCG@10 and recall@10 of searches with known relevant documents. Returns the values
+    before and after it as a dict that can be serialized as JSON.
 
     `{queries, documents, ndcg_at_10: {before, after, gain, ci95}, recall_at_10: {…}}`: the counts, and the measures of
     `measure_relevance` by cosines of the vectors before the chain and by the chain's own scores. `gain` is the mean
@@ -201,8 +199,8 @@ def _unit_rows(vectors: FloatArray) -> FloatArray:
 
 
 def _relevance_warnings(certificate: Certificate) -> list[str]:
-    """Return warnings about searches with known relevant documents: one for each corpus that loses more than its 95 %
-    interval, and one if the pairs do not gain more than theirs.
+    """Return warnings about searches with known relevant documents. There is one for each corpus that loses more than
+    its 95 % interval, and one if the pairs do not gain more than theirs.
     """
     if "relevance" not in certificate:
         return []
@@ -231,8 +229,8 @@ def _relevance_warnings(certificate: Certificate) -> list[str]:
 def code_measures(
     quantizer: TransformCoding, floats: FloatArray, queries: FloatArray, decoded: FloatArray
 ) -> Certificate:
-    """Return the size of a chain's codes, how they spend their bits, and the errors of scores with them, as a dict that
-    can be serialized as JSON.
+    """Measure the size of a chain's codes and the errors of scores with them. Returns a dict that can be serialized as
+    JSON.
 
     `{kind, bytes, weighting, coordinates, bits: {bits: coordinates}, query_count, score_bias, score_variance,
     clipped_share}`: the coordinates that are coded, how many have how many bits, the number of queries that weighted
@@ -274,8 +272,8 @@ def _query_side(chain: Chain, vectors: FloatArray) -> FloatArray | None:
 
 
 def _clipping_warnings(certificate: Certificate) -> list[str]:
-    """Return a list with one warning if too many coded values lie far outside the range of the fit, else an
-    empty list.
+    """Return a list with one warning if many coded values lie far outside the range of the fit. Otherwise the list is
+    empty.
     """
     share = certificate.get("codes", {}).get("clipped_share", 0)
     if share <= MAX_CLIPPED:
@@ -284,8 +282,8 @@ def _clipping_warnings(certificate: Certificate) -> list[str]:
 
 
 def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
-    """Return a list with one warning if output dimensions never vary and the inputs do not explain that, else an empty
-    list.
+    """Return a list with one warning if output dimensions never vary, else an empty list. The warning is left out if
+    the inputs explain that.
 
     With equal dimensions that means more constant outputs than inputs. Fewer than 2 rows give no warning.
     """
@@ -301,8 +299,8 @@ def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str
 
 
 def _fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
-    """Return warnings as sentences: those of each step's fit, and those of too few rows for the fit or for the
-    measures.
+    """Return warnings about the fit as sentences. They are those of each step, and those of too few rows for the fit or
+    for the measures.
     """
     warnings = []
     for step in chain.transforms:

@@ -74,7 +74,7 @@ def diagnose(vectors: Vectors) -> Diagnostics:
 
 
 def _moment_diagnostics(moments: Moments) -> Diagnostics:
-    """Return the part of the statistics of `diagnose` that follows from the moments of the rows, such as rank, spectrum
+    """Compute the statistics of `diagnose` that follow from moments alone. Returns them by name, such as rank, spectrum
     and isotropy.
     """
     covariance = moments.covariance(ddof=0)
@@ -104,8 +104,8 @@ def _moment_diagnostics(moments: Moments) -> Diagnostics:
 
 
 def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """Return the absolute cosine of the mean with the first principal direction, the top eigenvector of the centred
-    covariance. The result is None if mean or variance is zero.
+    """Return the absolute cosine of the mean with the first principal direction. The direction is the top eigenvector
+    of the centred covariance. The result is None if mean or variance is zero.
     """
     norm = np.linalg.norm(mean)
     if norm == 0 or spectrum.rank == 0:

@@ -110,8 +110,8 @@ def recall_of_anchors(
 
 
 def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
-    """Search the targets with outputs in place of targets as queries, and return the mean share of the k neighbours of
-    a target that are found.
+    """Search the targets with outputs as queries, and return the mean recall@k. The right answers are the k neighbours
+    of the target that the output should equal.
 
     This is the recall of a search in an index of the targets whose queries are outputs of an alignment. Row i of
     `outputs` is compared with all targets except target i, by cosine.
@@ -180,8 +180,8 @@ def search_recall_of_anchors(
 
 
 def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) -> tuple[float, float]:
-    """Return the mean and the variance of the error of a score, ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩, over all pairs of different
-    rows i and j.
+    """Return the mean and the variance of the error that codes cause in a score. The error is ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩,
+    taken over all pairs of different rows i and j.
 
     Args:
         queries: q, `(n, m)`.
@@ -208,8 +208,7 @@ def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) 
 
 
 def positional_stress(before: FloatArray, after: FloatArray) -> float:
-    """Return the mean squared change of the distance between two rows, over all pairs of rows, from before to after a
-    reduction.
+    """Measure how much a reduction changes distances: return the mean squared change over all pairs of rows.
 
     It is the mean of (δ_ij − d_ij)², δ and d the distances before and after: GeoPres Eq. 1.
 
@@ -224,8 +223,7 @@ def positional_stress(before: FloatArray, after: FloatArray) -> float:
 
 
 def angular_stress(before: FloatArray, after: FloatArray) -> float:
-    """Return the mean squared change of the cosine of two rows, over all pairs of rows, from before to after a
-    reduction.
+    """Measure how much a reduction changes cosines: return the mean squared change over all pairs of rows.
 
     It is the mean of (s_ij − t_ij)², s and t the cosines before and after: GeoPres Eq. 3.
 
@@ -238,8 +236,8 @@ def angular_stress(before: FloatArray, after: FloatArray) -> float:
 
 
 def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
-    """Return the mean squared error over all ordered pairs i ≠ j of n rows, where `errors` gives the errors of the
-    pairs block by block.
+    """Return the mean squared error over all ordered pairs i ≠ j of n rows. `errors` gives the errors of the pairs
+    block by block.
 
     `errors` takes a slice of b rows and returns their errors with all rows, `(b, n)`; the error of a row with itself is
     overwritten by 0.
@@ -253,8 +251,8 @@ def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
 
 
 def isoscore(moments: Moments) -> float:
-    """Return the IsoScore of the moments' covariance, from 0 (all variance in one direction) to 1 (equal variance in
-    all). It is 0 for fewer than 2 dimensions.
+    """Return the IsoScore of a covariance: 0 if all variance is in one direction, 1 if it is equal in all. It is 0 for
+    fewer than 2 dimensions.
 
     IsoScore equals (PR − 1)/(d − 1) with the participation ratio PR = tr(C)²/‖C‖²_F, so that no
     eigenvalues are needed. It is also 0 without variance.

@@ -12,8 +12,8 @@ Rows = NDArray[np.float32]
 
 
 def compare_neighbours(raw: Rows, first: Rows, second: Rows, k: int = 10) -> dict[str, Any]:
-    """Compare the nearest neighbours by cosine of the same rows in three spaces: the raw vectors and the outputs of two
-    chains. Returns, as a dict, how far the chains agree with each other and how well each keeps the raw neighbours.
+    """Compare the nearest neighbours, by cosine, of rows and of what two chains make of them. Returns, as a dict, how
+    far the chains agree with each other and how well each keeps the raw neighbours.
 
     Args:
         raw: `(n, d)`, distinct rows.
@@ -58,8 +58,8 @@ def _share_neighbours(first: Rows, second: Rows, k: int) -> NDArray[np.float64]:
 
 
 def _compute_interval(values: NDArray[np.float64], minimum: float = 0.0) -> dict[str, float]:
-    """Return the mean of the values as `value`, and its 95 % interval (normal approximation) as `low` and `high`,
-    clipped to [`minimum`, 1].
+    """Compute the mean of values and its 95 % interval by the normal approximation. Returns them as `value`, `low` and
+    `high`, the bounds clipped to [`minimum`, 1].
     """
     mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
     low, high = max(mean - NORMAL_QUANTILE * error, minimum), min(mean + NORMAL_QUANTILE * error, 1.0)

@@ -45,9 +45,7 @@ def moments_of(data: Moments | Vectors) -> Moments:
 
 
 def unit_moments(vectors: Vectors) -> Moments:
-    """Normalize the rows of `vectors` `(n, d)` to L2 norm 1, block by block, and return the moments of the normalized
-    rows.
-    """
+    """Compute the moments of the rows of `vectors` `(n, d)` after L2 normalization, block by block."""
     if isinstance(vectors, SharedVectors):
         return _merge_moments(vectors.block_moments(unit=True))
     moments = Moments()

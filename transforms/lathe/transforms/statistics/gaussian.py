@@ -34,8 +34,8 @@ class Gaussian:
 
     @classmethod
     def fit(cls, moments: Moments) -> "Gaussian":
-        """Fit a Gaussian (probabilistic PCA) to moments: the mean, up to 128 principal directions with their variances,
-        and one variance for all others.
+        """Fit a Gaussian (probabilistic PCA) to moments, and return it. It has the mean, up to 128 principal directions
+        with their variances, and one variance for all other directions.
         """
         spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
         # At least one direction is left over, because σ² is the mean of the other variances (Eq. 8).

@@ -50,8 +50,8 @@ def unit_rows(x: Tensor) -> Tensor:
 
 
 def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
-    """Return a map's outputs `y`, in which rows become zero that are only rounding error or whose inputs in `x` are
-    near zero.
+    """Return a map's outputs `y` with rows set to zero that are only rounding error. Rows whose inputs in `x` are near
+    zero become zero, too.
 
     A row in the kernel of a map, or equal to the mean that the map subtracts, becomes noise of about eps·‖x‖, which
     normalizing would turn into a unit vector. Zero inputs give zero outputs, whatever bias the map adds. Returns `y`

@@ -57,8 +57,7 @@ class Spectrum:
         return int((self.values > RANK_TOLERANCE * self.values.sum()).sum())
 
     def require_rank(self, kind: str, dimensions: int, rows: int) -> None:
-        """Check that the matrix has at least the rank `dimensions`, so that as many eigenvectors are determined by the
-        data.
+        """Check that the rank is at least `dimensions`, so that as many eigenvectors are determined by the data.
 
         Eigenvectors beyond the rank are arbitrary: a map that uses them looks fitted and is not.
 
@@ -93,8 +92,8 @@ because later queries may have it."""
 
 
 def query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the square root and the inverse square root of a matrix that weights directions by the queries' second
-    moment. Returns both, `(d, d)` each.
+    """Compute the square root and the inverse root of a matrix that weights directions by queries. Returns both, `(d,
+    d)` each. The matrix mixes the identity with the queries' second moment.
 
     With M = E[qqᵀ], they are M_λ^½ and M_λ^−½ of M_λ = (1 − λ)·I + λ·M/(tr M/d). The expected squared error of a score
     ⟨q, e⟩ over queries q is eᵀMe, the squared norm of M^½e. Eigenvalues are at least `MIN_EIGENVALUE` of the largest.
@@ -130,9 +129,7 @@ class Subspace:
     complement: bool
 
     def energy_outside(self, rows: FloatArray) -> NDArray[np.float64]:
-        """Return, for each row `(n, d)`, the squared norm of its component that is orthogonal to the subspace,
-        `(n,)`.
-        """
+        """Return the squared norm `(n,)` of each row's component that is orthogonal to the subspace."""
         along = rows @ self.directions.T
         energy: NDArray[np.float64] = np.vecdot(along, along).astype(np.float64)
         if not self.complement:

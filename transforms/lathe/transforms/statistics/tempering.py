@@ -34,8 +34,8 @@ def tempered_power(values: NDArray[np.float64], dimensions: int) -> float:
 
 
 def _find_knee(curve: NDArray[np.float64]) -> int:
-    """Return the position of the knee of a descending curve: the point farthest below the straight line between its
-    ends.
+    """Return the position of the knee of a descending curve. It is the point farthest below the straight line between
+    the ends.
 
     Both axes are scaled to [0, 1]; the position is 0 for a curve of fewer than three points, or one that is flat.
     """

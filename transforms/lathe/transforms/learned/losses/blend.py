@@ -64,8 +64,8 @@ def blend(
 
 
 def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
-    """Return, for each output, the values of the three losses that `blend` adds up: angular, 1 − Pearson and neighbour
-    loss. `blend` divides by these values.
+    """Return, for each output, the values of the three losses that `blend` adds up. They are the angular, 1 − Pearson
+    and neighbour loss, by which `blend` divides.
     """
 
     def correlation(original_cosines: Tensor) -> AnchorLoss:

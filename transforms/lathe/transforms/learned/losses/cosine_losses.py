@@ -30,8 +30,8 @@ def mean_over_anchors(
     prepare: Callable[[Tensor], AnchorLoss],
     block_entries: int = MAX_BLOCK_ENTRIES,
 ) -> list[LossAndGradient]:
-    """Compute, for each output, a loss on the cosines of each row (the anchor) to the other rows, averaged over the
-    rows. Returns the loss and its gradient with respect to the output, for each.
+    """Compute, for each output, a loss on the cosines of each row to the others, averaged over the rows. Returns the
+    loss and its gradient with respect to the output, for each.
 
     Anchors are processed in blocks, so that memory does not hold all m × m cosines. Rows must have unit length.
 

@@ -108,8 +108,8 @@ class _AugmentedRows:
 
 
 def _upper_tiles(m: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """Divide an m × m matrix into tiles, and yield the `(rows, columns)` slices of those on and above the diagonal, row
-    by row.
+    """Divide an m × m matrix into tiles, and yield those on and above the diagonal, row by row. A tile is a pair of
+    slices `(rows, columns)`.
     """
     parts = [slice(start, min(start + size, m)) for start in range(0, m, size)]
     for index, rows in enumerate(parts):

@@ -91,8 +91,9 @@ def _group_means(values: Tensor, groups: Tensor) -> Tensor:
 def spearman(
     x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0, block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, 1 − the mean soft Spearman correlation of a row's cosines to the other rows in `x` with
-    those in the output. Returns the loss and its gradient with respect to the output, for each.
+    """Compute, for each output, how badly it keeps the ranks of cosines: 1 − their soft Spearman correlation. The
+    cosines of a row to the other rows are compared with those in `x`, and the mean over rows is taken. Returns the loss
+    and its gradient for each output.
 
     GeoPres, Appendix A.1.2: the Pearson correlation of the soft ranks of an anchor's cosines to all other rows, in `x`
     and in the output. At the published strength of 1 soft ranks are an affine function of the cosines, and the loss is
