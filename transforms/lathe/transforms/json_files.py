@@ -38,7 +38,7 @@ def parse_json_object(content: bytes | str) -> dict[str, Any]:
 
 
 def read_json_file(path: Path) -> Any:
-    """Read a file as `read_plain_file` does, parse it as `parse_json` does, and return what it holds.
+    """Read a regular file, parse its content as JSON that all parsers read alike, and return the value.
 
     Raises:
         OSError: if it cannot be read, or is no regular file.

@@ -185,7 +185,7 @@ class FitDistribution:
 
     @classmethod
     def from_bytes(cls, payload: bytes, described: Mapping[str, Any]) -> "FitDistribution":
-        """Rebuild a distribution from the content of its file and its manifest entry, and check both.
+        """Rebuild a distribution from the bytes of its file and its manifest entry, check it, and return it.
 
         Raises:
             ArtifactError: if the SHA-256 of the bytes is not the one in the manifest.

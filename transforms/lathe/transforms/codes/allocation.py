@@ -83,8 +83,8 @@ def equal_bits(variances: NDArray[np.float64], total: int, bits: int) -> NDArray
 
 
 def lay_out(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int) -> CodeLayout:
-    """Decide where in the bytes of a code the bits of each coordinate lie. No coordinate crosses a byte unless that
-    would raise the quantization error too much; then they lie one after the other.
+    """Decide where in a code's bytes the bits of each coordinate lie, and return the layout. No coordinate crosses a
+    byte, unless that would raise the quantization error too much.
 
     Args:
         bits: number of bits wanted for each coordinate `(d,)`, 0 to 8; at most 8 times `octets` altogether.
