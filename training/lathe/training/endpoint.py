@@ -16,9 +16,7 @@ MAX_RETRY_SECONDS = 86_400.0
 
 
 def split_address(url: str, setting: str, example: str) -> SplitResult:
-    """Split an endpoint's address into its parts.
-
-    The host is not looked up.
+    """Check that a URL is an endpoint's address, and return its parts. The host is not looked up.
 
     Args:
         url: the address, without query and credentials.
@@ -53,7 +51,7 @@ def is_loopback(host: str) -> bool:
 
 
 def require_variable_name(variable: str, setting: str) -> str:
-    """Return the name of an environment variable that holds a key.
+    """Check that a setting holds the name of an environment variable, and return the name.
 
     What is not the name of a variable is not repeated in the message, since it may be the key.
 
@@ -66,7 +64,7 @@ def require_variable_name(variable: str, setting: str) -> str:
 
 
 def read_key(variable: str, setting: str) -> str:
-    """Read a key from an environment variable.
+    """Read an API key from the environment variable that a setting names, and return it stripped.
 
     Raises:
         ValueError: if `variable` is not a variable's name, the variable is not set, or it holds characters that no key
@@ -81,9 +79,10 @@ def read_key(variable: str, setting: str) -> str:
 
 
 def parse_retry_after(header: str | None) -> float | None:
-    """Parse a Retry-After header, seconds or a date, and return the seconds from now.
+    """Parse a Retry-After header, which holds seconds or a date, and return the seconds to wait from now. Returns None
+    if the header is missing or malformed.
 
-    Returns None if it is malformed. They are at least 0 and at most `MAX_RETRY_SECONDS`.
+    The seconds are at least 0 and at most `MAX_RETRY_SECONDS`.
     """
     if header is None:
         return None

@@ -84,7 +84,7 @@ class EndpointClient:
         await self.client.aclose()
 
     async def post(self, url: str, content: bytes, limit: int) -> Received:
-        """Send a JSON body to a URL of the endpoint and return the whole response, whatever its status.
+        """Send a JSON body to a URL of the endpoint, and return the whole response, whatever its status.
 
         Args:
             url: URL of the endpoint.
@@ -123,9 +123,8 @@ class EndpointClient:
 
 
 def extract_message(found: Any) -> str:
-    """Return the error message in a JSON response, whatever its layout.
-
-    If it is no string, it is returned as JSON.
+    """Return the error message in a JSON response, wherever common layouts have it. If it is not a string, it is
+    returned as JSON text.
     """
     error = found.get("error", found) if isinstance(found, dict) else found
     message = error.get("message", error) if isinstance(error, dict) else error

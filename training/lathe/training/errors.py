@@ -28,7 +28,8 @@ from pathlib import PurePath
 
 
 def locate_error(error: Exception) -> str:
-    """Return kind and place of an exception, such as "KeyError in protocols.py line 97", for a log or a warning.
+    """Return the class and place of an exception as text, such as "KeyError in protocols.py line 97". It is meant for a
+    log or a warning.
 
     The message is left out, as it may quote a key, or what a user or another server sent.
     """

@@ -46,7 +46,8 @@ NEVER_NEAREST = 1e6
 
 
 def build_code_index(faiss: Any, quantizer: Quantizer) -> CodeIndex:
-    """Build the empty FAISS index that searches the codes of a fitted quantizer.
+    """Build the empty FAISS index that can search the codes of a fitted quantizer. The result also holds what documents
+    and queries are mapped by before.
 
     Raises:
         ExportError: if FAISS has no such index.
@@ -62,9 +63,8 @@ def build_code_index(faiss: Any, quantizer: Quantizer) -> CodeIndex:
 
 
 def _index_int8(faiss: Any, step: Int8) -> CodeIndex:
-    """Build an IndexScalarQuantizer whose 8-bit cells are those of a step.
-
-    They are counted from 0 instead of −128.
+    """Build an empty `IndexScalarQuantizer` whose 8-bit cells are those of a fitted `Int8`. Its codes count from 0
+    instead of −128.
     """
     scale, zero_point = (tensor.float().cpu().numpy() for tensor in (step.scale, step.zero_point))
     kind = faiss.ScalarQuantizer.QT_8bit
@@ -78,7 +78,9 @@ def _index_int8(faiss: Any, step: Int8) -> CodeIndex:
 
 
 def _index_binary(faiss: Any, step: Binary) -> CodeIndex:
-    """Build an IndexPQ of eight signs a byte, behind a transform that fills the last byte with zeros."""
+    """Build an empty `IndexPQ` for codes of one sign per dimension, eight to a byte. A transform before it fills up the
+    last byte with zeros.
+    """
     sizes = np.zeros((step.code_bytes(len(step.size)), 1, BYTE), np.float32)
     size = step.size.float().cpu().numpy()
     # FAISS compares distances in float32, where a tiny size would not decide; so enlarged, it changes no score.
@@ -89,7 +91,8 @@ def _index_binary(faiss: Any, step: Binary) -> CodeIndex:
 
 
 def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
-    """Build an `IndexPQ` that searches the codes of a step, with linear maps of documents and queries.
+    """Build an empty `IndexPQ` that can search the codes of a fitted step. Linear maps before it map documents and
+    queries to the codes' coordinates.
 
     Each byte of a code is a centroid number of the product quantizer. Documents are mapped to coordinates by the
     encoder; queries by the decoder's transpose, so that inner products of both are scores.
@@ -126,7 +129,7 @@ def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
 
 
 def _product_index(faiss: Any, centroids: NDArray[np.float32]) -> Any:
-    """Build an empty IndexPQ of inner products with centroids `(bytes, 256, 8)`."""
+    """Build an empty `IndexPQ` that searches by inner product, with the given centroids `(bytes, 256, 8)`."""
     octets = len(centroids)
     index = faiss.IndexPQ(BYTE * octets, octets, BYTE, faiss.METRIC_INNER_PRODUCT)
     faiss.copy_array_to_vector(np.ascontiguousarray(centroids, np.float32).ravel(), index.pq.centroids)
@@ -135,7 +138,7 @@ def _product_index(faiss: Any, centroids: NDArray[np.float32]) -> Any:
 
 
 def linear_transform(faiss: Any, weight: NDArray[np.float32], bias: NDArray[Any] | None) -> Any:
-    """Build the LinearTransform x ↦ Wx + b of a weight `(k, d)` and a bias `(k,)` or None."""
+    """Build FAISS's `LinearTransform` of the map x ↦ Wx + b, for a weight `(k, d)` and a bias `(k,)` or None."""
     linear = faiss.LinearTransform(weight.shape[1], weight.shape[0], bias is not None)
     faiss.copy_array_to_vector(np.ascontiguousarray(weight, np.float32).ravel(), linear.A)
     if bias is not None:

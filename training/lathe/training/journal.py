@@ -36,9 +36,7 @@ class Journal(Generic[T]):
         self.path, self.kind, self.strict = path, kind, strict
 
     def read(self) -> list[T]:
-        """Read the entries in order, without damaged lines.
-
-        The list is empty if there is no file.
+        """Read the entries of the journal in order, without damaged lines. The list is empty if there is no file.
 
         Raises:
             JobError: if the journal is strict and a line is damaged; a last line without its newline is still skipped.
@@ -57,9 +55,8 @@ class Journal(Generic[T]):
         return entries
 
     def append(self, entries: Iterable[T]) -> None:
-        """Append entries and sync them to disk, after an incomplete last line is ended or removed.
-
-        The file and its folder are created if missing.
+        """Append entries to the journal's file, and sync it to disk. The file and its folder are created if missing,
+        and an incomplete last line is ended or removed first.
         """
         make_root(self.path.parent)
         # A new file is safe after a crash only once its folder is synced.
@@ -80,10 +77,11 @@ class Journal(Generic[T]):
 
 
 def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the first setting that differs from the recorded ones, such as `training.seed`.
+    """Return the name of the first setting that differs from those recorded in a JSON file, such as `training.seed`.
+    The result is None if none differs, or if there is no file yet.
 
-    The result is None if none differs, or if there is no record yet. Recorded settings that `settings` lacks do not
-    count. A setting that the record lacks differs unless its value is None.
+    Recorded settings that `settings` lacks do not count. A setting that the record lacks differs unless its value is
+    None.
 
     Args:
         path: JSON file with the recorded settings.
@@ -115,9 +113,8 @@ def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _path_to_difference(recorded: Any, current: Any) -> list[str]:
-    """Return the keys that lead to the first difference of two unequal values.
-
-    The list is empty unless both are objects.
+    """Return the keys that lead to the first difference between two unequal values. The list is empty unless both are
+    objects.
     """
     if not isinstance(recorded, dict) or not isinstance(current, dict):
         return []
@@ -128,9 +125,8 @@ def _path_to_difference(recorded: Any, current: Any) -> list[str]:
 
 
 def _repair_last_line(file: BufferedRandom) -> None:
-    """End the last line of a file if it is a whole JSON value without its newline.
-
-    A line that is cut off is removed.
+    """Repair the last line of a file that does not end in a newline, in place. A whole JSON value gets its newline, and
+    a line that is cut off is removed.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(size - 1, 0))

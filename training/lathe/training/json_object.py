@@ -51,7 +51,8 @@ class JsonObject(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def drop_nulls(cls, content: Any) -> Any:
-        """Remove fields that are null, so that their defaults apply: clients send null for fields they leave open.
+        """Return a request's fields without those that are null, so that their defaults apply. Clients send null for
+        fields that they leave open.
 
         Raises:
             PydanticCustomError: for an unknown field, of type `UNKNOWN_FIELD`.

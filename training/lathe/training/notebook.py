@@ -100,9 +100,8 @@ def fit(
     workspace: Path | None = None,
     on_progress: Progress = no_progress,
 ) -> FitResult:
-    """Fit a chain on texts or vectors, and measure it.
-
-    It is measured on rows held out of the fit and on out-of-domain text.
+    """Fit a chain on texts or vectors, and measure it on rows held out of the fit and on out-of-domain text. Returns
+    the chain, its certificate (the measures) and the gates that failed.
 
     Args:
         source: texts, which are encoded, or vectors.
@@ -149,7 +148,7 @@ def advise(
     workspace: Path | None = None,
     on_progress: Progress = no_progress,
 ) -> Advice:
-    """Compare transforms on a sample of texts or vectors and recommend one chain for them.
+    """Compare transforms on a sample of texts or vectors, and return the comparison with one recommended chain.
 
     Args:
         source: texts, which are encoded, or vectors.
@@ -182,7 +181,8 @@ def evaluate(
     processes: int = 1,
     on_progress: Progress = no_progress,
 ) -> Results:
-    """Compare encoders and chains on labelled data sets with mteb's evaluators.
+    """Compare encoders and chains on labelled data sets with mteb's evaluators, and return the results. Vectors and
+    scores are written to the folder `out`.
 
     It needs the extra `evaluation`. Each encoder is compared with the first one, and each chain with the raw vectors:
     `results.decision.sentence` is the answer. Scoring runs in processes of its own: a script must call this function
@@ -223,7 +223,7 @@ def _describe_method(name: str, chain: Chain) -> Method:
 
 @contextmanager
 def _open_workspace(workspace: Path | None) -> Iterator[Path]:
-    """Yield the given folder, or a temporary one that is deleted after the block."""
+    """Yield the given folder. Without one, yield a temporary folder that is deleted after the block."""
     if workspace is not None:
         yield Path(workspace)
         return
@@ -233,9 +233,8 @@ def _open_workspace(workspace: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _name_source(rows: TextsOrVectors) -> Iterator[str]:
-    """Yield the name of the source.
-
-    Texts and vectors in memory are a temporary file during the block.
+    """Yield the path or name of a source for the block. Texts and vectors in memory are first written to a temporary
+    file.
 
     Raises:
         SourceError: if the texts are not all strings, or the vectors not numbers.

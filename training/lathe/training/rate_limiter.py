@@ -27,9 +27,8 @@ class RateLimiter:
         self.requests_free = self.tokens_free = self.held = -float("inf")
 
     def reserve_slot(self, tokens: float) -> float:
-        """Reserve the next slot for a request of about `tokens` tokens.
-
-        Returns its start on the clock, in seconds.
+        """Reserve the next free slot for a request of about `tokens` tokens. Returns when the slot begins, in seconds
+        on the limiter's clock.
         """
         # A slot begins when both limits allow it: the request before has used up its share of the minute.
         start = max(self.clock(), self.requests_free, self.tokens_free)

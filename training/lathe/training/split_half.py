@@ -26,9 +26,8 @@ SCRIPTS = {"Cjk": "Chinese or Japanese", "Hiragana": "Chinese or Japanese", "Kat
 
 
 def cut_in_two(text: str) -> tuple[str, str] | None:
-    """Cut a text in two between words, or between characters if it has no spaces.
-
-    The result is None if a half is too short.
+    """Cut a text in two halves between words, or between characters if it has no spaces. The result is None if a half
+    would be too short.
 
     A half needs `MIN_WORDS` words, or `MIN_CHARACTERS` characters in a text without spaces. Runs of white space become
     single spaces.
@@ -53,7 +52,8 @@ def _is_mostly_ascii(text: str) -> bool:
 
 
 def reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float64]:
-    """Return 1/rank of each text's other half among all halves, by cosine, averaged over both search directions.
+    """Search with each half of a text for its other half, among the halves of all texts, by cosine. Returns 1/rank of
+    the other half for each text, the mean of both directions.
 
     Args:
         first: vectors of the first halves, `(n, d)`.
@@ -72,9 +72,8 @@ def reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float6
 
 
 def rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
-    """Return 1/rank `(n,)` of document i in a search for query i over all documents by dot product.
-
-    Ties count half.
+    """Search all documents with each query by dot product, and return 1/rank of document i for query i, `(n,)`. Ties
+    count half.
 
     Args:
         queries: `(n, d)`.
@@ -93,9 +92,8 @@ def rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.f
 
 
 def count_scripts(texts: Sequence[str]) -> dict[str, float]:
-    """Return the share of texts in each script, largest first.
-
-    Texts without letters are not counted.
+    """Return the share of the texts that are in each script, such as Latin, largest first. Texts without letters are
+    not counted.
     """
     counts = Counter(script for text in texts if (script := detect_script(text)) is not None)
     total = sum(counts.values())
@@ -111,9 +109,8 @@ def _script_name(letter: str) -> str:
 
 
 def detect_script(text: str) -> str | None:
-    """Return the most frequent script of a text's first letters, such as "Latin".
-
-    The result is None if it has no letters.
+    """Return the script that most of a text's first letters are in, such as "Latin". The result is None if the text has
+    no letters.
     """
     letters = [letter for letter in text[:SCRIPT_CHARACTERS] if letter.isalpha()]
     names = Counter(SCRIPTS.get(name, name) for name in map(_script_name, letters))

@@ -26,9 +26,8 @@ class ThreadProblem:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Catch any exception of the block and set `message`, or clear it if there is none.
-
-        What is new is logged.
+        """Catch any exception of the block, set `message` to say so, and log it if it is new. If the block succeeds,
+        `message` is cleared.
         """
         try:
             yield
@@ -38,7 +37,9 @@ class ThreadProblem:
             self.message = None
 
     def record(self, error: Exception) -> None:
-        """Set `message` to that of an exception, and log it if it is new."""
+        """Set `message` to a text that says where the exception was raised. It is logged if it is not the message
+        before.
+        """
         message = f"{self.work} failed: an unexpected {locate_error(error)}"
         if message != self.message:
             log.error(message, extra={"frames": "".join(traceback.format_tb(error.__traceback__))})

@@ -18,8 +18,7 @@ KEPT_SECONDS = 7 * 24 * 3600
 
 @contextmanager
 def claim_workspace_folder(root: Path, key: str) -> Iterator[Path]:
-    """Create or resume the folder `root/key.N`, locked against other runs, and yield its path.
-
+    """Create the folder `root/key.N`, or resume one that an earlier run left, and yield its path, locked for the block.
     The folder is deleted if the block succeeds.
 
     If the block raises or the process is killed, the folder stays, and the next call with the same key resumes it. N is
@@ -46,7 +45,8 @@ def claim_workspace_folder(root: Path, key: str) -> Iterator[Path]:
 
 @contextmanager
 def lock_folder(folder: Path, refusal: TrainingError) -> Iterator[None]:
-    """Create `folder` if missing, and hold its lock while the block runs.
+    """Create `folder` if missing, and hold its lock while the block runs. Raises the error `refusal` if another run
+    holds the lock.
 
     Raises:
         TrainingError: `refusal`, if another run holds the lock.

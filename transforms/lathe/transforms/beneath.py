@@ -34,9 +34,8 @@ class OutsideError(OSError):
 
 
 def open_beneath(root: Path, name: str) -> BufferedReader:
-    """Open the regular file `root/name` for reading bytes.
-
-    It fails if `..` or a link on the way leads out of `root`.
+    """Open the regular file `root/name` for reading bytes, and return the stream. It fails if `..` or a link on the way
+    leads out of `root`.
 
     Args:
         root: the folder; it may be a link.
@@ -62,9 +61,8 @@ def read_beneath(root: Path, name: str, max_bytes: int | None = None) -> bytes:
 
 
 def list_beneath(root: Path, name: str) -> list[str] | None:
-    """List all regular files below `root/name`, recursively, as sorted paths relative to `root`.
-
-    The result is None if it is a file.
+    """List all regular files below `root/name`, recursively, as sorted paths relative to `root`. The result is None if
+    it is a file.
 
     Links to files are listed, links to folders are not entered, and broken links are left out.
 
@@ -89,9 +87,7 @@ def list_beneath(root: Path, name: str) -> list[str] | None:
 
 @contextmanager
 def _open_descriptor(root: Path, name: str) -> Iterator[int]:
-    """Open `root/name`, a file or folder, and yield its descriptor.
-
-    It is closed at the end of the block.
+    """Open the file or folder `root/name` for the block, and yield its descriptor. No link is followed out of `root`.
 
     Links are resolved step by step and never out of `root`; raises what `open_beneath` does.
     """
@@ -132,9 +128,8 @@ def _open_descriptor(root: Path, name: str) -> Iterator[int]:
 
 
 def _target_of_link(part: str, folder: int, error: OSError) -> PurePosixPath:
-    """Return the target of the link `part`, whose opening failed with `error`.
-
-    If it is no link, `error` is raised again.
+    """Return where a link points, given the error with which opening it failed. If `part` is no link, that error is
+    raised again.
 
     Args:
         part: name of the link.
@@ -151,7 +146,7 @@ def _target_of_link(part: str, folder: int, error: OSError) -> PurePosixPath:
 
 
 def _relative_to_root(root: Path, target: PurePosixPath, name: str) -> PurePosixPath:
-    """Return the absolute path `target` relative to `root`.
+    """Return the absolute path `target` relative to `root`. Links in the spelling of `root` are taken into account.
 
     Raises:
         OutsideError: if it is not below `root`; names `name`.
@@ -164,7 +159,7 @@ def _relative_to_root(root: Path, target: PurePosixPath, name: str) -> PurePosix
 
 
 def _leads_to_file(root: Path, name: str) -> bool:
-    """Return whether `name` below `root`, links followed, is a readable file.
+    """Return whether the path `name` below `root`, with links followed, is a file that can be read.
 
     Raises:
         OutsideError: if it is outside.

@@ -39,9 +39,7 @@ def expand_home(path: str | Path) -> Path:
 
 
 def create_file(path: Path, private: bool = False) -> BufferedRandom:
-    """Create an empty file and return it open for reading and writing.
-
-    An existing file or link is deleted first.
+    """Create an empty file, and return it open for reading and writing. An existing file or link is deleted first.
 
     The target of a deleted link stays as it is.
 
@@ -60,9 +58,8 @@ def create_file(path: Path, private: bool = False) -> BufferedRandom:
 
 
 def continue_file(path: Path, append: bool = False) -> BufferedRandom:
-    """Open an existing file for reading and writing with its content, or create it empty.
-
-    Links are rejected.
+    """Open a file for reading and writing without deleting its content, and return it. A missing file is created, and a
+    link is rejected.
 
     Args:
         path: path of the file.
@@ -83,9 +80,7 @@ def continue_file(path: Path, append: bool = False) -> BufferedRandom:
 
 
 def read_plain_file(path: Path, max_bytes: int | None = None) -> bytes:
-    """Read a regular file, following links, and return its bytes.
-
-    A pipe or device is rejected without waiting for it.
+    """Read a regular file, following links, and return its bytes. A pipe or device is rejected without waiting for it.
 
     Args:
         path: path of the file.
@@ -104,10 +99,7 @@ def read_plain_file(path: Path, max_bytes: int | None = None) -> bytes:
 
 
 def require_plain(descriptor: int, name: str) -> None:
-    """Raise `OSError` unless an open file is a regular one.
-
-    `name` is for the message.
-    """
+    """Check that an open file is a regular one. Raises `OSError` otherwise, with `name` in the message."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
@@ -116,7 +108,7 @@ def require_plain(descriptor: int, name: str) -> None:
 
 
 def read_within(file: BinaryIO, max_bytes: int | None) -> bytes:
-    """Read an open file to its end, and return the bytes.
+    """Read an open file to its end, and return its bytes, at most `max_bytes` (None for any number).
 
     Raises:
         OSError: if there are more than `max_bytes`.
@@ -130,9 +122,7 @@ def read_within(file: BinaryIO, max_bytes: int | None) -> bytes:
 
 
 def make_folder(path: Path, private: bool = False) -> None:
-    """Create a folder and its missing parents.
-
-    An existing one stays. A link or file in its place is rejected.
+    """Create a folder and its missing parents. An existing folder stays, and a link or file in its place is rejected.
 
     Args:
         path: path of the folder.
@@ -161,10 +151,7 @@ def make_root(path: Path) -> None:
 
 
 def write_synced(path: Path, payload: bytes, private: bool = False) -> None:
-    """Write bytes to a new file and fsync it.
-
-    An existing file or link is deleted first, so this is not atomic.
-    """
+    """Write bytes to a new file and fsync it. An existing file or link is deleted first, so this is not atomic."""
     with create_file(path, private) as file:
         file.write(payload)
         file.flush()
@@ -172,9 +159,8 @@ def write_synced(path: Path, payload: bytes, private: bool = False) -> None:
 
 
 def replace_synced(path: Path, payload: bytes, private: bool = False) -> None:
-    """Write bytes to a file atomically.
-
-    Readers see either the old or the new content, even after a crash.
+    """Replace the content of a file by the given bytes, atomically. Readers see either the old or the new content, even
+    after a crash.
 
     The bytes are written to `.<name>` beside it and fsynced; that file is then renamed, or deleted after an error.
     """

@@ -11,7 +11,7 @@ MAX_DEPTH = 64
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Parse JSON that every parser reads alike, and return it.
+    """Parse JSON text, check that other parsers would read it alike, and return its value.
 
     Raises:
         ValueError: if it is no JSON, nested more than `MAX_DEPTH` deep, or holds integers of more than 64 bits or lone
@@ -26,7 +26,7 @@ def parse_json(content: bytes | str) -> Any:
 
 
 def parse_json_object(content: bytes | str) -> dict[str, Any]:
-    """Parse JSON as `parse_json` does, and return the object that it holds.
+    """Parse JSON text that must hold an object, with the checks of `parse_json`, and return it as a dict.
 
     Raises:
         ValueError: also if it is no object.
@@ -38,7 +38,7 @@ def parse_json_object(content: bytes | str) -> dict[str, Any]:
 
 
 def read_json_file(path: Path) -> Any:
-    """Read a file as `read_plain_file` does, parse it as `parse_json` does, and return what it holds.
+    """Read a regular file, parse its content as JSON that all parsers read alike, and return the value.
 
     Raises:
         OSError: if it cannot be read, or is no regular file.
@@ -48,9 +48,7 @@ def read_json_file(path: Path) -> Any:
 
 
 def _require_portable(value: Any, depth: int = 0) -> None:
-    """Check that a JSON value holds nothing that other parsers refuse.
-
-    Refused are deep nesting, long integers and lone surrogates.
+    """Check that a JSON value holds nothing that other parsers refuse: deep nesting, long integers and lone surrogates.
 
     An object's keys are checked like its values.
 

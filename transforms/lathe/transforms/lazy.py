@@ -11,7 +11,7 @@ PackageHooks = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
 
 def load_lazily(package: str, init_file: str) -> PackageHooks:
-    """Build the `__getattr__`, `__dir__` and `__all__` of a package that imports names on first access.
+    """Return the `__getattr__`, `__dir__` and `__all__` for a package whose names are imported only on first access.
 
     The names and their modules are read from the type stub beside `__init__.py`, which type checkers read too.
 

@@ -16,9 +16,7 @@ _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of an open .npy file.
-
-    Returns its shape, whether it is in Fortran order, and its dtype.
+    """Read the header of an open .npy file. Returns the array's shape, whether it is in Fortran order, and its dtype.
 
     The file is then at its first value. Formats 1.0 and 2.0 are read, as NumPy writes them for numbers. What is no such
     header raises errors of many kinds.

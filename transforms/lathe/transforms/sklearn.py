@@ -48,9 +48,7 @@ class ChainTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.dimensions = dimensions
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
-        """Fit the chain to rows `(n, d)` and return the estimator.
-
-        `y` is ignored.
+        """Fit the chain to rows `(n, d)`, and return the estimator. `y` is ignored.
 
         Raises:
             StepError: for steps that cannot be parsed, do not fit the dimensions, or learn from pairs.

@@ -10,7 +10,7 @@ MAX_CHARACTERS = 64
 
 
 def find_similar(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like a misspelt one, or None if none is alike.
+    """Return the known name that is most like a misspelt name, or None if none is alike.
 
     Case does not matter, and hyphens count as underscores. Names with the same letters in another order are alike,
     which the ratio does not see in short ones: `prot` and `port` have .75.
@@ -23,7 +23,9 @@ def find_similar(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean X?" for a misspelt name, or, if no known name is like it, a list of the known names."""
+    """Return advice for an error message about an unknown name. It is "did you mean X?", or a list of the known names
+    if none is alike.
+    """
     names = list(known)
     similar = find_similar(name, names)
     return f"did you mean {similar}?" if similar else f"there are {', '.join(names)}"

@@ -32,7 +32,7 @@ class Vectors(Protocol):
 
 
 def row_blocks(vectors: Vectors, rows: int = BLOCK_ROWS) -> Iterator[FloatArray]:
-    """Yield the rows in order as NumPy blocks of `rows` rows, the last one perhaps shorter.
+    """Yield the rows of vectors, in order, as NumPy blocks of `rows` rows, the last one perhaps shorter.
 
     Raises:
         InputError: if the vectors are not a 2-D array of floats.
@@ -43,7 +43,7 @@ def row_blocks(vectors: Vectors, rows: int = BLOCK_ROWS) -> Iterator[FloatArray]
 
 
 def finite_blocks(vectors: Vectors) -> Iterator[FloatArray]:
-    """Yield the rows in NumPy blocks as `row_blocks` does, raising `InputError` at the first NaN or inf.
+    """Yield the rows of vectors, in order, in NumPy blocks, and raise `InputError` at the first row with NaN or inf.
 
     Raises:
         InputError: names the first row that holds NaN or inf.
@@ -68,7 +68,7 @@ def as_vectors(vectors: Any) -> Vectors:
 
 
 def require_matrix(vectors: Vectors) -> None:
-    """Raise `InputError` unless `vectors` has the shape `(n, d)` with d ≥ 1."""
+    """Check that `vectors` has the shape `(n, d)` with d ≥ 1. Raises `InputError` otherwise."""
     declared = getattr(vectors, "shape", None)
     if declared is None:
         raise InputError(f"vectors must be an array or a tensor (n, d), got {type(vectors).__name__}")
@@ -78,7 +78,8 @@ def require_matrix(vectors: Vectors) -> None:
 
 
 def require_finite(block: FloatArray, first_row: int = 0) -> None:
-    """Raise `InputError` if the block `(n, d)` holds NaN or inf, naming the first such row, counted from `first_row`.
+    """Check that a block `(n, d)` holds no NaN or inf. Raises `InputError` with the first such row otherwise, counted
+    from `first_row`.
 
     A sum is finite only if all its terms are, so one cheap pass suffices in the ordinary case; rows are searched only
     if the sum is not finite (which an overflow can cause too).
@@ -92,9 +93,8 @@ def require_finite(block: FloatArray, first_row: int = 0) -> None:
 
 
 def as_numpy(block: Any) -> FloatArray:
-    """Convert an array or a tensor to a C-contiguous NumPy float array in native byte order.
-
-    It is copied only if needed.
+    """Convert an array or a tensor to a contiguous NumPy array of floats in native byte order. It is copied only if
+    needed.
 
     Float dtypes are kept, except that bfloat16, integers and bools become float32.
 
@@ -121,10 +121,7 @@ def as_numpy(block: Any) -> FloatArray:
 
 
 def as_tensor(rows: Any, like: Tensor) -> Tensor:
-    """Convert rows to a tensor with the dtype and device of `like`, contiguous and aligned.
-
-    They are copied only if needed.
-    """
+    """Convert rows to a contiguous tensor with the dtype and device of `like`. They are copied only if needed."""
     if isinstance(rows, Tensor):
         return standardize_layout(rows.to(dtype=like.dtype, device=like.device))
     array = as_numpy(rows)

@@ -62,9 +62,8 @@ class FoundPairs:
 
 
 def find_pairs(data: DataSet, settings: PairSettings) -> FoundPairs:
-    """Build the anchor–positive pairs of one split by the data set's layout.
-
-    It is the settings' split, else the first one.
+    """Build the anchor–positive pairs of one split of a data set, by the data set's layout. The split is that of the
+    settings, else the first one. The result also holds the number of rows and those left out.
 
     Raises:
         DataSetError: if there is no such split, a row lacks a field, or no pair is found.

@@ -63,9 +63,7 @@ class FolderDataSet:
         return read_judgements(self.folder / "qrels" / f"{split}.tsv")
 
     def read_labels(self) -> dict[str, str]:
-        """Read the text of each label from `labels.json`.
-
-        The dict is empty if there is no such file.
+        """Return the text of each label from the data set's `labels.json`, or an empty dict if there is no such file.
 
         Raises:
             DataSetError: if the file cannot be read, or is not a JSON object whose values are strings.
@@ -92,7 +90,7 @@ class FolderDataSet:
         return self.layout.read_test(self.folder, warnings)
 
     def build_task(self, warnings: Warnings) -> "AbsTask":
-        """Read the test and build an mteb task of it.
+        """Read and check the data set's test, and return it as an mteb task that can be evaluated.
 
         Arguments and errors are those of `Layout.read_test`.
         """
@@ -101,9 +99,8 @@ class FolderDataSet:
         return build_task(self.layout, self.name, self.language, self.read_test(warnings))
 
     def digest(self) -> str:
-        """Return a hash, 32 hex digits, of name, task, language, version of mteb, and all files.
-
-        The files are read for it.
+        """Return a hash, 32 hex digits, of the data set's name, task, language and files, and the version of mteb. The
+        files are read for it.
 
         Scores of data sets with equal hashes are comparable.
         """
@@ -135,9 +132,7 @@ class Meta:
 
 
 def read_meta(folder: Path, task: str | None = None) -> Meta:
-    """Read the META.json of a data set.
-
-    The language is "en" if the file names none.
+    """Read a data set's META.json, and return its task and language. The language is "en" if the file names none.
 
     Args:
         folder: folder of the data set.
@@ -178,7 +173,7 @@ class FileDataSet:
         return ["file"]
 
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Yield the rows of the file, whatever `name` is.
+        """Yield the rows of the file. The split `name` is ignored, as the file is the only one.
 
         Raises:
             DataSetError: if the file is missing or malformed.

@@ -52,7 +52,7 @@ class HubDataSet:
         return [self.split or "train"]
 
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Yield the rows of the split `name`, with columns renamed to our field names.
+        """Load the split `name` and yield its rows, with columns renamed to our field names.
 
         `corpus` and `queries` name both a configuration and its split, as in mteb; missing columns are not refused
         there. A column that is not renamed is left out if a renamed column takes its name.
@@ -73,9 +73,8 @@ class HubDataSet:
             yield Record(f"{name} row {number}", read)
 
     def read_judgements(self, split: str) -> list[Judgement]:
-        """Load a split's relevance judgements from the configuration `default`, as in mteb.
-
-        Grades are rounded up.
+        """Load a split's relevance judgements, each a place for messages, a query id, a document id and a grade. They
+        come from the configuration `default`, as in mteb, and grades are rounded up.
 
         Raises:
             DataSetError: if the split cannot be loaded.
@@ -86,9 +85,8 @@ class HubDataSet:
         ]
 
     def read_labels(self) -> dict[str, str]:
-        """Load the split and return its class names by class number as text.
-
-        The dict is empty if it has no class names.
+        """Load the first split, and return its class names by class number (as a string). The dict is empty if it has
+        no class names.
 
         Raises:
             DataSetError: if the split cannot be loaded.
@@ -98,7 +96,8 @@ class HubDataSet:
         return {str(number): str(name) for number, name in enumerate(names)}
 
     def read_test(self, warnings: Warnings) -> Tables | Search:
-        """Load the rows of the split into temporary files, and read and check these like a data set in a folder.
+        """Load the rows of the test, check them, and return its content. The rows go through temporary files, so that
+        they are checked like those of a data set in a folder.
 
         Raises:
             DataSetError: if the data set cannot be loaded, lacks a column, or its content is invalid.
@@ -112,9 +111,7 @@ class HubDataSet:
             return self.layout.read_test(Path(folder), warnings)
 
     def build_task(self, warnings: Warnings) -> "AbsTask":
-        """Build an mteb task of the test.
-
-        mteb loads corpus, queries and judgements of a search itself.
+        """Return an mteb task of the data set's test. mteb loads the corpus, queries and judgements of a search itself.
 
         Raises:
             DataSetError: as in `read_test`.
@@ -127,9 +124,8 @@ class HubDataSet:
         return build_task(self.layout, self.name, self.language, self.read_test(warnings))
 
     def _read_fields(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the layout's fields of each row of a split.
-
-        A row of lists, as in old mteb sets, is split into its rows.
+        """Yield each row of a split as a dict of the fields that the data set's layout needs. A row whose fields are
+        all lists, as in old mteb sets, is split into its rows.
 
         Raises:
             DataSetError: if the data set cannot be loaded, or lacks a column.
@@ -147,7 +143,7 @@ class HubDataSet:
                 yield fields
 
     def _require_columns(self, rows: Any, names: Collection[str]) -> None:
-        """Check that the loaded rows have all the columns.
+        """Check that a loaded split has all the columns of these names.
 
         Raises:
             DataSetError: if they lack one.
@@ -157,9 +153,7 @@ class HubDataSet:
             raise DataSetError(f"{self.path} has no column {missing[0]!r}; it has {', '.join(rows.column_names)}")
 
     def _load(self, config: str | None, split: str) -> Any:
-        """Load a split of a configuration as a `datasets.Dataset`.
-
-        This may download the data.
+        """Load one split of a configuration, and return it as a `datasets.Dataset`. This may download the data.
 
         Raises:
             DataSetError: if the split cannot be loaded.

@@ -49,7 +49,7 @@ class _Classification(AbsTaskClassification):
 
 
 def build_task(layout: Layout, name: str, language: str, data: Tables | Search) -> AbsTask:
-    """Build an mteb task from the content of a test in memory, ready to evaluate.
+    """Build an mteb task from the content of a test in memory, and return it ready to be evaluated.
 
     Args:
         layout: layout of the data set.
@@ -72,7 +72,9 @@ def build_hub_task(layout: Layout, name: str, language: str, source: dict[str, s
 def _create_task_class(
     layout: Layout, name: str, language: str, attributes: dict[str, Any], source: dict[str, str], split: str
 ) -> type[AbsTask]:
-    """Create a subclass of the layout's mteb class, with metadata and class attributes, for one data set."""
+    """Create an mteb task class for one data set, with its metadata. It is a subclass of the layout's mteb class with
+    the given class attributes.
+    """
     base = getattr(mteb.abstasks, layout.mteb_class)
     tags = [LANGUAGES[part] for part in language.split("-") if part in LANGUAGES]
     metadata = TaskMetadata(
@@ -95,6 +97,7 @@ def _convert_tables(data: Tables) -> DatasetDict:
 
 
 def _convert_search(data: Search) -> dict[str, Any]:
+    """Convert a search's corpus, queries and judgements to the nested dict that mteb's retrieval tasks hold."""
     corpus = [{"id": key, "title": title, "text": text} for key, (title, text) in data.corpus.items()]
     queries = {"id": list(data.queries), "text": list(data.queries.values())}
     split = {

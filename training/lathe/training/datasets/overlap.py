@@ -35,9 +35,8 @@ def collect_test_texts(target: EvaluatedDataSet) -> set[str]:
 
 
 def collect_training_texts(target: DataSet, settings: PairSettings | None = None) -> set[str]:
-    """Return the normalized texts of a data set's training pairs.
-
-    The set is empty if there is no training split.
+    """Return the set of texts in the pairs of a data set's training split, normalized for comparison. The set is empty
+    if there is no training split.
 
     Args:
         target: the data set.
@@ -67,9 +66,7 @@ def collect_test_queries(target: EvaluatedDataSet) -> set[str] | None:
 
 
 def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
-    """Yield the texts of a data set's test, not normalized.
-
-    Documents are given both with their title and without.
+    """Yield the texts of a data set's test, not normalized. Documents are yielded both with their title and without.
 
     Raises:
         DataSetError: if the data set cannot be read.
@@ -88,14 +85,14 @@ def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
 
 
 def find_overlap(pairs: list[Pair], forbidden: set[str]) -> set[int]:
-    """Return the indices of the pairs that contain one of the normalized texts in `forbidden`."""
+    """Return the positions in the list of the pairs that contain a text that, once normalized, is in `forbidden`."""
     return {
         position for position, pair in enumerate(pairs) if any(normalize_text(text) in forbidden for text in pair.parts)
     }
 
 
 def refuse_overlap(shared: dict[str, int], target: str) -> None:
-    """Check that no source shares texts with the target.
+    """Check that no training source shares texts with the test set of the target.
 
     Args:
         shared: number of pairs that share a text, by source; empty if there are none.

@@ -119,7 +119,7 @@ class PairRows:
         self.dropped = Warnings()
 
     def read(self, *fields: str) -> Iterator[Record]:
-        """Yield and count the rows of the split.
+        """Yield the rows of the split, each checked to have the fields, and add their number to `count`.
 
         Raises:
             DataSetError: at a row that lacks one of the fields.
@@ -130,9 +130,8 @@ class PairRows:
             yield record
 
     def read_nonblank(self, *fields: str) -> Iterator[Record]:
-        """Yield the rows whose first field is not blank, and record the others as left out.
-
-        All of them are counted.
+        """Yield the rows whose first given field is not blank, and record the others as left out. All of them are
+        counted.
 
         Raises:
             DataSetError: if a row lacks one of the fields.
@@ -146,7 +145,8 @@ class PairRows:
     def pair_fields(
         self, anchor: str, positive: str, is_positive: Callable[[Record], bool] = lambda record: True
     ) -> list[Pair]:
-        """Build a pair from two fields of each accepted row, with the hard negatives that the row supplies.
+        """Build one pair from two fields of each accepted row, and return the list. A pair also has the hard negatives
+        that its row supplies.
 
         All rows are counted. Accepted rows with a blank anchor are recorded as left out.
 
@@ -177,9 +177,8 @@ class PairRows:
         return pairs
 
     def supplied_negatives(self, record: Record) -> tuple[str, ...]:
-        """Return the distinct, non-blank hard negatives of a row.
-
-        There are none if the settings want mined ones or none.
+        """Return the distinct, non-blank hard negatives that a row supplies. There are none if the settings want mined
+        ones or none.
 
         Raises:
             DataSetError: if the settings want supplied negatives, and the row has no such field.
@@ -191,9 +190,8 @@ class PairRows:
         return tuple(dict.fromkeys(record.texts(field)))
 
     def label_texts(self, rows: list[Record]) -> dict[str, str]:
-        """Return the text of each label among the rows.
-
-        It is taken from the settings, else from the data set, else it is the label itself.
+        """Return the text that stands for each label among the rows. It is taken from the settings, else from the data
+        set, else it is the label itself.
 
         Raises:
             DataSetError: if a label is neither string nor number, or its text has nothing but digits and punctuation.
@@ -220,7 +218,7 @@ class PairRows:
 
 
 def distinct_pairs(pairs: list[Pair]) -> list[Pair]:
-    """Remove duplicate pairs, keeping the first of each in order, with the negatives of all its duplicates."""
+    """Return the pairs without duplicates, the first of each in order. Each has the negatives of all its duplicates."""
     distinct: dict[tuple[str, str], Pair] = {}
     for pair in pairs:
         known = distinct.setdefault((pair.anchor, pair.positive), pair)

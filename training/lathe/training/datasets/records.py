@@ -42,7 +42,7 @@ class Record:
                 raise DataSetError(f"{self.place}: no field {name!r}; it has {', '.join(self.fields) or 'none'}")
 
     def text(self, name: str) -> str:
-        """Return a field that is a string.
+        """Return the value of a field, which must be a string.
 
         Raises:
             DataSetError: if it is not.
@@ -53,9 +53,8 @@ class Record:
         return value
 
     def texts(self, name: str) -> list[str]:
-        """Return the texts of a field, a string or a list of strings, without blank ones.
-
-        The list is empty for null.
+        """Return the texts of a field that holds a string or a list of strings, without blank ones. The list is empty
+        for null.
 
         Raises:
             DataSetError: if the field holds anything else.
@@ -187,9 +186,8 @@ def read_file_records(path: Path) -> Iterator[Record]:
 
 
 def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warnings: Warnings) -> list[Record]:
-    """Read and check the rows of a file.
-
-    Rows with a blank text are left out, with a warning for each.
+    """Read the rows of a data set's file, check the types of their fields, and return them. Rows with a blank text are
+    left out, and each adds to the warnings.
 
     Args:
         folder: folder of the data set.
@@ -224,7 +222,7 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warni
 
 
 def _parse_object(line: bytes, place: str) -> dict[str, Any]:
-    """Parse a line as a JSON object.
+    """Parse a line of a file as a JSON object, and return it as a dict.
 
     Args:
         line: the line.
@@ -266,9 +264,8 @@ def shorten_value(value: Any) -> str:
 
 
 def require_distinct(records: Iterable[Record], name: str, warnings: Warnings) -> dict[str, Record]:
-    """Return records by the id in field `name`.
-
-    Exact repetitions are left out, with a warning for each.
+    """Return the records by the id that they have in the field `name`. Exact repetitions are left out, and each adds to
+    the warnings.
 
     Raises:
         DataSetError: if two different records share an id.
@@ -298,10 +295,7 @@ def to_columns(rows: Sequence[Record], names: Iterable[str], **convert: Callable
 
 
 def warn_of_single_labels(rows: Sequence[Record], warnings: Warnings, split: str) -> None:
-    """Add a warning for each label that occurs once in a split.
-
-    It can be neither learned nor clustered.
-    """
+    """Add a warning for each label that occurs in only one row of a split. It can be neither learned nor clustered."""
     counts = Counter(str(row["label"]) for row in rows)
     for row in rows:
         if counts[str(row["label"])] == 1:

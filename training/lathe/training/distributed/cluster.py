@@ -43,7 +43,8 @@ TRY = "import sys, logging, ray; ray.init(address=sys.argv[1], log_to_driver=Fal
 
 @contextmanager
 def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
-    """Connect to Ray, yield the number of CPU cores of each live node, and disconnect after the block.
+    """Connect to a Ray cluster, or start Ray on this machine, and yield the number of CPU cores of each live node.
+    After the block, the connection is closed.
 
     Sets environment variables of this process. A Ray started here is shut down after the block, and its folder deleted.
 
@@ -82,9 +83,8 @@ def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
 
 
 def make_ray_folder(below: Path) -> str:
-    """Create a folder for Ray's logs and sockets, named after this process, and return its path.
-
-    Also deletes the folders of processes that no longer run.
+    """Create a temporary folder for Ray's logs and sockets, named after this process, and return its path. The folders
+    of processes that no longer run are deleted.
     """
     for old in below.glob(f"{PREFIX}*-*"):
         owner = old.name.removeprefix(PREFIX).partition("-")[0]

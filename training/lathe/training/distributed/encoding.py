@@ -40,7 +40,9 @@ class ShardTasks:
                 self.shards.setdefault(run.folders[shard].absolute(), []).append(shard)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks, file by file, without files found damaged so far."""
+        """Yield the tasks of encoding the shards, file by file. Files that have been found damaged by then are left
+        out.
+        """
         for file, folders in groupby(self.shards, lambda folder: self.shards[folder][0].file):
             here = list(folders)
             # All shards of a remote file are one task, so that it is downloaded once.
@@ -55,14 +57,15 @@ class ShardTasks:
         return Task(name, "encode", (shards, self.run.source.field, folders, self.token))
 
     def report_progress(self, tasks: Iterable[Task], report: Report) -> None:
-        """Report the rows done of each shard of the tasks, as read from the workspace folders."""
+        """Call `report` with the rows done of each shard of the tasks, as read from the shards' folders."""
         for task in tasks:
             for folder in _list_folders(task):
                 for shard in self.shards[folder]:
                     report(shard, read_position(folder).rows)
 
     def record_outcome(self, done: TaskResult, report: Report) -> None:
-        """Record how a task ended: report its rows, or note a damaged file in `damaged`.
+        """Record how a task ended. Its rows are reported, or a damaged file is added to `damaged` with the reason, or
+        the worker's error is raised.
 
         Raises:
             SourceError: for a damaged file, unless the source skips such files.

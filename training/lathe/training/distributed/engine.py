@@ -66,7 +66,7 @@ class SharedRows(Selection):
         return self.moments(self.blocks(), None if self.chain is None else serialize_chain(self.chain), unit)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the rows in blocks of `BLOCK_ROWS`, each with the files that contain them."""
+        """Yield the rows in blocks of `BLOCK_ROWS`. Each block says which files hold its rows, and where in them."""
         files = _as_stacked(self.vectors)
         for start in range(0, len(self.chosen), BLOCK_ROWS):
             rows = self.chosen[start : start + BLOCK_ROWS]
@@ -87,9 +87,8 @@ BLOCKS_AHEAD = 2
 
 @contextmanager
 def ray_engine(address: str | None, cores: int, workers: int | None = None) -> Iterator["RayEngine"]:
-    """Connect to Ray and yield an engine on it.
-
-    Its workers are ended and Ray is disconnected after the block.
+    """Connect to Ray, and yield an engine that encodes and computes moments on its workers. After the block, the
+    workers are ended and Ray is disconnected.
 
     Args:
         address: HOST:PORT of a cluster that this machine is a node of; None starts Ray on this machine alone.
@@ -129,7 +128,8 @@ class RayEngine:
         self.encoder: TextEncoder | None = None
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards on the workers.
+        """Encode the unfinished shards of a run on the workers. Returns the damaged files that were found, with the
+        reasons, if the source skips such files.
 
         Workers are started, or restarted if they have another encoder. `report` is called about twice a second with
         rows done, which are read from the folders.
@@ -176,9 +176,8 @@ class RayEngine:
                 next_number += 1
 
     def _pool_for(self, encoder: TextEncoder | None) -> Pool:
-        """Return a pool whose workers have loaded the encoder.
-
-        A pool of another encoder is closed and replaced.
+        """Return the pool of workers, started with this encoder if it is not yet. A pool of another encoder is closed
+        and replaced.
         """
         if self.pool is None or encoder is not self.encoder:
             self.close()
@@ -186,9 +185,8 @@ class RayEngine:
         return self.pool
 
     def _start_pool(self, encoder: TextEncoder | None) -> Pool:
-        """Start a pool of workers that load the encoder.
-
-        It rejects workers with other versions than this process.
+        """Start and return a pool of workers that load the encoder. It rejects workers with other versions than this
+        process.
 
         Raises:
             EngineError: if the encoder is behind an embeddings API.
@@ -213,14 +211,14 @@ class RayEngine:
         )
 
     def close(self) -> None:
-        """End the workers, if any."""
+        """End the workers, if there are any."""
         if self.pool is not None:
             self.pool.close()
             self.pool = None
 
 
 def require_same_versions(mine: Mapping[str, Any], theirs: Introduction) -> None:
-    """Check that a worker has the versions and the encoder of this process.
+    """Check that a worker has the same versions of packages and the same encoder as this process.
 
     Args:
         mine: description of this process, from `describe_environment`.

@@ -77,9 +77,8 @@ class Pool:
         lead: int | None = None,
         on_wait: Callable[[list[Task]], None] = lambda busy: None,
     ) -> Iterator[TaskResult]:
-        """Run all tasks on the workers, and yield each as a `TaskResult`.
-
-        They come in the order in which they finish.
+        """Run all tasks on the workers, and yield their results in the order in which they finish. A result holds what
+        the task returned or the error that it raised.
 
         A task's error is part of its `TaskResult`. If a worker dies, it is replaced and its task is run again.
 
@@ -129,9 +128,8 @@ class Pool:
             self._require_ready_worker()
 
     def _admit(self, reference: Any) -> list[Any]:
-        """Move a worker that introduced itself to `ready`, and return it in a list.
-
-        One that died is replaced, and the list is empty.
+        """Add a worker that has started to the ready ones, and return it in a list. If it died while starting, another
+        is started and the list is empty.
 
         Raises:
             EngineError: if the worker cannot be used, or `MAX_TRIES` workers have died as they started.
@@ -179,10 +177,7 @@ class Pool:
             )
 
     def close(self) -> None:
-        """Kill all workers.
-
-        Errors are ignored, because a cluster that is gone has ended them already.
-        """
+        """Kill all workers. Errors are ignored, because a cluster that is gone has ended them already."""
         import ray
 
         for worker in [*self.ready, *self.starting.values()]:
@@ -191,9 +186,8 @@ class Pool:
 
 
 def _worker_exception(error: Any, task: Task) -> Exception:
-    """Return the exception that a worker's method raised.
-
-    If its memory ran out, it is an `EngineError` with advice.
+    """Return the exception that a worker's method raised, given Ray's error. If the worker's memory ran out, return an
+    `EngineError` with advice instead.
     """
     cause: Exception = error.cause or error
     if isinstance(cause, MemoryError) or "can't allocate memory" in str(cause) or OUT_OF_MEMORY in str(cause):
@@ -202,10 +196,7 @@ def _worker_exception(error: Any, task: Task) -> Exception:
 
 
 def _explain_error(error: Exception) -> str:
-    """Return the cause that a Ray error states, for messages.
-
-    It comes with advice if a module or memory is lacking.
-    """
+    """Return the cause that a Ray error states, for messages. Advice is added if a module or memory is lacking."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if missing := next((line for line in lines if "No module named" in line), None):
         return f"{missing.partition(': ')[2] or missing}: every node needs Lathe, installed as it is here"

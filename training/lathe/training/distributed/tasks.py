@@ -68,9 +68,10 @@ class TaskQueue:
         self.tries: Counter[int] = Counter()
 
     def take(self) -> tuple[int, Task] | None:
-        """Remove the next task and return its number and the task, first those put back.
+        """Remove the next task from the queue, and return its number and the task. The result is None if no task is
+        left, or if too many have been started since the oldest unfinished one.
 
-        None if no task is left, or if as many as `lead` are started from the oldest unfinished one on.
+        Tasks put back come first; `lead` is the number that may be started from the oldest unfinished one on.
         """
         if self.again:
             return self.again.pop()
@@ -89,7 +90,7 @@ class TaskQueue:
         self.unfinished.discard(number)
 
     def put_back(self, number: int, task: Task, why: str) -> None:
-        """Put a task whose worker died back, so that another worker takes it next.
+        """Put a task back into the queue because its worker died. The next free worker gets it.
 
         Args:
             number: number of the task.

@@ -47,13 +47,13 @@ class Token:
 
     @classmethod
     def write(cls, folder: Path) -> "Token":
-        """Write a token file with a new secret into a folder, and return the token."""
+        """Write a file with a new secret into a folder, and return the token that names both."""
         token = cls(folder.absolute() / NAME, secrets.token_hex())
         token.file.write_text(token.secret)
         return token
 
     def require_seen(self) -> None:
-        """Check that this machine can read the secret and write to the folder.
+        """Check that this machine can read the token's file, with the same secret, and write to its folder.
 
         Raises:
             EngineError: naming this machine, if it cannot.
@@ -120,9 +120,7 @@ class Worker:
 
     @cached_property
     def encoder(self) -> Encoder | None:
-        """Encoder of the spec, None without a spec.
-
-        It is loaded at the first access, which takes seconds.
+        """Encoder of the spec, or None without a spec. It is loaded at the first access, which takes seconds.
 
         Raises:
             EncoderError: if it cannot be loaded here.
@@ -137,9 +135,7 @@ class Worker:
         return Introduction(socket.gethostname(), os.getpid(), describe_environment(self.encoder))
 
     def encode(self, shards: Sequence[Shard], field: str, folders: Sequence[Path], token: Token) -> None:
-        """Encode shards of one file, each into its folder.
-
-        A remote file is downloaded once for all of them.
+        """Encode shards of one file, and write each into its folder. A remote file is downloaded once for all of them.
 
         Args:
             shards: shards of the same file.
@@ -178,9 +174,8 @@ class Worker:
         return block_moments(vectors, "float64", block.first).arrays()
 
     def _load_chain(self, payload: bytes) -> Chain:
-        """Return the chain deserialized from `payload`.
-
-        The last one is cached, because many blocks use the same.
+        """Return the chain that is serialized in `payload`. The last one is cached, because many blocks use the
+        same.
         """
         if self.chain is None or payload != self.payload:
             self.payload, self.chain = payload, deserialize_chain(payload)
@@ -188,9 +183,8 @@ class Worker:
 
 
 def describe_environment(encoder: TextEncoder | None) -> dict[str, Any]:
-    """Describe versions of packages and Python, and the encoder.
-
-    All processes of a fit must agree.
+    """Return the versions of the packages and of Python by name, and the encoder's description. All processes of a fit
+    must agree in them.
     """
     packages = ("lathe-training", "torch", "numpy", "transformers", "tokenizers", "sentence-transformers")
     about = {package: version(package) for package in packages} | {"python": platform.python_version()}

@@ -36,7 +36,9 @@ class Batch:
 
 
 def estimate_tokens(text: str, max_length: int) -> int:
-    """Estimate how many tokens of a text a model reads, at most `max_length`, from the number of its bytes."""
+    """Estimate how many tokens a model will read of a text, from the number of the text's UTF-8 bytes. The estimate is
+    at most `max_length`.
+    """
     if len(text) >= BYTES_PER_TOKEN * max_length:  # its bytes, of which there are as many at least, need no counting
         return max_length
     return min(max_length, 2 + len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
@@ -48,9 +50,8 @@ def sort_longest_first(lengths: Sequence[int]) -> list[int]:
 
 
 def split_padded_batches(lengths: Sequence[int], budget: int, slack: int) -> Iterator[slice]:
-    """Divide texts that are sorted by length into batches, each a slice of at least one text.
-
-    A batch ends before its padded tokens exceed the budget, or its padding the slack.
+    """Divide texts that are sorted by length, longest first, into batches for padded input. Each batch is yielded as a
+    slice of the texts' positions; it ends before its padded tokens exceed `budget` or its padding exceeds `slack`.
 
     Args:
         lengths: tokens of each text, longest first.
@@ -70,11 +71,8 @@ def split_padded_batches(lengths: Sequence[int], budget: int, slack: int) -> Ite
 
 
 def split_unpadded_batches(lengths: Sequence[int], budget: int) -> Iterator[slice]:
-    """Divide texts into batches of at most `budget` tokens without padding, each a slice.
-
-    The order of the texts is kept.
-
-    A batch has at least one text, even if that exceeds the budget.
+    """Divide texts, in their order, into batches of at most `budget` tokens, counted without padding. Each batch is
+    yielded as a slice of the texts' positions, with at least one text even if that exceeds the budget.
     """
     start = tokens = 0
     for position, length in enumerate(lengths):
@@ -88,9 +86,8 @@ def split_unpadded_batches(lengths: Sequence[int], budget: int) -> Iterator[slic
 
 
 def split_features(features: Features, budget: int, slack: int, padding_side: str) -> Iterator[Batch]:
-    """Divide texts tokenized together into batches by their true lengths.
-
-    Columns that hold nothing but padding are removed.
+    """Divide texts that were tokenized and padded together into batches of similar length. Each yielded batch keeps
+    only the columns that its longest text needs, and the positions of its texts in the input.
 
     Features without an attention mask are flattened already (for flash attention) and become one batch.
 

@@ -27,7 +27,8 @@ def uses_chat_template(model: Any) -> bool:
 
 
 def remove_chat_template(model: Any, name: str) -> None:
-    """Make a loaded `SentenceTransformer` read plain texts, in place.
+    """Switch off the chat template of a loaded `SentenceTransformer`, in place. The model then reads texts as they are,
+    without wrapping them in messages.
 
     Args:
         model: the `SentenceTransformer`.
@@ -43,10 +44,7 @@ def remove_chat_template(model: Any, name: str) -> None:
 
 
 def count_template_tokens(model: Any) -> int:
-    """Count the tokens that the chat template of a loaded `SentenceTransformer` adds to a text.
-
-    The count is 0 without a template.
-    """
+    """Return how many tokens a `SentenceTransformer`'s chat template adds to each text, 0 without a template."""
     if not uses_chat_template(model):
         return 0
     # The shortest text tells them apart: whatever it has beyond its own tokens comes from the template.
@@ -55,7 +53,7 @@ def count_template_tokens(model: Any) -> int:
 
 
 def describe_chat_template(name: str, tokens: int | None = None) -> str:
-    """Build the warning that an encoder wraps its texts in a chat template.
+    """Return the text of the warning that an encoder wraps its texts in a chat template.
 
     Args:
         name: name of the encoder.
@@ -69,9 +67,8 @@ def describe_chat_template(name: str, tokens: int | None = None) -> str:
 
 
 def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
-    """Return whether the files of a model say that its texts are wrapped in a chat template.
-
-    The model is not loaded.
+    """Return whether a model would wrap its texts in a chat template. Only the model's files are read, and the model is
+    not loaded.
 
     A model that sentence-transformers saved lists its modalities, or is of a version before them; others get a template
     if their tokenizer has one.
@@ -91,9 +88,8 @@ def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
 
 
 def _parse(content: bytes | None) -> Any:
-    """Parse the content of a JSON file.
-
-    The result is None if there is no file or it is damaged, which loading reports.
+    """Parse the content of a JSON file. The result is None if there is no file or it is damaged, which loading
+    reports.
     """
     try:
         return None if content is None else json.loads(content)

@@ -107,7 +107,7 @@ class TextCutter:
     """
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
-        """Set how many characters of a long text are tokenized to find where to cut it.
+        """Store the tokenizer, and compute how many characters of a long text are tokenized at a time.
 
         Args:
             tokenizer: a transformers tokenizer.
@@ -122,9 +122,8 @@ class TextCutter:
         self.only_whole_words = type(model).__name__ == "WordPiece"
 
     def cut(self, text: str, prompt: str = "", side: Side = "right") -> Cut:
-        """Return the part of a text that a model reads behind a prompt.
-
-        Short texts are returned whole.
+        """Cut a long text to a part that holds all the tokens that a model reads behind a prompt. The result says
+        whether the part is the whole text, as it always is for short texts.
 
         Args:
             text: any text; one shorter than about twice what the model reads is not tokenized.
@@ -166,9 +165,8 @@ class TextCutter:
         return _Tokens(encoding.ids, encoding.offsets, encoding.word_ids)
 
     def _has_enough_tokens(self, tokens: _Tokens, length: int, side: Side) -> bool:
-        """Return whether a part has enough tokens in words that end well before the cut.
-
-        Enough are more than the model reads.
+        """Return whether a part of a text has more tokens than the model reads. Only words that end well before the cut
+        are counted.
 
         The result is False if the tokenizer reports no offsets, and for a text cut from the left, unless the tokenizer
         is WordPiece.
@@ -194,12 +192,12 @@ class TextCutter:
         return safe >= self.wanted
 
     def _tokens_are_stable(self, tokens: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
-        """Return whether the tokens that the model reads of a part do not depend on where the text is cut.
+        """Return whether the tokens that the model reads of a part stay the same wherever the text is cut. If so, the
+        part is long enough, which ends the search for a cut in a text without spaces.
 
-        If they do, the part is long enough: this ends the search for a cut in a text without spaces. They are compared
-        with those of a part half as long, and with those of the part cut a few characters earlier. If the best
-        segmentations up to each of the last positions begin alike, so does the best one up to any later position.
-        For WordPiece the result is always False.
+        They are compared with those of a part half as long, and with those of the part cut a few characters earlier. If
+        the best segmentations up to each of the last positions begin alike, so does the best one up to any later
+        position. For WordPiece the result is always False.
 
         Args:
             tokens: tokens of the part.
@@ -220,10 +218,9 @@ class TextCutter:
         return all(ids[read] == tokens.ids[read] for ids in other_ids)
 
     def _remove_long_stretches(self, kept: str, before: str, tokens: _Tokens, unread: "_UnreadText") -> str:
-        """Remove the middles of long stretches that gave at most one token, if the part's tokens stay equal.
-
-        If they change, the part is returned unchanged. If such a stretch reaches the cut, its characters are also
-        skipped in `unread`, in place.
+        """Return a part without the middles of its long stretches of characters that gave at most one token. If that
+        changes the part's tokens, the part is returned unchanged. If a stretch reaches the cut, its further characters
+        are also skipped in `unread`, in place.
 
         Args:
             kept: the part so far.
@@ -270,15 +267,16 @@ class _UnreadText:
         return self.text[start : start + min(count, self.left)]
 
     def join(self, kept: str, count: int) -> str:
-        """Consume up to `count` of the next characters, and return the part with them attached at its cut side."""
+        """Consume up to `count` of the next unread characters, and attach them to the part `kept`. They go to the side
+        of the cut, and the longer part is returned.
+        """
         characters = self.peek(count)
         self.left -= len(characters)
         return kept + characters if self.side == "right" else characters + kept
 
     def skip(self, characters: set[str]) -> None:
-        """Consume the next characters as long as they are in the set.
-
-        Nothing is consumed if the set exceeds `STRETCH_ALPHABET`.
+        """Consume the next unread characters as long as they are in the given set. Nothing is consumed if the set has
+        more than `STRETCH_ALPHABET` characters.
         """
         if len(characters) > STRETCH_ALPHABET:
             return
@@ -309,13 +307,10 @@ def _find_long_stretches(spans: Sequence[tuple[int, int]], start: int, stop: int
 
 
 def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None:
-    """Return a part of a long text whose words are enough to hold all that a model reads.
+    """Return a part of a long text whose words are enough to hold all that a model reads. The result is None if the
+    text is short or the part has too few words.
 
-    The result is None if the text is short or the part has too few words. No tokenizer is needed, so most of a long
-    text need not be sent to the process that has one.
-
-    None means that the text is short or the part has too few words. No tokenizer is needed, so most of a long text need
-    not be sent to the process that has one.
+    No tokenizer is needed, so most of a long text need not be sent to the process that has one.
     """
     size = DENSE_CHARACTERS * (max_length + 1)
     if len(text) <= size:
@@ -325,10 +320,9 @@ def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None
 
 
 def split_at_spaces(text: str) -> Iterator[str]:
-    """Split a text before spaces into consecutive pieces.
-
-    Each piece has the same tokens alone as in the text. Pieces have at least `PIECE` characters, except for the last,
-    and at most `LONGEST_PIECE`, where no space comes before. An empty text is one empty piece.
+    """Split a text before spaces into pieces that have the same tokens alone as in the text, and yield them in order.
+    Pieces have at least `PIECE` characters, except for the last, and at most `LONGEST_PIECE`, where no space comes
+    before. An empty text is one empty piece.
     """
     start = 0
     while len(text) - start > PIECE:

@@ -11,9 +11,8 @@ def best_device() -> str:
 
 
 def require_device(device: str | None) -> None:
-    """Check that torch finds a CUDA or MPS device on this machine.
-
-    Other devices and None pass.
+    """Check that torch finds a CUDA or MPS device on this machine. The CPU, other kinds of devices and None always
+    pass.
 
     Raises:
         ValueError: if the device is not available.

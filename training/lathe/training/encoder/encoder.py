@@ -107,19 +107,8 @@ class Encoder(PromptedEncoder):
     """
 
     def __init__(self, spec: EncoderSpec, device: str | None = None, batch_tokens: int | None = None) -> None:
-        """Load the model, which takes seconds.
-
-        A Hub id that is not cached is downloaded. The C allocator of the process is set to keep freed blocks.
-
-        Args:
-            spec: model and settings.
-            device: torch device; None chooses the default.
-            batch_tokens: tokens of one forward pass, padding included; None chooses by device and dtype.
-
-        Raises:
-            EncoderError: if the model cannot be loaded, or gives NaN or inf for ordinary texts in its dtype.
-
-        The C allocator of the process is set to keep freed blocks.
+        """Load the spec's model onto a device and test it on a few texts, which takes seconds. A Hub id that is not
+        cached is downloaded. The C allocator of the process is set to keep freed blocks.
 
         Args:
             spec: model and settings.
@@ -147,9 +136,8 @@ class Encoder(PromptedEncoder):
             self._prepare_model()
 
     def _describe_model(self) -> None:
-        """Set what is known of the loaded model without running it.
-
-        What its vectors may suffer from is logged.
+        """Set the attributes that are known of the loaded model without running it. They are dimensions, length,
+        prompts, fingerprint and warning. The warning, about the quality of its vectors, is also logged.
         """
         wrapped = uses_chat_template(self.model)
         if self.spec.chat_template == "off":
@@ -177,9 +165,8 @@ class Encoder(PromptedEncoder):
         )
 
     def _prepare_model(self) -> None:
-        """Prepare the loaded model for encoding, and run it once.
-
-        It is converted to the dtype of the spec, and how its batches are padded is chosen.
+        """Convert the loaded model to the spec's dtype, and run it once on test texts. How its batches are padded is
+        chosen, too.
         """
         self.transformer, *self.heads = self.model
         for module in self.heads:
@@ -219,9 +206,8 @@ class Encoder(PromptedEncoder):
         return not hasattr(self.transformer, "auto_model")
 
     def make_cutter(self) -> TextCutter | None:
-        """Build the `TextCutter` of the model's tokenizer and limit.
-
-        The result is None for a static model without a limit.
+        """Build the cutter that shortens long texts to the model's maximum length before they are tokenized. The result
+        is None for a static model without a limit.
         """
         if not self.static:
             return TextCutter(self.model.tokenizer, self.max_length)
@@ -236,11 +222,12 @@ class Encoder(PromptedEncoder):
         return TextCutter(wrapped, limit["max_length"])
 
     def _convert_and_compare(self) -> Agreement | None:
-        """Convert the transformer to the spec's dtype and measure how well its vectors agree with float32.
+        """Convert the transformer to the spec's dtype, in place, and measure how well it agrees with float32. Compared
+        are its vectors of test texts. Large models and those with flash attention are only converted, and None is
+        returned.
 
         If padding changes the vectors, batches will hold texts of equal lengths only. On a CPU, with `attention` at
         `auto`, padding is left out if the vectors stay the same; `first_position` and `padded_attention` are then set.
-        Large models and those with flash attention are only converted, and None is returned.
         """
         large = sum(tensor.numel() for tensor in self.transformer.parameters()) > COMPARED_PARAMETERS
         if large or self.flash:  # neither can run in float32
@@ -277,16 +264,17 @@ class Encoder(PromptedEncoder):
         return self.padded_attention is not None
 
     def restore_model(self) -> None:
-        """Undo what makes the model faster here, for exports: unpadded batches with their attention, packed layers."""
+        """Restore the model's own layers and attention, in place, so that it can be exported. This undoes the packed
+        layers and the unpadded batches that make it faster here.
+        """
         unpack_linear_layers(self.transformer)
         if self.padded_attention is not None:
             self.transformer.auto_model.set_attn_implementation(self.padded_attention)
             self.padded_attention = None
 
     def describe(self) -> dict[str, Any]:
-        """Describe the encoder as a dict for the artifact's metadata.
-
-        Keys are those of the spec, with `fingerprint`, `dimensions`, `max_length` and `prompts` of the model.
+        """Return the encoder's settings as a dict for the artifact's metadata. Keys are those of the spec, with
+        `fingerprint`, `dimensions`, `max_length` and `prompts` of the loaded model.
 
         Where the model completes the spec, `given` holds what the spec says.
         """
@@ -307,7 +295,8 @@ class Encoder(PromptedEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts to vectors `(n, d)` float32 in the order given.
+        """Encode texts into vectors `(n, d)` float32, in the order given. The result also holds the number of tokens of
+        each text and how many of them were cut off.
 
         Texts of similar length share a batch.
 
@@ -359,9 +348,8 @@ class Encoder(PromptedEncoder):
         positions: Sequence[int] | None = None,
         limit: int | None = None,
     ) -> Pieces:
-        """Divide texts into the pieces that the model reads.
-
-        A piece is a whole text, or with `long_text` "mean" one of its chunks.
+        """Divide texts into the pieces that the model reads, which remember the text that each belongs to. With
+        `long_text` "mean", a long text becomes several chunks; otherwise each text is one piece.
 
         Args:
             texts: the texts.
@@ -391,9 +379,10 @@ class Encoder(PromptedEncoder):
     def batches(
         self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"
     ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
-        """Tokenize texts and yield batches of similar length, each with the positions `(b,)` of its texts in the input.
+        """Tokenize texts and yield batches of texts of similar length, the longest first. Each batch comes with the
+        positions `(b,)` of its texts in the input.
 
-        The longest texts come first, and `WINDOW_BATCHES` batches are tokenized at a time.
+        `WINDOW_BATCHES` batches are tokenized at a time.
 
         Args:
             texts: the texts.
@@ -411,7 +400,8 @@ class Encoder(PromptedEncoder):
     def _run_batches(
         self, batches: Iterable[tuple[NDArray[np.int64], Batch]], normalize: bool
     ) -> Generator[tuple[NDArray[np.int64], Batch, torch.Tensor], None, None]:
-        """Run batches through the model, and yield each with the positions of its texts and its vectors, in order.
+        """Run batches through the model, in order. Each is yielded as the positions `(b,)` of its texts, the batch, and
+        its vectors `(b, d)`.
 
         On a CPU, batches run in parallel on all threads, unless the model is compiled or runs code of its own, which
         may not bear several threads.
@@ -423,9 +413,9 @@ class Encoder(PromptedEncoder):
             yield from ((rows, batch, vectors) for (rows, batch), vectors in results)
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
-        """Tokenize texts behind a prompt, cut to what the model reads, and divide them into batches.
-
-        For a static model all texts are one batch; for others the tokenizer's truncation side stays changed.
+        """Tokenize texts behind a prompt, cut to what the model reads, and return them in batches. Each batch also says
+        how many tokens of its texts were cut off. For a static model all texts are one batch; for others the
+        tokenizer's truncation side stays changed.
         """
         cuts = [self.cut(text, prompt, truncation_side) for text in texts]
         sizes = [1.0 if cut.whole else len(text) / len(cut.text) for text, cut in zip(texts, cuts, strict=True)]
@@ -434,7 +424,8 @@ class Encoder(PromptedEncoder):
         return [self._count_cut(batch, texts, sizes, prompt) for batch in batches]
 
     def _count_cut(self, batch: Batch, texts: list[str], sizes: list[float], prompt: str | None) -> Batch:
-        """Return a batch with the number of tokens of its texts that the model does not read.
+        """Return a copy of a batch that says how many tokens of each text the model does not read. A batch without a
+        cut text is returned unchanged.
 
         Args:
             batch: tokenized texts.
@@ -461,7 +452,9 @@ class Encoder(PromptedEncoder):
         return replace(batch, cut=cut)
 
     def _tokenize_cut(self, texts: list[str], prompt: str | None, truncation_side: Side) -> list[Batch]:
-        """Tokenize texts that are cut to what the model reads, and divide them into batches."""
+        """Tokenize texts that are already cut to what the model reads, and return them in batches. The tokenizer's
+        truncation side stays changed.
+        """
         if self.static:  # it takes its tokens in a row
             features = self._tokenize_pieces(texts, prompt)
             self._require_known_tokens(features)
@@ -495,9 +488,8 @@ class Encoder(PromptedEncoder):
             raise UnknownTokenError(f"a text has the token {token!r}, for which {self.name} has no vector")
 
     def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
-        """Return the part of a text that the model reads.
-
-        Short texts are returned whole.
+        """Cut a long text to a part that holds all that the model reads of it behind a prompt. The result says whether
+        the part is the whole text, as it is for short texts.
 
         A static model with a limit of its own is cut at the end that its tokenizer names, whatever `truncation_side`;
         one without a limit reads `STATIC_CHARACTERS` characters.
@@ -518,9 +510,8 @@ class Encoder(PromptedEncoder):
         return Cut(part, whole=False)
 
     def _tokenize_pieces(self, texts: list[str], prompt: str | None) -> Features:
-        """Tokenize texts for a static model and return its input.
-
-        Long texts are tokenized in pieces to limit memory.
+        """Tokenize texts for a static model, long ones in pieces to limit memory. Returns the model's input: the token
+        ids of all texts in a row, and the offset at which each text begins.
 
         Tokenizing a text of a megabyte at once takes 300 MB.
         """
@@ -537,9 +528,8 @@ class Encoder(PromptedEncoder):
 
     @torch.inference_mode()
     def forward(self, batch: Batch, normalize: bool) -> torch.Tensor:
-        """Run one batch through the model and return its vectors `(b, d)` in float32, on the model's device.
-
-        No gradients are recorded.
+        """Run one batch through the whole model, without gradients, and return its vectors `(b, d)`. They are float32
+        on the model's device.
         """
         features = self.run_transformer(batch)
         for module in self.heads:
@@ -550,9 +540,8 @@ class Encoder(PromptedEncoder):
         return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
 
     def run_transformer(self, batch: Batch) -> dict[str, Any]:
-        """Run one batch through the transformer alone, on its device, and return its output.
-
-        Embeddings in the output are float32.
+        """Run one batch through the transformer alone, on its device, and return its output by name, before pooling.
+        Token and sentence embeddings in the output are float32.
         """
         device = self.model.device
         on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
@@ -563,9 +552,8 @@ class Encoder(PromptedEncoder):
         return features
 
     def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:
-        """Check that the texts, with the prompt, have no more tokens than the encoder reads.
-
-        Static models with a limit of their own are not checked.
+        """Check that no text, with the prompt before it, has more tokens than the encoder reads. Static models with a
+        limit of their own are not checked.
 
         Args:
             texts: the texts.

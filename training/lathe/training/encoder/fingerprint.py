@@ -11,7 +11,7 @@ import torch
 def compute_fingerprint(
     model: Any, max_length: int, prompts: Mapping[str, str], without_chat_template: bool = False
 ) -> str:
-    """Hash a model's weights, modules, maximum length and prompts to 32 hexadecimal digits.
+    """Hash a model's weights, modules, maximum length and prompts, and return the hash as 32 hexadecimal digits.
 
     `without_chat_template` says that the model's chat template was switched off, which gives other vectors.
 
@@ -36,10 +36,8 @@ def compute_fingerprint(
 
 
 def _describe_module(module: Any) -> str:
-    """Return a module's settings that its weights do not show.
-
-    These are its class, pooling mode and activation, and whether prompts are pooled, texts put in lower case, and
-    inputs added to outputs.
+    """Describe a module's settings that its weights do not show, as a text for the hash. These are its class, pooling
+    mode and activation, and whether prompts are pooled, texts put in lower case, and inputs added to outputs.
     """
     description = f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}"
     description += "" if getattr(module, "include_prompt", True) else " without prompt"

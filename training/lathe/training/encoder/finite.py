@@ -15,7 +15,7 @@ from lathe.training.errors import NotFiniteError
 def require_finite(
     vectors: NDArray[np.float32], spec: EncoderSpec, positions: Sequence[int] | None = None
 ) -> NDArray[np.float32]:
-    """Return vectors `(n, d)` unchanged if all their numbers are finite.
+    """Check that all numbers in vectors `(n, d)` are finite, and return the vectors unchanged.
 
     Args:
         vectors: output of the encoder.

@@ -21,9 +21,8 @@ KNOWN_PROMPTS: tuple[tuple[str, Mapping[str, str]], ...] = (
 
 
 def find_missing_prompts(model: str, prompts: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the prompts that a model is known to need, by its name.
-
-    The result is empty if the model has any prompt, or is not known.
+    """Return the prompts, by name, that a model of this name is known to need and does not have. The result is empty if
+    the model has any prompt that is not empty, or is not known.
 
     Args:
         model: hub id or folder of the model.

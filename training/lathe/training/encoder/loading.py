@@ -28,10 +28,11 @@ UNEXPLAINED = (LookupError, AttributeError, TypeError, AssertionError)
 
 
 def load_model(spec: EncoderSpec, device: str | None) -> Any:
-    """Load a spec's `SentenceTransformer`, without the chat template that the spec switches off.
+    """Load a spec's `SentenceTransformer`. If the spec switches the chat template off, the model is returned without
+    it.
 
     Raises:
-        EncoderError: see `load_with_chat_template`.
+        EncoderError: if the model cannot be loaded, is not supported, or lacks the layer or maximum length of the spec.
     """
     model = load_with_chat_template(spec, device)
     if spec.chat_template == "off":
@@ -40,7 +41,8 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
 
 
 def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
-    """Load a spec's `SentenceTransformer` with its layer, pooling and maximum length.
+    """Load a spec's `SentenceTransformer`, with the number of layers, pooling and maximum length that the spec sets.
+    Its chat template is kept, even if the spec switches it off.
 
     The model is in evaluation mode and in the dtype of its files. Log messages and progress bars of transformers and
     sentence-transformers are switched off in the whole process.
@@ -88,7 +90,9 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
 
 @contextmanager
 def convert_load_errors(spec: EncoderSpec) -> Iterator[None]:
-    """Convert whatever the libraries raise within the block, by model and by file, to an `EncoderError`."""
+    """Convert any exception within the block to an `EncoderError` that names the model. What the libraries raise
+    differs by model and by file.
+    """
     try:
         yield
     except EncoderError:
@@ -98,9 +102,8 @@ def convert_load_errors(spec: EncoderSpec) -> Iterator[None]:
 
 
 def _limit_length(spec: EncoderSpec, model: Any) -> None:
-    """Set the maximum length of a model, in place.
-
-    It is that of the spec or the model's own, within the positions that the model knows.
+    """Set the maximum length of a model, in place, to that of the spec or else the model's own. The model's own is
+    reduced to the number of positions that it has vectors for.
 
     Raises:
         EncoderError: if the model cannot read as many tokens as the spec says.
@@ -133,7 +136,8 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
 
 
 def _append_truncation(spec: EncoderSpec, model: Any) -> None:
-    """Append a module that cuts vectors to the dimensions that the model's settings name, in place.
+    """Append a module to the model, in place, that cuts its vectors to the `truncate_dim` of its settings. Without that
+    setting, or if the vectors are not longer, nothing is appended.
 
     sentence-transformers cuts them after the modules, in `encode` alone. As a module, a matrix with ones on its
     diagonal, the cut is also in exports and in what is trained.
@@ -158,9 +162,8 @@ def _append_truncation(spec: EncoderSpec, model: Any) -> None:
 
 
 def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
-    """Describe why a model cannot be loaded.
-
-    For the default model, the text also says how to get its files without the hub.
+    """Return a sentence that says why a model cannot be loaded. For the default model, it also says how to get its
+    files without the hub.
     """
     reason = " ".join(str(error).split())
     if isinstance(error, UNEXPLAINED):
@@ -171,9 +174,8 @@ def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
 
 
 def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
-    """Return the attention implementation to load a model with.
-
-    None leaves the choice to the library.
+    """Return the attention implementation to load a model with. It is the spec's, or for `auto` flash attention if that
+    is available. None leaves the choice to the library.
 
     `auto` is flash attention where it is installed and the model runs in half precision on a GPU, else None.
     """
@@ -185,9 +187,8 @@ def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
 
 
 def locate_model(model: str) -> str:
-    """Return the folder of the default model if its offline package is installed.
-
-    Any other model, and the default one without the package, is returned unchanged.
+    """Return the folder of the default model if its offline package is installed. For any other model, or without the
+    package, the name is returned unchanged.
     """
     package = find_spec(OFFLINE_PACKAGE) if model == DEFAULT_MODEL else None
     if package is None or not package.submodule_search_locations:

@@ -63,7 +63,8 @@ class Pieces:
     def join(
         self, vectors: torch.Tensor, tokens: NDArray[np.int64], normalize: bool
     ) -> tuple[torch.Tensor, NDArray[np.int64]]:
-        """Return the vectors `(n, d)` and the tokens `(n,)` of the texts from those of their chunks.
+        """Combine the vectors and token counts of chunks into those of the texts. Returns the vectors `(n, d)`, each
+        the mean of the text's chunks weighted by their tokens, and the token counts `(n,)`.
 
         Args:
             vectors: vectors of the chunks `(c, d)`.
@@ -105,9 +106,8 @@ def split_texts(
     positions: Sequence[int] | None,
     limit: int | None,
 ) -> Pieces:
-    """Divide texts into chunks of at most `max_tokens` tokens.
-
-    Texts with fewer are one chunk, unchanged.
+    """Divide texts into chunks of at most `max_tokens` tokens, and return the chunks. Each comes with the position of
+    the text that it belongs to. A text with fewer tokens is one chunk, unchanged.
 
     Args:
         texts: the texts.
@@ -145,7 +145,9 @@ def split_texts(
 
 
 def _split_text(text: str, tokenizer: Any, max_tokens: int, encoder: str) -> Iterator[tuple[str, int]]:
-    """Yield the chunks of a text, each with the number of its tokens that no chunk before has."""
+    """Yield the overlapping chunks of a text. Each comes with the number of its tokens that were in no earlier chunk,
+    except that a text short enough not to be tokenized comes with 0.
+    """
     if len(text.encode("utf-8", "surrogatepass")) <= max_tokens:  # a token has a byte at least
         yield text, 0
         return
@@ -178,9 +180,8 @@ def _split_text(text: str, tokenizer: Any, max_tokens: int, encoder: str) -> Ite
 
 
 def _find_word_start(words: Sequence[int | None], token: int, reach: int) -> int:
-    """Return the first token of the word that `token` is in.
-
-    The result is `token` itself if the word begins more than `reach` tokens before.
+    """Return the index of the first token of the word that the token at index `token` belongs to. The result is `token`
+    itself if the word begins more than `reach` tokens before.
     """
     start = token
     while start > token - reach and start > 1 and words[start] is not None and words[start] == words[start - 1]:
@@ -189,7 +190,7 @@ def _find_word_start(words: Sequence[int | None], token: int, reach: int) -> int
 
 
 def _tokenize(tokenizer: Any, text: str, encoder: str) -> tuple[list[tuple[int, int]], list[int | None]]:
-    """Return the offsets of a text's tokens in characters, and the index of each token's word."""
+    """Tokenize a text, and return each token's start and end in characters and the index of its word."""
     encoded = tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
     if not encoded.encodings:  # a tokenizer written in Python
         raise EncoderError(f"long_text mean needs a tokenizer that reports offsets, which that of {encoder} does not")

@@ -22,10 +22,11 @@ ADAPTER = "lora_"
 
 
 def require_loadable(spec: EncoderSpec, model: str) -> None:
-    """Check that sentence-transformers would load a model as its files mean it.
+    """Check, before loading, that sentence-transformers would load a model as its files mean it. The spec and the
+    model's files are read, perhaps from the Hub.
 
-    It fills layers that a model lacks with random weights, and takes the means of token vectors of a reranker or a
-    sparse encoder. The files are read, perhaps from the Hub.
+    sentence-transformers fills layers that a model lacks with random weights, and takes the means of token vectors of a
+    reranker or a sparse encoder.
 
     Args:
         spec: spec of the encoder.
@@ -56,9 +57,8 @@ def require_loadable(spec: EncoderSpec, model: str) -> None:
 
 
 def has_modules(spec: EncoderSpec, model: str) -> bool:
-    """Return whether a model's files say which modules it has.
-
-    Its token vectors are pooled by a default otherwise.
+    """Return whether a model's files include modules.json, which says how its token vectors are pooled. Without it, a
+    default pooling is used.
     """
     from sentence_transformers.util import load_file_path
 
@@ -66,9 +66,8 @@ def has_modules(spec: EncoderSpec, model: str) -> bool:
 
 
 def describe_default_pooling(spec: EncoderSpec, model: Any, located: str) -> str | None:
-    """Build the warning that nothing says how a model's token vectors are pooled.
-
-    Returns None if something does.
+    """Return the text of a warning that neither the model's files nor the spec say how token vectors are pooled.
+    Returns None if one of them does.
 
     Args:
         spec: spec of the encoder.
@@ -85,9 +84,8 @@ def describe_default_pooling(spec: EncoderSpec, model: Any, located: str) -> str
 
 
 def _read_settings(model: str, file: str, spec: EncoderSpec) -> dict[str, Any]:
-    """Return the content of one of a model's JSON files.
-
-    It is empty if there is none, or it is no object.
+    """Read one of a model's JSON files and return its object. The result is empty if there is no such file, or it holds
+    no object.
     """
     from sentence_transformers.util import load_file_path
 
@@ -99,7 +97,8 @@ def _read_settings(model: str, file: str, spec: EncoderSpec) -> dict[str, Any]:
 
 
 def require_supported(spec: EncoderSpec, model: Any) -> None:
-    """Check that a loaded model reads texts and has all that its vectors depend on.
+    """Check that a loaded model reads texts, has prompts that are texts, and found all its weights in its files.
+    Prompts that are null become empty, in place.
 
     Args:
         spec: spec of the encoder.
@@ -115,7 +114,7 @@ def require_supported(spec: EncoderSpec, model: Any) -> None:
 
 
 def _require_first_module(spec: EncoderSpec, model: Any) -> None:
-    """Check that a model begins with a module whose texts can be read here.
+    """Check that a model's first module is a transformer or static embedding that reads texts.
 
     Raises:
         EncoderError: naming the module, if it cannot.
@@ -138,14 +137,10 @@ def _require_first_module(spec: EncoderSpec, model: Any) -> None:
 
 
 def _require_prompts(spec: EncoderSpec, model: Any) -> None:
-    """Check that the prompts in a model's settings are texts.
-
-    A prompt that is null becomes empty.
+    """Check that the prompts in a model's settings are texts. A prompt that is null becomes empty, in place.
 
     Raises:
         EncoderError: for a prompt that is anything else.
-
-    One that is null becomes empty.
     """
     for name, prompt in model.prompts.items():
         if not isinstance(prompt, str | None):
@@ -179,10 +174,10 @@ def _require_weights(spec: EncoderSpec, model: Any) -> None:
 
 
 def find_smaller_vocabulary(model: Any) -> int | None:
-    """Return how many tokens a loaded model has vectors for, if its tokenizer gives higher ids.
+    """Return how many tokens a loaded model has vectors for, if its tokenizer can give ids beyond that. Returns None if
+    it cannot.
 
-    Returns None if it gives none. Some models have special tokens that none of their texts contain. A text with such a
-    token makes the model fail.
+    Some models have special tokens that none of their texts contain. A text with such a token makes the model fail.
     """
     first, tokenizer = next(iter(model)), model.tokenizer
     if hasattr(first, "auto_model"):

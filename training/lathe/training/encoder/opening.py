@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 
 
 def open_encoder(spec: EncoderSpec, device: str | None = None, stores: VectorStores | None = None) -> TextEncoder:
-    """Load the spec's model, or connect to its embeddings API until this process exits.
+    """Return an encoder for a spec, either with its model loaded or connected to its embeddings API. A connection is
+    closed when this process exits.
 
     Args:
         spec: spec of the encoder.
@@ -39,9 +40,8 @@ def open_encoder(spec: EncoderSpec, device: str | None = None, stores: VectorSto
 
 
 def _open_model(spec: EncoderSpec, device: str | None, stores: VectorStores | None) -> TextEncoder:
-    """Load a model, and open the database of its vectors.
-
-    If the database cannot be opened, the model is returned without it.
+    """Load a model, and return it as an encoder that stores its vectors in a database. If none are to be stored or the
+    database cannot be opened, the encoder is returned without it.
     """
     encoder = Encoder(spec, device)
     if stores is None or not stores.encoded.max_bytes:

@@ -27,7 +27,7 @@ class PackedLinear(torch.nn.Module):
     bias: torch.Tensor | None
 
     def __init__(self, linear: torch.nn.Linear, gelu: bool = False) -> None:
-        """Copy the weights of a layer, which stays as it is."""
+        """Copy the weights of a linear layer into oneDNN's packed layout. The layer itself stays as it is."""
         super().__init__()
         self.register_buffer("weight", torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach()))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
@@ -35,7 +35,9 @@ class PackedLinear(torch.nn.Module):
         self.gelu = gelu
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the outputs `(..., out_features)` of inputs `(..., in_features)`."""
+        """Apply the linear layer, and the GELU if it is joined with it, to inputs `(..., in_features)`. Returns the
+        outputs `(..., out_features)`.
+        """
         activation, algorithm = ("gelu", "none") if self.gelu else ("none", "")
         outputs: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
             inputs, self.weight, self.bias, activation, [], algorithm
@@ -43,7 +45,7 @@ class PackedLinear(torch.nn.Module):
         return outputs
 
     def unpack(self) -> torch.nn.Linear:
-        """Return the layer that this one was made from, with the same weights."""
+        """Return an ordinary linear layer with the same weights as the one that this was made from."""
         linear = torch.nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
         linear.weight = torch.nn.Parameter(self.weight.to_dense(), requires_grad=False)
         if self.bias is not None:
@@ -52,12 +54,9 @@ class PackedLinear(torch.nn.Module):
 
 
 def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agreement | None:
-    """Pack a model's linear layers, in place, if its vectors still agree with float32.
-
-    Returns the agreement.
-
-    With None, the model keeps its layers: they cannot be packed, or a vector agrees too little, or the model fails with
-    packed ones, as one that uses a layer's weights itself may.
+    """Pack a model's linear layers for oneDNN, in place, if its vectors still agree with float32. Returns how well they
+    agree. If the layers cannot be packed, a vector agrees too little or the model fails, the model keeps its layers and
+    None is returned.
 
     Args:
         model: the transformer, in the dtype it will run in.
@@ -79,9 +78,8 @@ def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agr
 
 
 def can_pack(model: torch.nn.Module) -> bool:
-    """Return whether a model's linear layers can be packed.
-
-    They can in bfloat16 on a CPU where oneDNN supports that.
+    """Return whether a model's linear layers can be packed for oneDNN. They can if the model is in bfloat16 on a CPU
+    where oneDNN supports that.
     """
     weight = next(model.parameters(), None)
     return (
@@ -94,9 +92,8 @@ def can_pack(model: torch.nn.Module) -> bool:
 
 
 def pack_linear_layers(model: torch.nn.Module) -> None:
-    """Replace each linear layer of a model by a packed one, in place.
-
-    A GELU that follows a layer is joined with it.
+    """Replace each linear layer of a model by one with oneDNN's packed weights, in place. A GELU that follows a layer
+    becomes part of the packed layer.
 
     A GELU is known to follow in the classes of transformers whose layer `dense` goes through `intermediate_act_fn`, as
     in BERT, RoBERTa and MPNet. Subclasses of `torch.nn.Linear` are left as they are. A layer in several places stays
@@ -127,9 +124,8 @@ def _ends_in_gelu(module: torch.nn.Module) -> bool:
 
 
 def unpack_linear_layers(model: torch.nn.Module) -> None:
-    """Undo `pack_linear_layers` in place.
-
-    A model that is not packed stays as it is.
+    """Replace the packed layers of a model by ordinary linear layers again, in place. A model that is not packed stays
+    as it is.
     """
     from transformers.activations import GELUActivation
 

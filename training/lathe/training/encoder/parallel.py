@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 def map_in_threads(work: Callable[[T], R], items: Iterable[T]) -> Generator[tuple[T, R], None, None]:
-    """Apply a function to items in as many threads as torch uses, and yield items with results in order.
+    """Apply a function to items in as many threads as torch uses, and yield each item with its result, in order.
 
     Meanwhile torch computes on one core in each thread, including this one; the end restores the setting. A single item
     gets all cores, as does every item if torch uses one thread only. Items are taken as threads become free. An error

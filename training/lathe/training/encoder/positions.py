@@ -15,9 +15,8 @@ OTHER_INPUTS = ("vision", "visual", "image", "audio")
 
 
 def find_first_position(model: torch.nn.Module) -> int:
-    """Return the position id of a text's first token.
-
-    It is 0, or `padding_idx` + 1 for models like RoBERTa.
+    """Return the position id that a model gives to a text's first token. It is 0, or `padding_idx` + 1 for models like
+    RoBERTa.
     """
     for module in model.modules():
         padding = getattr(module, "padding_idx", None)
@@ -27,10 +26,11 @@ def find_first_position(model: torch.nn.Module) -> int:
 
 
 def count_positions(model: Any) -> int | None:
-    """Count the tokens of a text that a transformer has position vectors for.
+    """Return the number of tokens of a text that a transformer has position vectors for. Returns None if the model has
+    no such vectors, as with rotary or relative positions.
 
-    Returns None if it needs none. Models with rotary or relative positions need none. RoBERTa, MPNet and XLM-R have
-    vectors for `padding_idx` + 1 positions that no token of a text is at; BART and OPT for two.
+    RoBERTa, MPNet and XLM-R have vectors for `padding_idx` + 1 positions that no token of a text is at; BART and OPT
+    for two.
 
     Args:
         model: model of transformers, with its `config`.

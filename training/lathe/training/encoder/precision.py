@@ -46,9 +46,8 @@ class Agreement:
 
 
 def resolve_dtype(dtype: Dtype, device: str, cpuinfo: Path = CPUINFO) -> Dtype:
-    """Return the dtype that a model runs in on a device.
-
-    `auto` means bfloat16 if the device supports it, else float32. Other dtypes are returned unchanged.
+    """Return the dtype that a model runs in on a device. `auto` becomes bfloat16 if the device supports it, else
+    float32, and other dtypes are returned unchanged.
     """
     if dtype != "auto":
         return dtype
@@ -56,9 +55,8 @@ def resolve_dtype(dtype: Dtype, device: str, cpuinfo: Path = CPUINFO) -> Dtype:
 
 
 def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
-    """Return whether a device supports bfloat16 without emulation.
-
-    Devices other than CUDA and CPU are taken to support none.
+    """Return whether a device supports bfloat16 without emulation. Devices other than CUDA and CPU are taken to support
+    none.
     """
     if device.startswith("cuda"):
         import torch  # only here: settings take the names of formats from this module
@@ -68,9 +66,8 @@ def has_bfloat16(device: str, cpuinfo: Path = CPUINFO) -> bool:
 
 
 def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
-    """Return the instruction sets of the processor as Linux lists them.
-
-    The set is empty on other systems.
+    """Return the names of the processor's instruction sets and features, as Linux lists them. The set is empty on other
+    systems.
     """
     if not cpuinfo.exists():
         return set()
@@ -80,9 +77,7 @@ def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
 
 
 def convert_dtype(model: "torch.nn.Module", dtype: "torch.dtype") -> None:
-    """Convert a model to a dtype, in place, except for the frequencies of rotary positions.
-
-    They stay in float32.
+    """Convert a model to a dtype, in place. Only the frequencies of rotary positions stay in float32.
 
     `Module.to` rounds them too. In bfloat16 a position of 500 then turns a vector by up to a radian too much.
     """

@@ -62,9 +62,10 @@ class StoredEncoder(PromptedEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts as `TextEncoder.encode` says, but read the vectors of those that are stored.
+        """Encode texts to vectors `(n, d)` in the order given, reading stored vectors instead of computing them. New
+        vectors are stored, and texts that repeat are encoded once.
 
-        Texts that repeat are encoded once. `padded` counts the texts that were encoded now, and `cut` is not known.
+        In the result, `padded` counts padded tokens of the texts that were encoded now, and `cut` is not known.
 
         Raises:
             EncoderError: as `lathe.training.encoder.encoder.Encoder.encode`.
@@ -105,7 +106,9 @@ class StoredEncoder(PromptedEncoder):
         return Encoding(vectors, tokens, padded)
 
     def _compute_keys(self, texts: Sequence[str], options: Mapping[str, Any]) -> list[bytes]:
-        """Return the key of each text: a digest of the encoder, the options of the call, the prompt and the text."""
+        """Return the key under which the vector of each text is stored. It is a digest of the encoder, the options of
+        the call, the prompt and the text.
+        """
         prompt = self.prompt(options["prompt_name"])
         rest = {name: value for name, value in options.items() if name != "prompt_name"}
         context = hashlib.blake2b(repr((self.fingerprint, self.spec.dtype, prompt, rest)).encode(), digest_size=16)
@@ -117,7 +120,9 @@ class StoredEncoder(PromptedEncoder):
         return keys
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, StoredVector]:
-        """Return the stored vectors by key, without the keys that have none."""
+        """Return the stored vectors by key, without the keys that have none. If the database fails, it is given up and
+        the result is empty.
+        """
         if self.database is None:
             return {}
         try:
@@ -128,7 +133,9 @@ class StoredEncoder(PromptedEncoder):
         return {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
 
     def _write(self, keys: Sequence[bytes], encoding: Encoding) -> dict[bytes, StoredVector]:
-        """Store the vectors of a call by key, and return them by key."""
+        """Store the vectors of an encoding under their keys, and return the vectors by key. If the database fails, it
+        is given up.
+        """
         if self.database is not None:
             try:
                 self.database.put(keys, encoding.vectors, encoding.tokens.tolist(), self.fingerprint)

@@ -133,9 +133,8 @@ class PromptedEncoder:
 
     @property
     def vectors_key(self) -> str:
-        """Key under which its vectors are stored offline.
-
-        Besides the fingerprint, it says whether long texts are means, and which prompt stands before texts by default.
+        """Key under which the encoder's vectors are stored offline. Besides the fingerprint, it says whether long texts
+        are means of chunks, and which prompt stands before texts by default.
         """
         key = self.fingerprint
         if self.spec.long_text == "mean":
@@ -155,7 +154,7 @@ class PromptedEncoder:
         return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
 
     def with_default_prompt(self, prompt_name: str) -> Self:
-        """Return an encoder with another default prompt that shares this one's model or calls.
+        """Return a copy of the encoder with another default prompt. The copy shares this one's model or connection.
 
         Raises:
             EncoderError: if there is no prompt of that name.
@@ -167,9 +166,7 @@ class PromptedEncoder:
 
 
 def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> str | None:
-    """Return the text of an encoder's prompt.
-
-    It is None if `name` is None or `NO_PROMPT`.
+    """Return the text of the prompt of this name, or None if `name` is None or `NO_PROMPT`.
 
     Args:
         encoder: name of the encoder, for messages.
@@ -188,9 +185,8 @@ def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> s
 
 
 def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str | None) -> str | None:
-    """Return the name of the prompt for the texts on a side of a search.
-
-    None leaves them to the default prompt.
+    """Return the name of the prompt for the queries or documents of a search. None means that the encoder's default
+    prompt is used.
 
     sentence-transformers gives every model the prompts `query` and `document`, which are empty unless the model has its
     own. An empty one is returned only where a default prompt would stand before the texts instead. Without any, a

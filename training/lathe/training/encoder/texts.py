@@ -9,7 +9,7 @@ from lathe.training.errors import TextError
 
 
 def require_unicode(texts: Sequence[str]) -> None:
-    """Check that texts hold no lone surrogate, such as `json.loads` makes of a cut emoji.
+    """Check that texts hold no lone surrogate (half of a UTF-16 pair), such as `json.loads` makes of a cut emoji.
 
     Raises:
         TextError: for the first text that does.

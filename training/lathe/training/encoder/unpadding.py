@@ -52,9 +52,8 @@ def attend_within_texts(
     cu_seq_lens_q: torch.Tensor | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Compute scaled dot-product attention within each text of a flattened batch.
-
-    Returns the outputs `(1, t, h, d)`, and None in place of attention weights.
+    """Compute scaled dot-product attention within each text of a batch whose texts are concatenated in one row. Returns
+    the outputs `(1, t, h, d)`, and None in place of attention weights.
 
     Input without `cu_seq_lens_q` is padded and goes to transformers' own attention.
 
@@ -112,9 +111,8 @@ def attend_within_texts(
 
 @lru_cache(maxsize=64)  # asked by each layer
 def _plan_keys(lengths: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
-    """Plan the keys of each text of a flattened batch.
-
-    Returns each text's number of keys, a multiple of `ROUND_KEYS`, and the positions of all keys in the row.
+    """Plan the keys of each text of a flattened batch, rounded up to a multiple of `ROUND_KEYS`. Returns each text's
+    number of keys, and the positions of all keys in the row.
 
     A text's last token is repeated as often as needed: tokens of another text could hold NaN.
     """
@@ -128,7 +126,7 @@ def _plan_keys(lengths: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
 
 
 def _take_tokens(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Select the states `(1, h, p, d)` of the tokens at some positions of a row.
+    """Select the states of the tokens at the given positions of a row, and return them as `(1, h, p, d)`.
 
     Args:
         states: states of all tokens `(1, h, t, d)`.
@@ -141,9 +139,8 @@ def _take_tokens(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=1024)
 def _build_mask(length: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-    """Build the mask `(1, 1, 1, width)` that is added to the scores of a text's keys.
-
-    It is 0 for the first `length` keys, and -inf for the others.
+    """Build the mask `(1, 1, 1, width)` that is added to the attention scores of a text's keys. It is 0 for the first
+    `length` keys, and -inf for the others.
     """
     mask = torch.zeros(1, 1, 1, width, dtype=dtype)
     mask[..., length:] = -torch.inf
@@ -151,9 +148,8 @@ def _build_mask(length: int, width: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def enable_unpadded(model: Any, attention: Attention = attend_within_texts) -> None:
-    """Switch a transformer to an attention for flattened input, in place.
-
-    The attention is registered with transformers.
+    """Switch a transformer to an attention function for flattened input, in place. The function is also registered with
+    transformers, for the whole process.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -164,11 +160,8 @@ def enable_unpadded(model: Any, attention: Attention = attend_within_texts) -> N
 
 
 def flatten(features: Features, first_position: int) -> Features:
-    """Concatenate the tokens of padded features `(b, t)` into one row.
-
-    The bounds of the texts and position ids are added.
-
-    A dummy text follows that fills the row up to a multiple of `ROUND_TOKENS`.
+    """Concatenate the tokens of padded features `(b, t)` into one row, without padding. The returned features also hold
+    position ids and the bounds of the texts. A dummy text at the end fills the row up to a multiple of `ROUND_TOKENS`.
 
     Args:
         features: padded input with an `attention_mask`, which the result lacks.
@@ -204,9 +197,8 @@ def flatten(features: Features, first_position: int) -> Features:
 
 
 def split_flat_batches(features: Features, budget: int, first_position: int) -> Iterator[Batch]:
-    """Divide padded texts, in their order, into flattened batches of at most `budget` tokens.
-
-    A text with more tokens is a batch of its own.
+    """Divide padded texts, in their order, into flattened batches of at most `budget` tokens. The tokens of a batch are
+    concatenated in one row. A text with more tokens is a batch of its own.
 
     Tokens that fill a batch up to a multiple of `ROUND_TOKENS` come on top.
 
@@ -227,11 +219,8 @@ def split_flat_batches(features: Features, budget: int, first_position: int) -> 
 
 
 def flatten_together(feature_columns: Sequence[Features], first_position: int) -> Features:
-    """Flatten the padded features of several columns of texts into one row of tokens.
-
-    Columns are such as anchors and positives.
-
-    The texts come column by column.
+    """Concatenate the tokens of several columns of padded texts into one row of features. Columns are such as anchors
+    and positives, and the texts come column by column.
     """
     widest = max(features["attention_mask"].shape[1] for features in feature_columns)
     columns = {
@@ -245,13 +234,12 @@ def flatten_together(feature_columns: Sequence[Features], first_position: int) -
 def try_unpadding(
     model: Any, probes: Sequence[str], attention: Attention = attend_within_texts
 ) -> tuple[int, str] | None:
-    """Switch a model on a CPU to flattened input, in place, if its vectors of `probes` stay the same.
+    """Switch a model on a CPU to flattened input, in place, if its vectors of `probes` stay the same. Returns the
+    position id of a text's first token and the name of the previous attention implementation, or None if the model
+    was not switched.
 
-    Returns None if they do not.
-
-    They are compared with the vectors of each text alone, which no padding can change. If the model is switched, the
-    result is the position id of a text's first token, and the name of the previous attention implementation. If not,
-    the model keeps its attention: some models have attention masks of their own.
+    The vectors are compared with those of each text alone, which no padding can change. A model that is not switched
+    keeps its attention: some models have attention masks of their own.
 
     Args:
         model: the `SentenceTransformer`, in float32.

@@ -100,17 +100,16 @@ class VectorDatabase:
             self.connection.close()
 
     def get(self, keys: Sequence[bytes]) -> list[StoredVector | None]:
-        """Return the stored vector of each key, in order.
-
-        It is None where there is none, or where its row is damaged.
+        """Return the stored vector of each key, in the order of the keys. It is None for a key that has none, or whose
+        row is damaged.
         """
         found: dict[bytes, StoredVector] = {}
         with self.guard, self._translate_errors():
             for start in range(0, len(keys), MAX_KEYS):
-                some = keys[start : start + MAX_KEYS]
-                marks = ",".join("?" * len(some))
+                block = keys[start : start + MAX_KEYS]
+                marks = ",".join("?" * len(block))
                 rows = self.connection.execute(
-                    f"SELECT key, vector, tokens, digest FROM vectors WHERE key IN ({marks})", some
+                    f"SELECT key, vector, tokens, digest FROM vectors WHERE key IN ({marks})", block
                 )
                 for key, vector, tokens, digest in rows:
                     if isinstance(vector, bytes) and digest == _digest_row(key, vector, tokens):
@@ -118,9 +117,8 @@ class VectorDatabase:
         return [found.get(key) for key in keys]
 
     def put(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int], fingerprint: str) -> None:
-        """Store vectors `(n, d)` of a space by their keys.
-
-        The oldest rows are deleted if the file exceeds its maximum size.
+        """Store vectors `(n, d)` and token counts under their keys, replacing those of equal keys. The oldest rows are
+        deleted if the file exceeds its maximum size.
 
         A kill loses none of them afterwards; a power cut may lose the last ones.
         """
@@ -145,7 +143,7 @@ class VectorDatabase:
         return found
 
     def _open(self) -> None:
-        """Set the journal mode, and create the tables in a new file.
+        """Set the connection's journal mode, and create the tables if the file is new.
 
         Raises:
             UpstreamError: if the file is of another version, or of another program.
@@ -169,9 +167,8 @@ class VectorDatabase:
                 )
 
     def _delete_oldest(self) -> None:
-        """Delete the oldest rows if the pages in use exceed the maximum.
-
-        Freed pages are used again.
+        """Delete the oldest rows if the pages in use exceed the maximum size. The file does not shrink, as freed pages
+        are used again.
         """
         pages, free, size = (
             self.connection.execute(f"PRAGMA {name}").fetchone()[0]

@@ -86,10 +86,12 @@ class CodeSearch:
     not_tried: dict[str, str]
 
     def describe(self) -> dict[str, Any]:
-        """Return how the codes were chosen, for the certificate: `{chosen_by, tried, not_tried}`."""
+        """Return how the codes were chosen, as a dict for the certificate. Its keys are `chosen_by`, `tried` (the
+        trials) and `not_tried` (reasons by kind of codes).
+        """
         return {
             "chosen_by": "split-half retrieval" if self.trials else "default",
-            "tried": [asdict(one) for one in self.trials],
+            "tried": [asdict(trial) for trial in self.trials],
             "not_tried": self.not_tried,
         }
 
@@ -107,9 +109,8 @@ class HeldOutHalves:
 
 
 def read_queries(written: str, encoder: TextEncoder | None, dimensions: int) -> FloatArray:
-    """Return the vectors of the first `MAX_QUERIES` queries of a source, `(m, d)`.
-
-    Texts are encoded, and blank ones left out.
+    """Read the first `MAX_QUERIES` queries of a source, and return their vectors `(m, d)`. Texts are encoded, and blank
+    ones left out.
 
     Texts get the encoder's prompt of queries if it has one, else its default prompt.
 
@@ -146,7 +147,8 @@ def read_queries(written: str, encoder: TextEncoder | None, dimensions: int) -> 
 def encode_heldout_halves(
     source: Source, encoder: TextEncoder | None, hashes: NDArray[np.uint64], seed: int
 ) -> HeldOutHalves | str:
-    """Cut up to `MAX_TEXTS` held-out texts of a source in two and return the vectors of the halves.
+    """Cut up to `MAX_TEXTS` held-out texts of a source in two, and return the vectors of the halves. If there cannot be
+    any, return the reason as a string.
 
     Args:
         source: the fitted source; it is read again.
@@ -189,7 +191,8 @@ def search_codes(
     adds_rows: bool,
     report: Progress,
 ) -> CodeSearch:
-    """Choose the weighting of a chain's codes, then try learned codebooks with that weighting.
+    """Choose the weighting of a chain's codes, then try learned codebooks with that weighting. Both are chosen by
+    split-half retrieval (each half of a text searches for its other half). Returns the chosen chain with all trials.
 
     Halves of texts search the codes of their other halves among those of all held-out rows. Retrieval of halves follows
     labelled tasks better than recall of neighbours does, which a weighting can raise while tasks lose. The first of
@@ -215,16 +218,16 @@ def search_codes(
         problem = f"its codebooks need {MIN_CODEBOOK_ROWS:,} rows to fit on, there are {rows.shape[0]:,}"
     else:
         report(WEIGHTINGS_SHARE, "trying learned codebooks")
-        some = rows if rows.shape[0] <= MAX_TRIAL_ROWS else rows[_sample_rows(rows.shape[0])]
+        trial_rows = rows if rows.shape[0] <= MAX_TRIAL_ROWS else rows[_sample_rows(rows.shape[0])]
         try:
-            learned = _with_codebooks(chosen, some, queries)
+            learned = _with_codebooks(chosen, trial_rows, queries)
         except TransformError as error:
             problem = str(error)
         else:
-            trial = _compare(learned, some.shape[0], _rank_halves(learned, halves, heldout), ranks)
+            trial = _compare(learned, trial_rows.shape[0], _rank_halves(learned, halves, heldout), ranks)
             if trial.ahead > trial.ci95:
                 report((1 + WEIGHTINGS_SHARE) / 2, "learning codebooks")
-                chosen = learned if some is rows else _with_codebooks(chosen, rows, queries)
+                chosen = learned if trial_rows is rows else _with_codebooks(chosen, rows, queries)
             return CodeSearch(chosen, [*trials, trial], {})
     return CodeSearch(chosen, trials, {ProductCoding.kind: problem})
 
@@ -237,11 +240,9 @@ def _sample_rows(count: int) -> NDArray[np.int64]:
 def choose_weighting(
     chain: Chain, rows: Vectors, halves: HeldOutHalves, heldout: FloatArray, queries: Vectors | None, report: Progress
 ) -> tuple[Chain, list[CodeTrial], NDArray[np.float64]]:
-    """Return a chain whose codes have the weighting that retrieves best.
-
-    This is the first part of `search_codes`.
-
-    Also returned are what every weighting retrieved, and the reciprocal rank of each text through the chosen codes.
+    """Choose the weighting of a chain's codes with the best split-half retrieval. That is, each half of a text searches
+    for its other half. Returns the chain with that weighting, a trial for every weighting, and the reciprocal rank of
+    each text through the chosen codes.
     """
     before = chain.without_quantizer()
     assert isinstance(chain.quantizer, TransformCoding)
@@ -252,7 +253,10 @@ def choose_weighting(
         report(done / len(WEIGHTINGS), f"trying codes with weighting {weighting:g}")
         chains.append(_with_weighting(chain, weighting, moments, of_queries))
         ranks.append(_rank_halves(chains[-1], halves, heldout))
-    trials = [_compare(one, rows.shape[0], own, ranks[0]) for one, own in zip(chains, ranks, strict=True)]
+    trials = [
+        _compare(weighted, rows.shape[0], reciprocal_ranks, ranks[0])
+        for weighted, reciprocal_ranks in zip(chains, ranks, strict=True)
+    ]
     best = pick_trial(trials)
     return chains[best], trials, ranks[best]
 
@@ -279,7 +283,8 @@ def _with_weighting(chain: Chain, weighting: float, moments: Moments, queries: M
 
 
 def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Chain:
-    """Return the chain with learned codebooks in place of its codes, with the same bytes and weighting.
+    """Return a copy of the chain in which learned codebooks, fitted on the rows, replace its codes. They have the same
+    bytes and weighting.
 
     Raises:
         TransformError: if they cannot be fitted, as if every coordinate has a byte of its own.
@@ -292,22 +297,23 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
 
 
 def _rank_halves(chain: Chain, halves: HeldOutHalves, heldout: FloatArray) -> NDArray[np.float64]:
-    """Return 1/rank `(n,)` of each text's other half among the codes of all such halves and of the held-out rows.
+    """Search with each half of a text for its other half, among the codes of all such halves and of the held-out rows.
+    Returns 1/rank of the other half for each text, `(n,)`, the mean of both directions.
 
-    Queries are floats. First halves search second halves and the reverse, and 1/rank is averaged; ties count half.
+    Queries are floats. First halves search second halves and the reverse; ties count half.
     """
     distractors = chain.floats(heldout)
-    found = np.zeros(len(halves.first))
-    for asked, answered in ((halves.first, halves.second), (halves.second, halves.first)):
-        queries = torch.from_numpy(chain.transform_queries(asked))
-        documents = torch.from_numpy(np.concatenate([chain.floats(answered), distractors]))
+    reciprocal_ranks = np.zeros(len(halves.first))
+    for query_halves, document_halves in ((halves.first, halves.second), (halves.second, halves.first)):
+        queries = torch.from_numpy(chain.transform_queries(query_halves))
+        documents = torch.from_numpy(np.concatenate([chain.floats(document_halves), distractors]))
         for rows in anchor_blocks(len(queries)):
             scores = queries[rows] @ documents.T
             own = scores[torch.arange(len(scores)), torch.arange(rows.start, rows.stop)].unsqueeze(1)
             # Equal codes have equal scores: a tie counts half.
             nearer = (scores > own).sum(1) + ((scores == own).sum(1) - 1) / 2
-            found[rows] += (0.5 / (1 + nearer.double())).numpy()
-    return found
+            reciprocal_ranks[rows] += (0.5 / (1 + nearer.double())).numpy()
+    return reciprocal_ranks
 
 
 def _compare(chain: Chain, rows: int, own: NDArray[np.float64], other: NDArray[np.float64]) -> CodeTrial:

@@ -53,7 +53,8 @@ class EarlierVersion:
 
     @classmethod
     def read(cls, ref: str, chain: Chain, folder: Path) -> "EarlierVersion":
-        """Load a version's moments and fit distribution from the folder of its artifact, and return the version.
+        """Load the moments and fit distribution that a version's artifact stores. Returns them with its chain as an
+        `EarlierVersion`.
 
         Args:
             ref: `name@version`.
@@ -74,7 +75,9 @@ class EarlierVersion:
         return next(iter(self.moments.values())).count
 
     def require_same_space(self, encoder: TextEncoder | None) -> None:
-        """Raise `FitError` unless the version was fitted on vectors of the same encoder, or both have none."""
+        """Check that the version was fitted on vectors of the same encoder, or that neither has one. Raises `FitError`
+        otherwise.
+        """
         described = self.chain.metadata.get("encoder")
         was, now = described and described["fingerprint"], encoder and encoder.fingerprint
         if was != now:
@@ -88,11 +91,12 @@ class EarlierVersion:
             raise FitError(f"{self.ref} was fitted on these very rows already: they would count twice")
 
     def refit_with_rows(self, rows: Vectors, on_progress: Progress) -> tuple[Chain, dict[int, Moments], list[str]]:
-        """Return the chain updated with new rows `(n, d)`, the moments of old and new rows, and warnings.
+        """Update the version's chain with new rows `(n, d)`. Returns the new chain, its moments of old and new rows by
+        refit stage, and warnings; the version itself is not changed.
 
-        This version's chain and moments stay as they are. The old rows enter through the stored moments. Steps that
-        moments cannot update keep their map, and a quantizer that learns from rows is fitted on the new rows alone; the
-        warnings name both. The last warning, that the certificate is measured on new rows only, is always there.
+        The old rows enter through the stored moments. Steps that moments cannot update keep their map, and a quantizer
+        that learns from rows is fitted on the new rows alone; the warnings name both. The last warning, that the
+        certificate is measured on new rows only, is always there.
 
         Raises:
             TransformError: if the chain cannot be updated; see `lathe.transforms.incremental.update_chain`.
@@ -108,7 +112,8 @@ class EarlierVersion:
         )
 
     def provenance(self) -> dict[str, Any]:
-        """Return the provenance of the old rows, oldest first, as `added_to`, and the training logs as `training`.
+        """Return the provenance that a new version takes over from this one. The dict has the earlier versions and
+        their sources, oldest first, as `added_to`, and the training logs as `training`.
 
         Entries of `added_to` have the keys `chain`, and `source`, `rows` and `rows_digest` if they are known.
         """
@@ -124,12 +129,11 @@ def require_moments(ref: str, manifest: Mapping[str, Any]) -> None:
 
 
 def compute_stored_moments(chain: Chain, rows: Vectors) -> tuple[dict[int, Moments], list[str]]:
-    """Compute the moments of the rows `(n, d)` that a chain was fitted on.
+    """Compute the moments of the rows `(n, d)` that a chain was fitted on, from which its steps can be refitted later.
+    Returns them by the number of the refit stage, and warnings.
 
-    Returns them and warnings.
-
-    The moments are by number of the refit stage: a group of consecutive steps refitted from the same moments. The dict
-    is empty, with one warning, if no step could be refitted from moments.
+    A refit stage is a group of consecutive steps refitted from the same moments. The dict is empty, with one warning,
+    if no step could be refitted from moments.
     """
     stages = Stages.of(chain)
     if moments := stages.take_moments(chain, rows):

@@ -63,9 +63,8 @@ def shard_folder(root: Path, shard: Shard, field: str, encoder: TextEncoder | No
 
 
 def read_position(folder: Path) -> Position:
-    """Read the progress stored in a shard's folder.
-
-    It is `Position()` if none is stored, or if a file lost bytes.
+    """Read from a shard's folder how far its encoding has come. The result is `Position()`, the beginning, if nothing
+    is stored or if a file lost bytes.
     """
     try:
         position = Position(**read_json_file(folder / POSITION))
@@ -83,11 +82,8 @@ def encode_shard(
     folder: Path,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Position:
-    """Encode one shard into its folder and return its position.
-
-    The encoding resumes after the last complete batch of an earlier run.
-
-    A finished shard is not read again.
+    """Encode one shard of a source into files in its folder, and return the position reached. An encoding that was
+    interrupted resumes after its last complete batch, and a finished shard is not read again.
 
     Args:
         shard: a shard of the source's plan.
@@ -111,7 +107,8 @@ def encode_shard(
 def write_shard(
     shard: Shard, batches: Iterator[Batch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """Encode a shard from its batches into its folder, under the folder's lock, and return its position.
+    """Encode a shard from an iterator of its batches into files in its folder, and return the position reached. The
+    folder is locked meanwhile.
 
     The shard's batches are consumed from the iterator. Batches that an earlier run wrote are skipped; each further
     batch is written before the next is read.
@@ -140,7 +137,8 @@ def write_shard(
 def _write_locked(
     shard: Shard, batches: Iterator[Batch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """Encode a shard's batches, append vectors and hashes to its files, and save and return its position.
+    """Encode a shard's batches, and append their vectors and row hashes to the shard's files. The position is saved
+    after each batch, and the last one returned.
 
     Files are first truncated to the stored position, and batches up to it skipped. The caller must hold the folder's
     lock.
@@ -181,7 +179,7 @@ def _write_locked(
 
 
 def _truncate_to_position(folder: Path) -> Position:
-    """Truncate a shard's files to the last complete batch, or to nothing, save the position and return it."""
+    """Truncate a shard's files to their last complete batch, or to nothing, and save and return that position."""
     position = read_position(folder)
     for name, size in position.sizes.items():
         with continue_file(folder / name) as file:
@@ -191,9 +189,8 @@ def _truncate_to_position(folder: Path) -> Position:
 
 
 def _save_position(folder: Path, position: Position) -> None:
-    """Replace `position.json` atomically.
-
-    It is not synced, because after a power cut the shard is read again.
+    """Write how far a shard's encoding has come to `position.json`, atomically. The file is not synced, because after a
+    power cut the shard is read again.
     """
     staging = folder / f".{POSITION}"
     with create_file(staging) as file:  # not synced: after a power cut the shard is read again
@@ -204,11 +201,8 @@ def _save_position(folder: Path, position: Position) -> None:
 def _encode_batch(
     batch: Batch, encoder: TextEncoder | None, on_batch: Callable[[int], None]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
-    """Return the vectors of a batch `(n, d)` float32 and the hashes of its rows `(n,)`.
-
-    Blank texts are left out.
-
-    Texts without an encoder give vectors `(0, 0)`.
+    """Encode a batch without its blank texts. Returns the vectors `(n, d)` float32 and the hashes of the rows `(n,)`;
+    vectors in the batch are taken as they are. Texts without an encoder give vectors `(0, 0)`.
 
     Raises:
         FitError: if the vectors' dimensions are not the encoder's.

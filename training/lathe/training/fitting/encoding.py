@@ -59,7 +59,8 @@ def encode_source(
     engine: FitEngine = LOCAL,
     free_bytes: Callable[[Path], int] = _read_free_bytes,
 ) -> EncodedSource:
-    """Encode a source's texts, or copy its vectors, to files in `folder`, and return them as an `EncodedSource`.
+    """Encode a source's texts, or copy its vectors, into files in `folder`. Returns the vectors, memory-mapped from the
+    files, with the hashes of the rows and what was left out.
 
     Memory holds one batch. Each shard has its own folder; a later call resumes it after its last complete batch, and
     reuses finished shards of unchanged files even if other files are added, changed or removed. If a file proves
@@ -84,17 +85,16 @@ def encode_source(
     damaged: dict[str, str] = {}
     while True:
         run = EncodingRun(source, source.plan(damaged), encoder, folder)
-        if not (found := _encode_run(run, engine, on_progress, free_bytes)):
+        if not (newly_damaged := _encode_run(run, engine, on_progress, free_bytes)):
             return _open_encoded_source(run)
-        damaged |= found  # planned again, because other files may have been judged by the one that fell out
+        damaged |= newly_damaged  # planned again, because other files may have been judged by the one that fell out
 
 
 def _encode_run(
     run: EncodingRun, engine: FitEngine, on_progress: Progress, free_bytes: Callable[[Path], int]
 ) -> dict[str, str]:
-    """Encode the unfinished shards of a run.
-
-    Returns the damaged files found, with the reasons.
+    """Encode the shards of a source that are not finished. Returns the damaged files that were found, with the reasons,
+    if the source skips such files.
 
     Raises:
         FitError: if the vectors' dimensions are not the encoder's, or the disk has too little space for all vectors.
@@ -122,7 +122,8 @@ def _encode_run(
 
 
 def _open_encoded_source(run: EncodingRun) -> EncodedSource:
-    """Return the vectors of a run whose shards are all finished, memory-mapped from their files.
+    """Return the vectors and row hashes of a source whose shards are all finished. Vectors are memory-mapped from the
+    shards' files.
 
     Raises:
         SourceError: if all rows are blank texts.
@@ -143,7 +144,9 @@ def _open_encoded_source(run: EncodingRun) -> EncodedSource:
 
 
 def _require_space(free: int, rows: int, width: int) -> None:
-    """Raise `FitError` if vectors and hashes of `rows` rows need more than `free` bytes, before hours of encoding."""
+    """Check, before hours of encoding, that vectors and hashes of `rows` rows fit into `free` bytes. Raises `FitError`
+    if they do not.
+    """
     needed = rows * (width * 4 + 8)
     if needed > free:
         raise FitError(
@@ -152,7 +155,7 @@ def _require_space(free: int, rows: int, width: int) -> None:
 
 
 def format_progress(seen: int, total: int, done: int, seconds: float) -> str:
-    """Return a progress message with rows done, rate and time left.
+    """Return a progress message such as "500 of 1,000 rows encoded, 50 a second, 10 s left".
 
     Args:
         seen: rows done in all, those of earlier runs included.

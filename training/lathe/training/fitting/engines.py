@@ -74,7 +74,9 @@ class LocalEngine:
     """Engine that works in this process: file by file, each read in one pass from its first unfinished shard."""
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards in this process, as `FitEngine.encode` says."""
+        """Encode the unfinished shards of a run in this process. Returns the damaged files that were found, with the
+        reasons, if the source skips such files.
+        """
         damaged: dict[str, str] = {}
         for file, shards in groupby(run.plan.shards, lambda shard: shard.file):
             left = list(dropwhile(lambda shard: positions[shard].rows == shard.rows, shards))

@@ -158,10 +158,11 @@ def fit_new_chain(
     target_encoder: TextEncoder | None = None,
     engine: FitEngine = LOCAL,
 ) -> AbstractContextManager[FittedChain]:
-    """Fit a chain on a source, certify it on held-out rows and out-of-domain text, and yield the result.
+    """Fit a chain on a source, and certify it on held-out rows and out-of-domain text. Returns a context manager that
+    does the work when entered and yields the fitted chain with its certificate.
 
-    A context manager: the encoded vectors exist only within the block. Their workspace folder is deleted if the block
-    succeeds; after an error or a kill it stays, and the next fit of the same source resumes it.
+    The encoded vectors exist only within the block. Their workspace folder is deleted if the block succeeds; after an
+    error or a kill it stays, and the next fit of the same source resumes it.
 
     Args:
         request: what to fit.
@@ -203,9 +204,10 @@ def add_rows(
     command: str | None = None,
     engine: FitEngine = LOCAL,
 ) -> AbstractContextManager[FittedChain]:
-    """Fit a version again on its rows and those of a source, certify it, and yield the result.
+    """Fit an earlier version of a chain again on its own rows and those of a source, and certify it. Returns a context
+    manager that does the work when entered and yields the fitted chain with its certificate.
 
-    A context manager as `fit_new_chain`.
+    The encoded vectors exist only within the block, as for `fit_new_chain`.
 
     Args:
         request: the source, and what to certify on.
@@ -240,9 +242,8 @@ def add_rows(
 
 
 def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str | None) -> TextEncoder | None:
-    """Return the encoder with the prompt of the source's texts.
-
-    Without an encoder, return None.
+    """Return a copy of the encoder that puts a prompt before the source's texts. It is the prompt of documents, or that
+    of the name given. Without an encoder, return None.
 
     Raises:
         TransformError: if the chain does not take vectors of the encoder's dimensions.
@@ -256,7 +257,9 @@ def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str
 
 @contextmanager
 def _run(stages: Sequence[Stage], state: FitState, on_progress: Progress) -> Iterator[FittedChain]:
-    """Run the stages of a fit in order, and yield its result while its files exist."""
+    """Run the stages of a fit in order, each of which changes the state in place. Yields the fitted chain with its
+    certificate while its files exist.
+    """
     with state.files:
         start = 0.0
         for stage, end in stages:
@@ -269,14 +272,18 @@ def _run(stages: Sequence[Stage], state: FitState, on_progress: Progress) -> Ite
 
 
 def encode_rows(state: FitState, on_progress: Progress) -> None:
-    """Encode the source's texts, or copy its vectors, to the workspace folder of this source and encoder."""
+    """Encode the source's texts, or copy its vectors, to a workspace folder. Sets `state.folder` and
+    `state.encoded`.
+    """
     key = state.source.workspace_key(state.encoder.vectors_key if state.encoder else None)[:32]
     state.folder = state.files.enter_context(claim_workspace_folder(state.workspace, key))
     state.encoded = encode_source(state.source, state.encoder, state.folder, on_progress, state.engine)
 
 
 def encode_target_rows(state: NewFitState, on_progress: Progress) -> None:
-    """Encode or read the target of each row, if there are targets."""
+    """Encode or read the target vector of each row, if the request has targets. Sets `state.targets`, which is None
+    without targets.
+    """
     targets, encoder = state.request.targets, state.target_encoder
     state.targets = state.files.enter_context(
         encode_targets(
@@ -302,6 +309,9 @@ def encode_test_pairs(state: AdditionState, on_progress: Progress) -> None:
 
 
 def _encode_pairs(state: FitState, fit_pairs: Pairs | None, on_progress: Progress) -> None:
+    """Read and encode the pairs of query and document that the fit learns from or is certified with. Sets
+    `state.pairs`.
+    """
     request = state.request
     state.pairs = encode_pairs(
         fit_pairs,
@@ -322,7 +332,9 @@ def split_rows(state: FitState, _on_progress: Progress) -> None:
 
 
 def fit_steps(state: NewFitState, on_progress: Progress) -> None:
-    """Fit the steps, and search for the best codes if the request has a budget of bytes."""
+    """Fit the chain's steps on the rows to fit on, in place. If the request has a budget of bytes, the best codes are
+    searched for, too.
+    """
     request, chain = state.request, state.chain
     queries = None
     if request.queries is not None:
@@ -343,9 +355,8 @@ def fit_steps(state: NewFitState, on_progress: Progress) -> None:
 
 
 def _search_codes(state: NewFitState, queries: FloatArray | None, on_progress: Progress) -> None:
-    """Replace the chain's codes by the best ones that a search on halves of held-out texts finds.
-
-    The default codes stay if the source has too few texts to choose by.
+    """Replace the chain's codes by the best ones that a search on halves of held-out texts finds. The default codes
+    stay if the source has too few texts to choose by. Sets `state.search` and `state.chain`.
     """
     halves = encode_heldout_halves(
         state.source, state.encoder, state.encoded.hashes[state.heldout_rows], state.request.seed
@@ -385,7 +396,9 @@ def encode_out_of_domain(state: FitState, on_progress: Progress) -> None:
 
 
 def certify_new_chain(state: NewFitState, on_progress: Progress) -> None:
-    """Measure the chain, and write the certificate and the provenance into its metadata."""
+    """Measure the new chain on held-out rows, and write certificate and provenance into its metadata. Also sets
+    `state.distribution`, the distribution of the rows.
+    """
     on_progress(0.0, "measuring on held-out vectors")
     targets = None if state.targets is None else np.array(state.targets[state.heldout_rows])
     _certify(state, len(state.fit_rows), targets, state.target_encoder, state.search)
@@ -393,7 +406,9 @@ def certify_new_chain(state: NewFitState, on_progress: Progress) -> None:
 
 
 def certify_addition(state: AdditionState, on_progress: Progress) -> None:
-    """Measure the new version and the earlier one on the same rows, and write the certificate into its metadata."""
+    """Measure the new version and the earlier one on the same held-out rows. The certificate is written into the new
+    chain's metadata, and `state.distribution` is set if the earlier version has one.
+    """
     on_progress(0.0, "measuring on held-out vectors")
     earlier = state.earlier
     _certify(state, n_fit=len(state.fit_rows) + earlier.count)
@@ -413,7 +428,8 @@ def _certify(
     target_encoder: TextEncoder | None = None,
     search: CodeSearch | None = None,
 ) -> None:
-    """Certify the chain on held-out rows, and set its metadata: encoders, provenance and certificate.
+    """Measure the chain on held-out rows, and set its metadata to encoders, provenance and certificate. Sets
+    `state.certificate`, too.
 
     Args:
         state: the fit.
@@ -470,7 +486,8 @@ ADDITION: tuple[Stage, ...] = (
 
 
 def _build_provenance(state: FitState) -> dict[str, Any]:
-    """Build the provenance of a chain as a JSON-serializable dict, without texts and without paths of this machine.
+    """Return the provenance of a chain as a dict that can be serialized as JSON. It holds no texts and no paths of this
+    machine.
 
     It has the source's name, row count and digest, files left out, seed, gates, command, and library versions.
     """
@@ -502,9 +519,8 @@ def list_training_logs(chain: Chain) -> list[dict[str, Any]]:
 
 
 def _list_source_warnings(state: FitState) -> list[str]:
-    """Return warnings about the source for the certificate.
-
-    They report missing out-of-domain text, files left out or empty, blank texts, and repeated rows.
+    """Return warnings about the source for the certificate. They report missing out-of-domain text, files left out or
+    empty, blank texts, and repeated rows.
     """
     encoded, warnings = state.encoded, []
     if not state.out_of_domain:

@@ -19,7 +19,9 @@ UPPER_BOUNDS = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"
 
 
 def require_gates(gates: Mapping[str, float]) -> None:
-    """Raise `FitError` if a gate's key is no metric of a certificate."""
+    """Check that each gate (a limit that a metric must reach) is named after a metric of the certificate. Raises
+    `FitError` for any other key.
+    """
     for key in gates:
         place, _, measure = key.rpartition(".")
         of_corpus = measure in QUALITIES and (not place or place.startswith(("out_of_domain.", "sizes.")))
@@ -31,9 +33,8 @@ def require_gates(gates: Mapping[str, float]) -> None:
 
 
 def list_failed_gates(gates: Mapping[str, float], certificate: Mapping[str, Any]) -> list[str]:
-    """Return the keys of the gates that failed.
-
-    A metric that was not measured fails.
+    """Return the keys of the gates whose metric in the certificate misses its limit. A gate whose metric was not
+    measured fails.
     """
     return [
         gate for gate, wanted in gates.items() if not satisfies_gate(gate, wanted, read_gate_value(gate, certificate))
@@ -41,7 +42,9 @@ def list_failed_gates(gates: Mapping[str, float], certificate: Mapping[str, Any]
 
 
 def read_gate_value(gate: str, certificate: Mapping[str, Any]) -> float | None:
-    """Return the value of a gate's metric in a certificate, or None if it was not measured."""
+    """Look up the metric that a gate is named after in a certificate. Returns its value, or None if it was not
+    measured.
+    """
     place, _, measure = gate.rpartition(".")
     group, _, corpus = place.partition(".")  # a corpus may have dots in its name
     found: Any = certificate

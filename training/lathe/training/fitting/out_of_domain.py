@@ -45,7 +45,7 @@ class OutOfDomainTexts:
         return cls(built_in | request.out_of_domain)
 
     def read(self, name: str) -> list[str]:
-        """Return the texts that `sample_texts` samples from a corpus."""
+        """Return a sample of the distinct texts of a corpus. It is read once and then cached."""
         if name not in self._texts:
             self._texts[name] = sample_texts(open_source(self.sources[name]))
         return self._texts[name]
@@ -55,11 +55,8 @@ class OutOfDomainTexts:
         return {name: self.read(name) for name in self.sources}
 
     def encode(self, encoder: TextEncoder | None, folder: Path, on_progress: Progress) -> dict[str, FloatArray]:
-        """Return vectors of the texts `(n, d)` by corpus name.
-
-        Without an encoder, there are none.
-
-        Vectors are cached in `folder` for each encoder.
+        """Encode the texts of all corpora, and return their vectors `(n, d)` by corpus name. Vectors are cached in
+        `folder` for each encoder. Without an encoder, the result is empty.
 
         Args:
             encoder: encoder of the texts.
@@ -78,9 +75,8 @@ class OutOfDomainTexts:
         return found
 
     def _load_or_encode(self, name: str, encoder: TextEncoder, folder: Path) -> FloatArray:
-        """Return the vectors of a corpus's texts `(n, d)`.
-
-        Those that `folder` lacks are encoded and cached there.
+        """Return the vectors `(n, d)` of a corpus's texts, from the cache folder if they are there. Otherwise they are
+        encoded and cached.
         """
         source = open_source(self.sources[name])
         # Texts of a built-in source are read only if they are not cached, which takes seconds.
@@ -97,7 +93,7 @@ def built_in_cache_key(source: Source) -> str:
 
 
 def sample_texts(source: Source) -> list[str]:
-    """Read a source and return up to `OUT_OF_DOMAIN_ROWS` distinct texts, evenly spaced over it and without blank ones.
+    """Read a source, and return up to `OUT_OF_DOMAIN_ROWS` of its distinct texts, evenly spaced and without blank ones.
 
     Raises:
         SourceError: if the source holds vectors, or no text.
@@ -114,9 +110,7 @@ def sample_texts(source: Source) -> list[str]:
 
 
 def load_or_encode(folder: Path, key: str, compute: Callable[[], FloatArray]) -> FloatArray:
-    """Load the vectors cached in `folder` under `key`.
-
-    If they are missing or damaged, compute and cache them.
+    """Return the vectors cached in `folder` under `key`. If they are missing or damaged, they are computed and cached.
 
     Args:
         folder: cache folder; created if needed.

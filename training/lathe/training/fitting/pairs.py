@@ -69,9 +69,8 @@ class EncodedPairs:
 
 
 def read_pairs(pairs: Pairs) -> PairTexts:
-    """Read pairs from a file, one on each row, or from a request.
-
-    Blank ones are left out.
+    """Read pairs of a query and a document from a file, one on each row, or from a request. Returns the documents of
+    each query; pairs with a blank text are left out.
 
     Args:
         pairs: the pairs of a request, or a source of texts with two fields, `FILE#query,document`; without names those
@@ -97,9 +96,10 @@ def read_pairs(pairs: Pairs) -> PairTexts:
 
 
 def gather_pairs(pairs: Iterable[tuple[str, str]]) -> PairTexts:
-    """Return pairs of a query and a document by query, without blank ones.
+    """Group pairs of a query and a document by query, without repeated pairs or pairs with a blank text. The result
+    also holds the number of repeated pairs.
 
-    The first spelling of a query counts.
+    Queries that are equal once normalized are one, with the first spelling.
     """
     found: dict[str, tuple[str, dict[str, None]]] = {}
     count = 0
@@ -112,7 +112,8 @@ def gather_pairs(pairs: Iterable[tuple[str, str]]) -> PairTexts:
 
 
 def _read_columns(path: str, candidates: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
-    """Return the texts of the two fields of the first candidate that the file has.
+    """Read two fields of a file, one of queries and one of documents, and return the texts of each. The first candidate
+    pair of field names that the file has is taken.
 
     Raises:
         SourceError: if it has the fields of none.
@@ -129,7 +130,7 @@ def _read_columns(path: str, candidates: Sequence[Sequence[str]]) -> tuple[list[
 
 
 def _read_texts(written: str) -> list[str]:
-    """Return all texts of a source.
+    """Read a source, and return all its texts, including blank ones.
 
     Raises:
         FitError: if it holds vectors.
@@ -148,7 +149,7 @@ def normalize_query(text: str) -> str:
 
 
 def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
-    """Split pairs by query into those to fit on and `TEST_SHARE` to certify with.
+    """Split pairs at random by query. Returns the pairs to fit on, and the `TEST_SHARE` of them to certify with.
 
     Raises:
         FitError: if fewer than `MIN_TEST_QUERIES` queries would be left to certify with.
@@ -166,9 +167,8 @@ def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
 
 
 def require_apart(fit: PairTexts, test: PairTexts, quote: bool = True) -> None:
-    """Raise `FitError` if a query to certify with is among those to fit on.
-
-    The message quotes one if `quote`.
+    """Check that no query to certify with is among those to fit on. Raises `FitError` otherwise, with a message that
+    quotes such a query if `quote`.
     """
     known = {normalize_query(query) for query in fit.documents}
     if shared := [query for query in test.documents if normalize_query(query) in known]:
@@ -182,11 +182,8 @@ def require_apart(fit: PairTexts, test: PairTexts, quote: bool = True) -> None:
 def divide_pairs(
     fit: PairTexts | None, test: PairTexts | None, seed: int, quote: bool = True
 ) -> tuple[PairTexts | None, PairTexts]:
-    """Return the pairs to fit on and those to certify with.
-
-    Without the latter, `TEST_SHARE` of the former is split off.
-
-    The pairs to fit on are None if only pairs to certify with are given.
+    """Return the pairs to fit on and those to certify with. If only pairs to fit on are given, `TEST_SHARE` of them is
+    split off. If only pairs to certify with are given, the former are None.
 
     Args:
         fit: pairs to fit on, or None.
@@ -217,8 +214,7 @@ def encode_pairs(
     on_progress: Progress,
     quote: bool = True,
 ) -> EncodedPairs | None:
-    """Read, split and encode pairs.
-
+    """Read pairs of query and document, divide them into those to fit on and those to certify with, and encode both.
     Returns None if no pairs are named.
 
     Queries get the encoder's prompt `query` if it has one. A document that is a row of the source is not encoded again,
@@ -269,9 +265,8 @@ def encode_pairs(
 
 
 def _list_relevant(pairs: PairTexts, places: dict[int, int]) -> NDArray[np.int64]:
-    """Return the rows of queries and documents of pairs `(p, 2)`.
-
-    Texts with one hash are one document.
+    """Return the relevant documents of each query as an array `(p, 2)`: the query's row and the document's row.
+    Documents with equal hashes are one.
     """
     rows = (
         (query, places[hash_row(text.encode())])
@@ -284,7 +279,8 @@ def _list_relevant(pairs: PairTexts, places: dict[int, int]) -> NDArray[np.int64
 def _gather_documents(
     texts: list[str], encoder: TextEncoder, encoded: EncodedSource
 ) -> tuple[dict[int, int], FloatArray]:
-    """Return the place of each text's vector, by the text's hash, and the vectors `(m, d)`.
+    """Return the row of each text's vector, by the text's hash, and the vectors `(m, d)`. Vectors are taken from the
+    source's rows where it has them, and encoded otherwise.
 
     Further rows of the source, evenly spaced, fill the vectors up to `MAX_DOCUMENTS`.
     """
@@ -317,9 +313,9 @@ def _encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[
 
 
 def _encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:
-    """Cut up to `MAX_HALVES` texts in two, and pair the first halves, as queries, with the second halves.
-
-    None if fewer than `MIN_TEST_QUERIES` texts are long enough to be cut.
+    """Cut up to `MAX_HALVES` texts in two, and return the halves' vectors as queries and documents. The second half of
+    a text is the relevant document of the first. The result is None if fewer than `MIN_TEST_QUERIES` texts are long
+    enough.
     """
     long_enough = [cut for text in texts if (cut := cut_in_two(text)) is not None]
     if len(long_enough) < MIN_TEST_QUERIES:

@@ -21,9 +21,8 @@ KEPT = "learned matrices and averages; no texts, and no vectors of single querie
 
 
 def require_many_queries(request: FitRequest, queries: FloatArray | None) -> None:
-    """Raise `FitError` if `personal_data` is set and fewer than `MIN_QUERIES` of the queries `(m, d)` are distinct.
-
-    None stands for no queries, which pass.
+    """Check that queries `(m, d)` marked as personal data include at least `MIN_QUERIES` different ones. Raises
+    `FitError` otherwise; None, for no queries, passes.
     """
     if not request.personal_data or queries is None:
         return
@@ -35,9 +34,8 @@ def require_many_queries(request: FitRequest, queries: FloatArray | None) -> Non
 
 
 def describe_personal_data(request: FitRequest) -> dict[str, Any]:
-    """Return the certificate's entry `personal_data`: the fields set and what is kept of them.
-
-    It is empty if the request does not set `personal_data`.
+    """Return the certificate's entry `personal_data`: the fields with personal data and what is kept of them. The dict
+    is empty if the request does not set `personal_data`.
     """
     if not request.personal_data:
         return {}

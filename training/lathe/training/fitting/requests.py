@@ -65,7 +65,9 @@ class RowSource(JsonObject):
 
     @model_validator(mode="after")
     def require_exactly_one(self) -> "RowSource":
-        """Raise `ValueError` unless exactly one of the three fields is set."""
+        """Check that exactly one of `texts`, `vectors` and `path` is set, and return the source. Raises `ValueError`
+        otherwise.
+        """
         names = [name for name in ("texts", "vectors", "path") if getattr(self, name) is not None]
         if len(names) != 1:
             raise ValueError(f"give exactly one of texts, vectors and path, got {', '.join(names) or 'none'}")
@@ -73,9 +75,7 @@ class RowSource(JsonObject):
 
     @property
     def location(self) -> str:
-        """Path of the source.
-
-        Rows that were sent with the request are written to a file first.
+        """Path of the source. Rows that were sent with the request must have been written to a file before.
 
         Raises:
             FitError: if they were not.
@@ -143,17 +143,14 @@ class FitRequest(JsonObject):
 
     @property
     def paths(self) -> dict[str, str]:
-        """Paths of the sources, by field.
-
-        Those of data that were sent with the request are missing.
-        """
+        """Paths of the request's sources, by field. Sources whose data were sent with the request are missing."""
         paths = {
             field: source.path if isinstance(source, RowSource) else source for field, source in self.sources.items()
         }
         return {field: path for field, path in paths.items() if isinstance(path, str)}
 
     def with_paths(self, paths: Mapping[str, str]) -> Self:
-        """Return a copy whose sources, by field, lie at other paths."""
+        """Return a copy of the request in which the given fields name sources at these paths."""
         return self.model_copy(
             update={field: RowSource(path=path) if field in ROW_FIELDS else path for field, path in paths.items()}
         )
@@ -164,7 +161,7 @@ class FitRequest(JsonObject):
         return [field for field in QUERY_FIELDS if getattr(self, field, None) is not None]
 
     def check(self) -> None:
-        """Check what can be known before any row is read.
+        """Check the request for errors that can be found before any row is read.
 
         Raises:
             FitError: for an unknown gate, or if personal data are announced without any.
@@ -209,13 +206,16 @@ class NewFit(FitRequest):
 
     @model_validator(mode="after")
     def require_steps(self) -> "NewFit":
-        """Raise `ValueError` without steps and without a budget of bytes."""
+        """Check that the request has steps or a budget of bytes, and return it. Raises `ValueError` if both are
+        missing.
+        """
         if self.steps is None and self.bytes is None:
             raise ValueError("give steps, bytes or both, or add_to with the version to go on from")
         return self
 
     def build_chain(self) -> "Chain":
-        """Return the unfitted chain of the steps, with codes at the end if there is a budget of bytes.
+        """Build the chain of the request's steps, not fitted yet. If there is a budget of bytes, codes of that size
+        come last.
 
         Raises:
             StepError: if a step has no such kind or parameter, or the steps do not fit together.
@@ -229,7 +229,7 @@ class NewFit(FitRequest):
         return Chain(build_steps([*(steps or ()), *codes]), self.normalize)
 
     def check(self) -> None:
-        """Check what can be known before any row is read.
+        """Check the request for errors that can be found before any row is read.
 
         Raises:
             StepError: as `build_chain`.
@@ -244,7 +244,9 @@ class NewFit(FitRequest):
             raise FitError("no step is fitted on queries; give bytes, or a step such as codes")
 
     def _check_targets(self, kinds: Sequence[str]) -> None:
-        """Raise `FitError` unless targets are given exactly if steps of these kinds are fitted on them."""
+        """Check that the request has targets if, and only if, a step is fitted on targets. Raises `FitError` otherwise.
+        `kinds` lists the kinds of such steps.
+        """
         if self.targets is not None and self.target_encoder is not None:
             raise FitError("name a source of target vectors or a target encoder, not both")
         has_targets = self.targets is not None or self.target_encoder is not None
@@ -254,7 +256,9 @@ class NewFit(FitRequest):
             raise FitError("no step is fitted on targets; procrustes and low_rank_affine are")
 
     def _check_pairs(self, kinds: Sequence[str]) -> None:
-        """Raise `FitError` unless pairs are given exactly if steps of these kinds learn from them."""
+        """Check that the request has pairs if, and only if, a step learns from pairs. Raises `FitError` otherwise.
+        `kinds` lists the kinds of such steps.
+        """
         if kinds and self.pairs is None:
             raise FitError(f"{kinds[0]} is fitted on queries and their relevant documents: name a file of pairs")
         if self.pairs is not None and not kinds:
@@ -279,7 +283,7 @@ class AddRows(FitRequest):
 
     @classmethod
     def advise(cls, unknown: str) -> str:
-        """Return what to write instead of an unknown field, which may be one of new fits."""
+        """Return a sentence for the error message on an unknown field, which says what to write instead."""
         if unknown in ("steps", "bytes"):
             return "give steps, bytes or both, or add_to with the version to go on from"
         if unknown in NewFit.model_fields:

@@ -21,7 +21,7 @@ SPLIT_ROWS = 1_000_000
 
 
 def split_heldout(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split rows by their hashes into rows to fit on and held-out rows.
+    """Split rows by their hashes into rows to fit on and held-out rows. Returns the indices of both, ascending.
 
     The seed and a row's content decide its side, so equal rows are never on both. Of equal held-out rows only the first
     is returned. `HELDOUT_SHARE` of the distinct rows are held out, at least `MIN_HELDOUT` or half of them, whichever
@@ -61,7 +61,7 @@ def sort_distinct(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _find_members(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return a mask `(n,)` of the hashes that are in `chosen`.
+    """Return a mask `(n,)` that is true for each hash that is in the sorted array `chosen`.
 
     Args:
         chosen: sorted hashes, at least one.

@@ -59,9 +59,8 @@ class Stacked:
         return np.memmap(self.parts[place].path, np.float32, "r", shape=(self.parts[place].rows, self.shape[1]))
 
     def __getitem__(self, rows: Any, /) -> FloatArray:
-        """Return the rows of a slice, index array or mask as an array `(m, d)`.
-
-        A single index gives `(d,)`.
+        """Return the rows of a slice, index array or mask as an array `(m, d)`, read from the files. A single index
+        gives `(d,)`.
 
         Raises:
             IndexError: if an index is out of range.
@@ -76,9 +75,8 @@ class Stacked:
         return found if chosen.ndim else found[0]
 
     def _read_range(self, start: int, stop: int) -> FloatArray:
-        """Return the rows from `start` to before `stop`.
-
-        Within a single file, a memmap without a copy.
+        """Return the rows from `start` to before `stop` as an array `(m, d)`. If they lie in a single file, it is a
+        memmap without a copy.
         """
         found = []
         while start < stop:

@@ -24,9 +24,8 @@ def encode_targets(
     on_progress: Progress,
     engine: FitEngine,
 ) -> Iterator[Vectors | None]:
-    """Encode or read the targets of an encoded source and yield them, one for each row, `(n, k)`.
-
-    Without any, yield None.
+    """Encode or read the target vectors of an encoded source, and yield them, one for each row, `(n, k)`. Without
+    targets, yield None.
 
     The vectors exist only within the block; see `claim_workspace_folder`.
 

@@ -37,10 +37,7 @@ def to_svg(figure: Any) -> str:
 
 
 def to_png(figure: Any, dpi: int = 150) -> bytes:
-    """Return a Matplotlib figure as the bytes of a PNG file.
-
-    The figure stays open.
-    """
+    """Return a Matplotlib figure as the bytes of a PNG file. The figure stays open."""
     payload = io.BytesIO()
     figure.savefig(payload, format="png", dpi=dpi, metadata={"Software": None})
     return payload.getvalue()
@@ -58,7 +55,7 @@ def draw_figures(plots: Mapping[str, Callable[..., Any]], *data: Any) -> dict[st
 def new_panels(
     count: int, columns: int = 1, size: tuple[float, float] = (6, 4), **options: Any
 ) -> tuple[Any, NDArray[Any]]:
-    """Create a figure with `count` panels in a grid.
+    """Create a Matplotlib figure with `count` panels in a grid, and return it with the panels' axes.
 
     Args:
         count: number of panels.
@@ -87,9 +84,8 @@ def new_panels(
 
 
 def plot_intervals(axis: Any, x: Any, estimates: Sequence[Estimate], label: str, fmt: str) -> None:
-    """Plot estimates with error bars on a Matplotlib axis.
-
-    One without bounds gets a bar of length 0.
+    """Plot estimates against `x` with error bars on a Matplotlib axis. An estimate without bounds gets a bar of length
+    0.
     """
     values = np.array([estimate.value for estimate in estimates])
     low = np.array([estimate.value if estimate.low is None else estimate.low for estimate in estimates])
@@ -99,7 +95,9 @@ def plot_intervals(axis: Any, x: Any, estimates: Sequence[Estimate], label: str,
 
 
 def plot_curves(axis: Any, points: Iterable[tuple[str, float, Estimate]], base: float = 2) -> None:
-    """Plot a curve with error bars for each label, from (label, x, estimate) triples, against x on a log scale."""
+    """Plot one curve with error bars for each label on a Matplotlib axis, from triples of label, x and estimate. The x
+    axis gets a log scale.
+    """
     curves: dict[str, list[tuple[float, Estimate]]] = {}
     for label, x, estimate in points:
         curves.setdefault(label, []).append((x, estimate))
@@ -118,9 +116,8 @@ def label_plainly(side: Any) -> None:
 def plot_heat_map(
     axis: Any, values: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], limit: float
 ) -> None:
-    """Draw a heat map of values `(rows, columns)` from red at −limit to blue at +limit.
-
-    NaN stays white.
+    """Draw a heat map of values `(rows, columns)` on a Matplotlib axis, from red at −limit to blue at +limit. NaN stays
+    white.
     """
     axis.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
     axis.set_xticks(range(len(columns)), columns, rotation=25, ha="right")
@@ -131,7 +128,8 @@ def plot_heat_map(
 def write_numbers(
     axis: Any, values: NDArray[np.float64], spec: str, limit: float, threshold: float = 0, fontsize: int = 9
 ) -> None:
-    """Write the finite values `(rows, columns)` with |value| ≥ threshold into the cells of a heat map.
+    """Write values `(rows, columns)` as numbers into the cells of a heat map. Values that are not finite, or smaller in
+    size than `threshold`, are left out.
 
     Args:
         axis: Matplotlib axis with the heat map.

@@ -13,9 +13,8 @@ from lathe.transforms.files import replace_synced
 
 
 def write_files(folder: Path, contents: Mapping[str, str | bytes | Mapping[str, Any]]) -> list[Path]:
-    """Write files into an existing folder by name, replacing older ones atomically.
-
-    Returns their paths.
+    """Write files with the given contents, by name, into an existing folder, and return their paths. Older files are
+    replaced atomically.
 
     Text is encoded as UTF-8, and a mapping is written as JSON.
     """

@@ -33,9 +33,8 @@ class Section:
 
 
 def render_page(sections: Sequence[Section], about: str, files: str = "", reference: str | None = None) -> str:
-    """Render sections as one self-contained HTML page, with Lathe's version in it.
-
-    A section is rendered as sentences, figures, tables, problems.
+    """Render sections as the text of one self-contained HTML page. Each section shows its sentences, figures, tables
+    and problems.
 
     Args:
         sections: sections; the title of the first is the title of the page.
@@ -50,7 +49,7 @@ def render_page(sections: Sequence[Section], about: str, files: str = "", refere
 
 
 def format_text(section: Section) -> str:
-    """Format a section as plain text for a terminal, without its title: tables, sentences, problems."""
+    """Format a section as plain text for a terminal: its tables, sentences and problems, without its title."""
     parts = [f"{title}\n{table.to_text()}" for title, table in section.tables.items()]
     if section.sentences:
         parts.append("\n".join(section.sentences))

@@ -37,7 +37,7 @@ FILTERS = {
 
 
 def render_sentences(template: Path, data: Mapping[str, Any]) -> list[str]:
-    """Render a template with one sentence per line, as plain text without blank lines.
+    """Fill in a Jinja template that has one sentence per line, and return the sentences as a list, without blank lines.
 
     A name that `data` lacks is an error (`jinja2.UndefinedError`), so that a misspelt one does not vanish. Line breaks
     within a value, as in the messages of exceptions, become spaces.

@@ -30,9 +30,7 @@ class Table:
     def from_records(
         cls, records: Iterable[Mapping[str, Any]], formats: Mapping[str, Format] | None = None, default: Format = ""
     ) -> "Table":
-        """Build a table from one mapping per row, from column name to value.
-
-        Absent values are missing.
+        """Build a table from one mapping per row, from column name to value. Values that a row lacks are missing.
 
         Columns are in order of their first appearance.
         """
@@ -57,10 +55,7 @@ class Table:
 
     @property
     def cells(self) -> list[list[str]]:
-        """Formatted values, row by row.
-
-        The first row holds the column names.
-        """
+        """Formatted values of the table, row by row. The first row holds the column names."""
         names = [str(name) for name in self.frame.columns]
         formats = [self.formats.get(name, self.default) for name in names]
         rows = self.frame.itertuples(index=False, name=None)
@@ -76,7 +71,7 @@ class Table:
 
 
 def _format_value(value: Any, format_: Format) -> str:
-    """Format a value: a missing one as a dash, text unchanged, others by the column's format."""
+    """Format a value of a table as text: a missing one as a dash, text unchanged, others by the column's format."""
     if value is None or value != value:  # NaN differs from itself
         return MISSING
     if isinstance(value, str):

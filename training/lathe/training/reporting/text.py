@@ -51,9 +51,8 @@ def format_number(value: float | None, spec: str = ".2f", scale: float = 1) -> s
 
 
 def format_interval(estimate: Estimate, spec: str = ".2f", scale: float = 1, unit: str = "") -> str:
-    """Format an estimate with its unit and its interval, as "0.12 [0.05, 0.20]".
-
-    Without bounds, the estimate stands alone.
+    """Format an estimate with its unit and its interval, as "0.12 [0.05, 0.20]". An estimate without bounds stands
+    alone.
     """
     value = format_number(estimate.value, spec, scale) + unit
     if estimate.low is None or estimate.high is None:
@@ -72,9 +71,10 @@ def format_percent(share: Estimate | float) -> str:
 
 
 def format_half_width(estimate: Estimate | None, spec: str = "+.2f", sign: str = " ±") -> str:
-    """Format an estimate with half the width of its interval, as "+1.23 ±0.45".
+    """Format an estimate with half the width of its interval, as "+1.23 ±0.45". An estimate without bounds stands
+    alone, and None gives a dash.
 
-    Without bounds the estimate stands alone; None gives a dash. `spec` formats both numbers, the half width unsigned.
+    `spec` formats both numbers, the half width unsigned.
     """
     if estimate is None:
         return MISSING
@@ -96,10 +96,7 @@ def format_p_value(p: float) -> str:
 
 
 def format_cosine(cosine: float | None) -> str:
-    """Format a cosine with its angle, as "0.980 (11.5°)".
-
-    None gives a dash.
-    """
+    """Format a cosine with its angle, as "0.980 (11.5°)". None gives a dash."""
     if cosine is None:
         return MISSING
     return f"{cosine:.3f} ({math.degrees(math.acos(max(-1.0, min(1.0, cosine)))):.1f}°)"
@@ -120,7 +117,7 @@ def format_count(count: int, noun: str) -> str:
 
 
 def align_columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
-    """Return rows of cells as lines with aligned columns, two spaces apart.
+    """Format rows of cells as lines of text with aligned columns, two spaces apart.
 
     Args:
         rows: cells; the first row has one for each column. A later row may have fewer; its last cell may be longer than

@@ -14,10 +14,11 @@ sentences."""
 
 @cache
 def read_docstring_paragraphs() -> list[str]:
-    """Return the distinct paragraphs of 64 to 512 characters in the docstrings of the standard library.
+    """Return the distinct paragraphs of 64 to 512 characters in the docstrings of Python's standard library. The result
+    is cached.
 
     They are in the order of the library's files. The source files are parsed, never imported or run, which takes
-    seconds; the result is cached.
+    seconds.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
     return distinct_paragraphs(
@@ -30,8 +31,7 @@ def read_docstring_paragraphs() -> list[str]:
 
 @cache
 def read_topic_paragraphs() -> list[str]:
-    """Return the distinct paragraphs of 64 to 512 characters in the language reference that `help()` shows.
-
+    """Return the distinct paragraphs of 64 to 512 characters in the language reference that Python's `help()` shows.
     The result is cached.
     """
     from pydoc_data.topics import topics
@@ -45,8 +45,7 @@ def _is_library_source(path: Path, library: Path) -> bool:
 
 
 def read_docstrings(path: Path) -> Iterator[str]:
-    """Yield the docstring of a Python file's module and of each class and function, '' if it has none.
-
+    """Yield the docstring of a Python file's module and of each class and function, or '' for one that has none.
     Nothing is yielded for a file that cannot be parsed.
     """
     try:

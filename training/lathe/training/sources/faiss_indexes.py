@@ -21,10 +21,10 @@ from lathe.training.sources.raw import RawBatch, Readable, Span, native_path, re
 
 
 def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a FAISS index that keeps vectors, in batches of up to `rows`.
+    """Read the stored vectors of a FAISS index, and yield the rows of the span in batches of up to `rows`. If the index
+    has ids of its own, each row also has a record `{"id": …}`.
 
-    Rows are in the order in which they were added. If the index has ids of its own, each row has a record
-    `{"id": …}`. `field` is ignored.
+    Rows are in the order in which they were added. `field` is ignored.
 
     Raises:
         AccessError: if faiss is not installed.
@@ -122,9 +122,8 @@ class _ListedVectors:
 
 
 def _require_keeping(path: Readable) -> int:
-    """Check that a file is an index which keeps vectors and can hold those that it claims.
-
-    Returns the bytes of the file.
+    """Check that a file is a FAISS index that stores vectors and is large enough for those that its header claims.
+    Returns the size of the file in bytes.
 
     FAISS allocates memory by the header before it reads further: a file of 15 kB whose header claims a billion vectors
     would take terabytes. What indexes other than flat ones claim is limited by `_limit_claims`.
@@ -150,9 +149,8 @@ def _require_keeping(path: Readable) -> int:
 
 
 def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
-    """Return the metric of a FAISS index that keeps vectors from its header.
-
-    It is None if the file is none.
+    """Read the metric of a FAISS index from its header: inner product ("ip") or squared Euclidean distance ("l2"). The
+    result is None if the file is not an index that stores vectors, or has another metric.
     """
     with path.open("rb") as stored:
         header = _read_inner_header(stored)
@@ -171,9 +169,8 @@ def _read_inner_header(stored: IO[bytes]) -> bytes:
 
 
 def _read_index_header(stored: IO[bytes]) -> bytes:
-    """Read a FAISS index header from the stream and return its 37 bytes.
-
-    The parameter that some metrics have is skipped.
+    """Read the header of a FAISS index from the stream, and return its first 37 bytes. The parameter that some metrics
+    have is skipped.
     """
     header = stored.read(HEADER_BYTES)
     if int.from_bytes(header[33:], "little") > 1:
@@ -183,9 +180,8 @@ def _read_index_header(stored: IO[bytes]) -> bytes:
 
 @contextmanager
 def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | None]]:
-    """Load a FAISS file and yield its vectors and their ids `(n,)`.
-
-    The ids are None if they are row numbers.
+    """Load a FAISS file, and yield its vectors and their ids `(n,)` for the block. The ids are None if they are row
+    numbers.
 
     The objects are valid only within the block, because FAISS frees a part of an index with the whole.
 
@@ -217,7 +213,8 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
 def _find_vectors(
     name: str, faiss: Any, index: Any, mapped: NDArray[np.int64] | None
 ) -> tuple[_Vectors, NDArray[np.int64] | None]:
-    """Return the vectors that an index keeps, and their ids `(n,)`, None if these are row numbers.
+    """Return a reader of the vectors that a FAISS index stores, and their ids `(n,)`. The ids are None if they are row
+    numbers.
 
     Args:
         name: name of the file, for messages.
@@ -252,9 +249,8 @@ def _find_vectors(
 
 @contextmanager
 def _limit_claims(faiss: Any, size: int) -> Iterator[None]:
-    """Limit within the block what FAISS lets a file claim.
-
-    It refuses an array of more bytes, or more lists, than `size`.
+    """Limit, within the block, how much memory FAISS allocates because a file's header claims it. FAISS then refuses
+    arrays of more than `size` bytes, and more than `size` lists.
     """
     with LIMITS:
         before = faiss.get_deserialization_vector_byte_limit(), faiss.get_deserialization_loop_limit()

@@ -79,7 +79,9 @@ class HubFile:
 
     @classmethod
     def parse(cls, pinned: str) -> "HubFile":
-        """Parse `hf:DATASET@COMMIT/CONFIG:SPLIT/I-of-N`, as `__str__` writes it."""
+        """Parse the string form of a hub file, as `__str__` writes it, into a `HubFile`. The form is
+        `hf:DATASET@COMMIT/CONFIG:SPLIT/I-of-N`.
+        """
         match = PINNED.fullmatch(pinned)
         assert match is not None
         dataset, commit, config, split, number, count = match.groups()
@@ -121,9 +123,8 @@ class HubFile:
         return _load_split(replace(self, number=0))[1].shard(self.count, self.number).with_format("arrow")
 
     def count_rows(self) -> int:
-        """Count the file's rows.
-
-        They are read from the footer if it is a parquet file, else by streaming it once.
+        """Count the rows of the file. The count comes from the footer if it is a parquet file; otherwise the file is
+        streamed once.
 
         Raises:
             SourceError: if the file is damaged or out of reach.
@@ -138,9 +139,8 @@ class HubFile:
 
 
 def list_hub(written: str) -> list[str]:
-    """List the files of the split that a user wrote, pinned to a commit.
-
-    Data set and configuration are found first.
+    """List the files of a split of a data set on the hub, from the source `hf:…` as a user wrote it. Each is returned
+    in string form, with the current commit, so that it keeps its content.
 
     Raises:
         AccessError: if `datasets` is missing, the hub is out of reach or switched off by `HF_HUB_OFFLINE`, or the data
@@ -172,9 +172,8 @@ def list_hub(written: str) -> list[str]:
 
 
 def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Stream the rows of a span from a file of a data set, in batches of up to `rows`.
-
-    Batches hold the values of the column `field`, and the whole rows as dicts.
+    """Stream the rows of a span from a file of a hub data set, in batches of up to `rows`. Batches hold the values of
+    the column `field`, and the whole rows as dicts.
 
     Raises:
         AccessError: if the hub is out of reach.
@@ -201,9 +200,8 @@ _KINDS: dict[tuple[HubFile, str], Kind] = {}
 
 
 def detect_hub_kind(file: HubFile, field: str) -> Kind:
-    """Return the kind of a file's rows, by the first row read of its split.
-
-    It is None for texts, and d for vectors of d dimensions.
+    """Return whether a hub file's rows are texts or vectors, by the first row of its split. The kind is None for texts,
+    and d for vectors of d dimensions.
 
     The result is cached for all files of the split.
 
@@ -223,9 +221,8 @@ def detect_hub_kind(file: HubFile, field: str) -> Kind:
 
 
 def _find_dataset(written: str) -> tuple[str, str, str | None]:
-    """Find the data set in `DATASET[@REVISION][/CONFIG]`.
-
-    Returns its id, the commit, and the configuration if named.
+    """Resolve `DATASET[@REVISION][/CONFIG]`, as a user wrote it, by asking the hub. Returns the data set's id, its
+    commit, and the configuration, which is None if not named.
 
     On the hub, `A/B` is the data set B of the user A, or else the configuration B of the data set A. What begins with
     `/`, `./`, `../` or `~` is a local folder, perhaps with a configuration; its commit is ''.
@@ -261,9 +258,8 @@ def _find_dataset(written: str) -> tuple[str, str, str | None]:
 
 
 def _parse_dataset(written: str) -> tuple[str | None, list[tuple[str, str]]]:
-    """Parse `DATASET[@REVISION][/CONFIG]` into the revision and what may be meant.
-
-    The latter are pairs of a data set and a configuration.
+    """Parse `DATASET[@REVISION][/CONFIG]`, which can be ambiguous. Returns the revision, None if not named, and the
+    possible pairs of data set and configuration, in the order to try them.
     """
     name, at, after = written.partition("@")
     if at:
@@ -278,9 +274,8 @@ def _parse_dataset(written: str) -> tuple[str | None, list[tuple[str, str]]]:
 
 
 def _find_folder(path: Path) -> tuple[str, str | None]:
-    """Split the path of a local data set into its folder and its configuration.
-
-    The configuration is None if the path is the folder itself.
+    """Split the path of a local data set into its folder and its configuration. The configuration is None if the path
+    is the folder itself.
 
     The last part of the path is a configuration if the README.md of the folder above lists it, or if the path is no
     folder.
@@ -301,9 +296,8 @@ def _find_folder(path: Path) -> tuple[str, str | None]:
 
 
 def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
-    """Load the `datasets.DatasetBuilder` of a data set's configuration.
-
-    None takes the only or the default configuration.
+    """Load the `datasets.DatasetBuilder` of one configuration of a data set. With `config` None, it is the only or the
+    default configuration.
 
     Raises:
         SourceError: if there is no such configuration, or no default one; names those there are.
@@ -325,9 +319,8 @@ def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
 
 @lru_cache(64)
 def _load_split(file: HubFile) -> tuple[Any, Any]:
-    """Return the `datasets` builder and the streaming data set of the split that a file belongs to.
-
-    The last 64 splits are cached.
+    """Load the split that a hub file belongs to, and return its `datasets` builder and its streaming data set. The last
+    64 splits are cached.
     """
     folder = file.dataset_folder
     builder = _load_builder(file.dataset, "" if folder else file.commit, file.config)
@@ -335,7 +328,9 @@ def _load_split(file: HubFile) -> tuple[Any, Any]:
 
 
 def _folder_digest(builder: Any) -> str:
-    """Return a digest of paths, sizes and modification times of a local data set's files, in hexadecimal."""
+    """Return a digest, in hexadecimal, of the paths, sizes and modification times of a local data set's files. It
+    stands in for the commit.
+    """
     files = sorted(file for files in builder.config.data_files.values() for file in files)
     stamps = [(file, stat.st_size, stat.st_mtime_ns) for file in files for stat in [Path(file).stat()]]
     return hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
@@ -343,9 +338,8 @@ def _folder_digest(builder: Any) -> str:
 
 @contextmanager
 def _explained_errors(name: str) -> Iterator[None]:
-    """Convert errors of `datasets`, Arrow and the hub's client to a `SourceError` that names the source.
-
-    A `SourceError` of the block passes unchanged.
+    """Convert errors of `datasets`, Arrow and the hub's client within the block to a `SourceError`. It names the
+    source. A `SourceError` of the block passes unchanged.
 
     Raises:
         AccessError: if `datasets` is not installed, the hub is out of reach, or it refuses the credentials.

@@ -34,9 +34,8 @@ class Batch:
 
 
 def detect_batch_kind(raw: RawBatch) -> Kind:
-    """Return the kind of a batch by its first row.
-
-    It is None for a text, d for a vector or list of d numbers, and 0 for anything else.
+    """Return whether a batch holds texts or vectors, by its first row. The kind is None for texts, d for vectors or
+    lists of d numbers, and 0 for anything else.
     """
     if isinstance(raw.values, np.ndarray):
         return int(raw.values.shape[1])
@@ -47,7 +46,8 @@ def detect_batch_kind(raw: RawBatch) -> Kind:
 
 
 def validate_rows(raw: RawBatch, kind: Kind) -> Batch:
-    """Return the rows as a `Batch`, vectors as float32, if all are of this kind and finite.
+    """Check that all rows of a batch are of the given kind and finite. Returns them as a `Batch`, with vectors as
+    float32.
 
     Args:
         raw: rows as read from a file.
@@ -77,9 +77,8 @@ def validate_rows(raw: RawBatch, kind: Kind) -> Batch:
 
 
 def count_written_numbers(text: str) -> int:
-    """Count the numbers of a text that is a vector written out, as by pgvector or pandas.
-
-    The count is 0 for other texts.
+    """Return how many numbers a text holds if it is a vector written out, as by pgvector or pandas. The count is 0 for
+    other texts.
 
     A list of fewer than `MIN_WRITTEN_NUMBERS` is taken for a text, such as a line of code.
     """
@@ -102,7 +101,7 @@ def explain_written_vector(count: int) -> str:
 
 
 def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
-    """Convert rows that are lists of numbers to a matrix `(n, width)` in float64.
+    """Convert the rows of a batch, which are lists of numbers, to a matrix `(n, width)` in float64.
 
     Raises:
         SourceError: if a row is not a list of `width` numbers; names the first one.
@@ -119,7 +118,7 @@ def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
 
 
 def _require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
-    """Return the vectors as float32.
+    """Check that all vectors of a batch are finite in float32, and return them as float32.
 
     Raises:
         SourceError: naming the first row that holds NaN, inf, or a number beyond float32.

@@ -20,9 +20,8 @@ from lathe.training.sources.raw import MAX_BATCH_BYTES, WHOLE, RawBatch, Readabl
 
 @contextmanager
 def _open_decompressed(file: Readable) -> Iterator[IO[bytes]]:
-    """Open a file for reading bytes, decompressed if its suffix is `.gz`.
-
-    The stream is closed after the block.
+    """Open a file for reading bytes, and yield the stream, which decompresses if the file's suffix is `.gz`. The stream
+    is closed after the block.
 
     Raises:
         SourceError: if the file cannot be opened, read or decompressed, also while the block reads.
@@ -44,7 +43,7 @@ MAX_LINE_BYTES = 16 * 2**20
 
 
 def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a stream unchanged, blank ones too, up to one that is too long.
+    """Yield the lines of a stream unchanged, including blank ones, and raise at the first line that is too long.
 
     Args:
         file: its name appears in messages.
@@ -63,8 +62,7 @@ def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
 
 
 def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a span that are not blank, stripped, with their numbers in the file.
-
+    """Yield the lines of a span of a file that are not blank, each as its number in the file and its stripped bytes.
     Numbers count from 1.
 
     Raises:
@@ -87,16 +85,15 @@ def strip_byte_order_mark(line: bytes) -> bytes:
 
 
 def explain_encoding(line: bytes, error: UnicodeDecodeError) -> str:
-    """Return what is wrong with bytes that are not UTF-8, and what to do."""
+    """Return a message that says why bytes are not UTF-8, and what to do about it."""
     if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "the file is UTF-16: save it as UTF-8"
     return f"not UTF-8, byte {error.object[error.start]:#04x} at {error.start}: save the file as UTF-8"
 
 
 def find_line_spans(file: Readable, size: int) -> list[Span]:
-    """Find the spans of `size` rows that cover a file, each with the byte and line where it begins.
-
-    The file is read once.
+    """Divide a file of lines into spans of `size` rows, each with the byte and line where it begins. The file is read
+    once.
 
     Rows are the lines that are not blank; the last span may be shorter. The list is empty for a file without rows.
 
@@ -120,7 +117,8 @@ def find_line_spans(file: Readable, size: int) -> list[Span]:
 
 
 def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield lists of up to `rows` line numbers and lines of a span, as `read_numbered_lines` reads them.
+    """Yield the lines of a span that are not blank in lists of up to `rows`. Each line comes as its number in the file
+    and its stripped bytes.
 
     Raises:
         SourceError: as `read_numbered_lines`, or if the lines of a list take more than `MAX_BATCH_BYTES`.
@@ -134,9 +132,8 @@ def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[t
 
 
 def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a JSON Lines file, in batches of up to `rows` with the values of `field`.
-
-    The batches also hold the whole JSON objects. Blank lines are left out.
+    """Read the rows of a span from a JSON Lines file, and yield batches of up to `rows` with the values of `field`. The
+    batches also hold the whole JSON objects, and blank lines are left out.
 
     Raises:
         SourceError: for a line that is not a JSON object, or lacks the field; and as `_read_line_batches`.
@@ -148,7 +145,7 @@ def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
 
 
 def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Record:
-    """Parse a line as a JSON object and return it.
+    """Parse a line as a JSON object, check that it has a text or a list in `field`, and return the object.
 
     Raises:
         SourceError: if the line is not a JSON object, or has neither a text nor a list in the field.
@@ -168,9 +165,8 @@ def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Re
 
 
 def _explain_json(line: bytes, error: orjson.JSONDecodeError) -> str:
-    """Explain why a line is not JSON.
-
-    The reason is its encoding, half of a surrogate pair, NaN or Infinity, or what the parser says.
+    """Return a message that says why a line is not JSON. The reason is its encoding, half of a surrogate pair, NaN or
+    Infinity, or what the parser says.
     """
     try:
         content = json.loads(line.decode())
@@ -192,9 +188,8 @@ def _holds_no_number(value: Any) -> bool:
 
 
 def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a text file, one text a line, in batches of up to `rows`.
-
-    Blank lines are left out.
+    """Read the rows of a span from a text file, one text a line, and yield batches of up to `rows`. Blank lines are
+    left out.
 
     `field` is ignored.
 

@@ -73,9 +73,8 @@ def display_path(written: str) -> str:
 
 
 def list_local(place: str) -> tuple[bool, list[str]]:
-    """List the files below a path, sorted, and say whether it is a folder.
-
-    Of a file, just its path is listed.
+    """Return whether a path is a folder, and the sorted paths of all files below it. For a file, the list holds just
+    its own path.
 
     Hidden files and those in hidden folders are left out. Paths below `ROOT/./` are returned in that form.
 
@@ -104,9 +103,8 @@ def list_local(place: str) -> tuple[bool, list[str]]:
 
 
 def _list_path(place: str) -> list[str] | None:
-    """Return the sorted paths of all files below a folder, without hidden ones.
-
-    The result is None if the path is a file.
+    """Return the sorted paths of all files below a folder, without hidden ones. The result is None if the path is a
+    file.
 
     Raises:
         FileNotFoundError: if there is neither a file nor a folder.

@@ -25,9 +25,8 @@ HEADER_BYTES = 16
 
 
 def read_dictionary_size(stored: IO[bytes], column: Any) -> int:
-    """Read the uncompressed size in bytes of a column chunk's dictionary page.
-
-    The size is 0 if the chunk has none.
+    """Return the uncompressed size, in bytes, of the dictionary page of a parquet column chunk. The size is 0 if the
+    chunk has no such page.
 
     No value stored in the dictionary is larger.
 
@@ -45,7 +44,7 @@ def read_dictionary_size(stored: IO[bytes], column: Any) -> int:
 
 
 def parse_page_header(content: bytes) -> tuple[int, int]:
-    """Parse the beginning of a page header into the page's type and its uncompressed size in bytes.
+    """Parse the first bytes of a parquet page header, and return the page's type and its uncompressed size in bytes.
 
     Raises:
         ValueError: if the bytes are not a page header.
@@ -62,9 +61,8 @@ def parse_page_header(content: bytes) -> tuple[int, int]:
 
 
 def _decode_varint(content: bytes, at: int) -> tuple[int, int]:
-    """Decode a variable-length integer (7 bits per byte) at position `at`.
-
-    Returns its value and the position after it.
+    """Decode the variable-length integer (7 bits per byte) at position `at`. Returns its value and the position after
+    it.
 
     Raises:
         ValueError: if it does not end within 5 bytes.
@@ -82,11 +80,8 @@ MAX_ROW_BYTES = 2**24
 
 
 def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a parquet file, in batches with the values of the column `field`.
-
-    A batch has up to `rows` rows.
-
-    The batches also hold the whole rows as dicts.
+    """Read the rows of a span from a parquet file, and yield batches of up to `rows`. Batches hold the values of the
+    column `field`, and the whole rows as dicts.
 
     Raises:
         AccessError: if pyarrow is not installed.
@@ -104,9 +99,8 @@ def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[
 
 
 def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator[tuple[Record, float]]:
-    """Yield the rows of a span of a parquet file as dicts.
-
-    With each comes the average bytes that a row of its batch takes.
+    """Yield the rows of a span of a parquet file. Each comes as a dict, with the average number of bytes that a row of
+    its batch takes in memory.
 
     Row groups that end before the span are not read.
 
@@ -147,7 +141,8 @@ def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator
 
 
 def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: int, rows: int) -> int:
-    """Return how many rows of a row group to decompress at once: `rows`, or fewer if values may be huge.
+    """Return how many rows of a parquet row group to decompress at once. The result is `rows`, or fewer if values may
+    be huge.
 
     Each row is taken to be as large as the largest dictionary page of a column, which bounds a value that the rows
     repeat; as many rows are chosen as then fit in `MAX_BATCH_BYTES`, at least 1.
@@ -181,9 +176,8 @@ def _require_column(file: Readable, parquet: Any, field: str) -> None:
 
 
 def detect_parquet_kind(file: Readable, field: str) -> Kind:
-    """Return the kind of a parquet column from the schema.
-
-    It is None for texts, and 1 for lists, whatever their length.
+    """Return whether a parquet column holds texts or vectors, from the schema alone. The kind is None for texts, and 1
+    for lists, whatever their length.
 
     Raises:
         EmptyError: if the file has no rows.
@@ -225,7 +219,7 @@ def _open_parquet(file: Readable) -> Any:
 
 
 def _arrow_exception() -> type[Exception]:
-    """Return the base class of pyarrow's exceptions, imported on call because pyarrow is optional."""
+    """Return the base class of pyarrow's exceptions. It is imported on call because pyarrow is optional."""
     from pyarrow import ArrowException
 
     base: type[Exception] = ArrowException

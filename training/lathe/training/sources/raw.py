@@ -17,10 +17,10 @@ Record = dict[str, Any]
 
 
 def find_rounded_number(value: Any) -> float | None:
-    """Return a number that may be a rounded integer, None if there is none.
+    """Search a JSON value, with all that is nested in it, for a float of 2^64 or more, which may be a rounded integer.
+    Returns the first such number, or None if there is none.
 
-    That is a float of 2^64 or more, anywhere in a JSON value. orjson, which reads all JSON here, rounds integers beyond
-    64 bits to floats, and does not say so.
+    orjson, which reads all JSON here, rounds integers beyond 64 bits to floats, and does not say so.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) and abs(value) >= 2.0**64 else None
@@ -48,11 +48,8 @@ class Readable(Protocol):
 
 @contextmanager
 def native_path(file: Readable) -> Iterator[str]:
-    """Yield a path of the file for libraries that open only paths.
-
-    It is the file's own, or `/dev/fd/N` of a descriptor opened here.
-
-    The descriptor is closed after the block.
+    """Yield a path under which libraries that only open paths can open the file. It is the file's own, or `/dev/fd/N`
+    of a descriptor that is closed after the block.
     """
     if isinstance(file, Path):
         yield str(file)
@@ -97,9 +94,8 @@ MAX_BATCH_BYTES = 2**30
 def split_bounded_batches(
     sized: Iterator[tuple[T, float]], rows: int, refusal: Callable[[list[T]], str]
 ) -> Iterator[list[T]]:
-    """Yield lists of `rows` items until the iterator ends.
-
-    The last list may be shorter.
+    """Collect items into lists of `rows` items, the last perhaps shorter, and yield each list. An error is raised if
+    the items of a list take too much memory.
 
     Args:
         sized: each item with the bytes that it takes once decompressed.

@@ -76,9 +76,8 @@ def read_rows(file: Readable | HubFile, field: str, rows: int, span: Span = WHOL
 
 
 def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
-    """Return the spans of `size` rows that cover a file, none for a file without rows.
-
-    A file of lines is read once.
+    """Divide a file into spans of `size` rows, and return them in order, none for a file without rows. A file of lines
+    is read once.
 
     Raises:
         SourceError: if the file is damaged.
@@ -96,9 +95,8 @@ def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
 
 
 def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -> Kind:
-    """Return the kind of a file's rows, by its header or its first row.
-
-    It is None for texts, and d for vectors of d dimensions.
+    """Return whether a file's rows are texts or vectors, by its header or its first row. The kind is None for texts,
+    and d for vectors of d dimensions.
 
     Args:
         file: the file.
@@ -125,7 +123,7 @@ def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -
 
 
 def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a .npy file through a memmap, in batches of up to `rows` vectors.
+    """Read the rows of a span from a .npy file through a memmap, and yield batches of up to `rows` vectors.
 
     The vectors are in the file's dtype. `field` is ignored.
 
@@ -151,9 +149,8 @@ def _read_npy_shape(file: Readable, field: str) -> tuple[int, int]:
 
 
 def _open_npy(file: Readable) -> FloatArray:
-    """Return the array of a .npy file, as a memmap if it is local.
-
-    For a remote file, it is a placeholder of the same shape and dtype.
+    """Open a .npy file, and return its array as a memmap. For a remote file, the result is only a placeholder of the
+    same shape and dtype.
 
     The placeholder takes no memory, and its values are zeros.
 
@@ -172,7 +169,8 @@ def _open_npy(file: Readable) -> FloatArray:
 
 
 def _build_npy_placeholder(file: Readable) -> FloatArray:
-    """Read the header of a .npy file and return zeros of its shape and dtype that take no memory.
+    """Read the header of a .npy file, and return an array of zeros of the same shape and dtype. The array takes no
+    memory.
 
     Raises:
         ValueError: if the file is shorter than the header says.
@@ -186,7 +184,7 @@ def _build_npy_placeholder(file: Readable) -> FloatArray:
 
 
 def _require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
-    """Return the vectors unchanged if they are floats `(n, d)` with 1 ≤ d ≤ `MAX_DIMENSIONS`.
+    """Check that an array holds floats `(n, d)` with 1 ≤ d ≤ `MAX_DIMENSIONS`, and return it unchanged.
 
     Raises:
         SourceError: for another shape or dtype.
@@ -198,10 +196,7 @@ def _require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
 
 
 def _read_built_in(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a built-in source, in batches of up to `rows` texts.
-
-    `field` is ignored.
-    """
+    """Read the rows of a span from a built-in source, and yield batches of up to `rows` texts. `field` is ignored."""
     texts = BUILT_IN[str(file)]()[: span.stop]
     for start in range(span.start, len(texts), rows):
         part = texts[start : start + rows]

@@ -50,9 +50,8 @@ class RemoteFile:
         return Path(self.name).suffix
 
     def open(self, mode: Any = "rb", /) -> IO[Any]:
-        """Open the file as a buffered stream of bytes, downloaded as they are read.
-
-        Failed reads are retried.
+        """Open the remote file as a buffered stream of bytes, which are downloaded as they are read. Failed reads are
+        retried.
 
         `mode` is ignored.
 
@@ -91,9 +90,8 @@ class RemoteFile:
         return copy
 
     def key(self) -> list[str]:
-        """Return URL, size and version of the file, which identify its content.
-
-        The version is '' if none is reported.
+        """Return the URL, size and version of the file, which together identify its content. The version is '' if none
+        is reported.
 
         Raises:
             SourceError: if the file is missing or out of reach.
@@ -119,9 +117,8 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read bytes into the buffer and return their number, 0 at the end of the file.
-
-        A read that fails is retried.
+        """Download bytes into the buffer, and return their number, 0 at the end of the file. A read that fails is
+        retried.
 
         Raises:
             SourceError: if the read still fails after the last retry.
@@ -156,7 +153,8 @@ class _Stream(io.RawIOBase):
 
 
 def list_remote(url: str) -> tuple[bool, list[str]]:
-    """Return whether a URL is a folder, and the sorted URLs of all files below it, or the URL itself if it is a file.
+    """Return whether a URL is a folder, and the sorted URLs of all files below it. For a file, the list holds just its
+    own URL.
 
     Hidden files and those in hidden folders are left out.
 
@@ -173,7 +171,7 @@ def list_remote(url: str) -> tuple[bool, list[str]]:
 
 
 def _open_file_system(url: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a URL, and the path of the URL in that file system.
+    """Open the fsspec file system of a URL. Returns it, and the path of the URL within it.
 
     Raises:
         AccessError: if fsspec or the protocol's package is not installed, or the protocol is unknown.
@@ -207,9 +205,8 @@ def _retry_waits(files: Any) -> Sequence[float]:
 
 
 def _call_with_retries(url: str, call: Callable[[], T], waits: Sequence[float]) -> T:
-    """Call a function that uses the network, and retry after each of the waits if it raises.
-
-    Returns its result.
+    """Call a function that uses the network, and return its result. If it raises, it is called again after each of the
+    waits.
 
     A missing file and refused credentials are not retried.
 

@@ -52,9 +52,8 @@ class Shard(Span):
 
 
 def inspect_file(file: str, field: str) -> tuple[list[Span], Kind]:
-    """Return the spans of a file's shards, and the kind of its rows.
-
-    A file without rows has no spans and the kind None.
+    """Return the row spans that divide a file into shards, and the kind of its rows. The kind is None for texts, and d
+    for vectors of d dimensions. A file without rows has no spans and the kind None.
 
     A file of lines is read once; a remote file is downloaded for that if its format needs it.
 
@@ -67,7 +66,8 @@ def inspect_file(file: str, field: str) -> tuple[list[Span], Kind]:
 
 
 def merge_into_shard_spans(batches: list[Span]) -> list[Span]:
-    """Merge the spans of consecutive batches into the spans of shards, of 1 to `SHARD_BATCHES` batches each.
+    """Merge the spans of consecutive batches into the spans of shards, and return those. A shard has 1 to
+    `SHARD_BATCHES` batches.
 
     The number of batches alone decides, so the same file is always divided in the same way.
     """
@@ -77,9 +77,8 @@ def merge_into_shard_spans(batches: list[Span]) -> list[Span]:
 
 
 def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str) -> Iterator[Batch]:
-    """Read consecutive shards of one file in one pass, in validated batches of `BATCH_ROWS` rows.
-
-    No batch holds rows of two shards.
+    """Read consecutive shards of one file in one pass, and yield validated batches of up to `BATCH_ROWS` rows. No batch
+    holds rows of two shards.
 
     Args:
         file: the shards' file, or a local copy.
@@ -102,9 +101,8 @@ def is_path(file: str) -> bool:
 
 @contextmanager
 def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable | HubFile]:
-    """Yield the file as an object to open, downloaded first if it is at a URL.
-
-    The copy is deleted after the block.
+    """Yield an object that opens the file, from a local copy if the file is at a URL. The copy is deleted after the
+    block.
 
     Args:
         file: a path, a URL, a file of a data set on the hub, or the name of a built-in source.
@@ -133,9 +131,8 @@ def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable 
 
 @contextmanager
 def open_for_inspection(file: str) -> Iterator[Readable | HubFile]:
-    """Yield the file as an object to inspect.
-
-    A remote file is downloaded only if its format needs that.
+    """Yield an object that opens the file, to read its header or count its rows. A remote file is downloaded only if
+    its format needs that.
 
     Raises:
         SourceError: if the file cannot be downloaded.

@@ -64,9 +64,8 @@ class Source:
 
     @property
     def location(self) -> str:
-        """Absolute path or URL of the file or folder, without the field.
-
-        It is the same however the user writes it.
+        """Absolute path or URL of the source's file or folder, without the field. It is the same however the user
+        writes it.
         """
         if self.written in BUILT_IN:
             return self.written
@@ -97,9 +96,8 @@ class Source:
         return bool(self.relative_path(self.files[0]))
 
     def relative_path(self, file: str) -> str:
-        """Return the path of one of the source's files relative to the source.
-
-        It is '' if the file is itself the source.
+        """Return the path of one of the source's files relative to the source. It is '' if the file is itself the
+        source.
         """
         if is_hub(file):
             return HubFile.parse(file).name.removeprefix(f"{self.name}/")
@@ -132,7 +130,7 @@ class Source:
         return digest(self.location if self.is_folder else file_key(self.files[0]), self.field, encoder)
 
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[Batch]:
-        """Read all rows in order, file by file, and yield validated batches of up to `rows`.
+        """Read all rows of the source in order, file by file, and yield validated batches of up to `rows` rows.
 
         Remote files are downloaded one after the other. Damaged files are not skipped here, whatever `bad_shards` says.
 
@@ -148,7 +146,7 @@ class Source:
             yield validate_rows(raw, kind)
 
     def raw_batches(self, rows: int) -> Iterator[RawBatch]:
-        """Read all rows in order and yield batches of up to `rows`, not validated.
+        """Read all rows of the source in order, and yield batches of up to `rows` rows that are not validated.
 
         Raises:
             SourceError: if a file cannot be read.
@@ -158,9 +156,8 @@ class Source:
                 yield from read_rows(path, self.field, rows)
 
     def detect_kind(self, by_header: bool = False) -> Kind:
-        """Return the kind of the rows, by the first row.
-
-        It is None for texts, and d for vectors of d dimensions.
+        """Return whether the source's rows are texts or vectors, by the first row. The kind is None for texts, and d
+        for vectors of d dimensions.
 
         If damaged files are skipped, every file is inspected, and the kind of most rows is returned if files differ.
 
@@ -215,9 +212,8 @@ class Source:
         return sum(span.rows or 0 for file in self.files for span in inspect_file(file, self.field)[0])
 
     def plan(self, damaged: Mapping[str, str] = MappingProxyType({})) -> Plan:
-        """Divide the source's files into shards.
-
-        Text files are read once to count their rows.
+        """Divide the source's files into shards, and return them with the files that are left out. Those are empty or
+        damaged. Text files are read once to count their rows.
 
         Files whose rows are of another kind than most rows of the source count as damaged. Remote files are downloaded
         if their format needs it.
@@ -262,7 +258,7 @@ class Source:
         return plan
 
     def record_or_raise(self, file: str, error: SourceError, left_out: dict[str, str]) -> None:
-        """Record a damaged file's name and the reason in `left_out`, or raise if such files are not skipped.
+        """Record why a file is damaged in `left_out`, in place, or raise the error if such files are not skipped.
 
         An `AccessError` is always raised, because it does not mean that the file is damaged.
 
@@ -278,9 +274,8 @@ class Source:
         left_out[name] = reason.removeprefix(f"{name}: ").removeprefix(f"{PurePosixPath(name).name}: ")
 
     def build_no_rows_error(self, left_out: Mapping[str, str]) -> SourceError:
-        """Build the error for a source without usable rows.
-
-        It names the first file left out, or says 'is empty'.
+        """Return the error for a source without usable rows. It names the first file that was left out, or says that
+        the source is empty.
         """
         for name, reason in left_out.items():
             return SourceError(f"no file of {self.name} can be used; the first is {name}: {reason}")
@@ -288,9 +283,7 @@ class Source:
 
 
 def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
-    """Return the kind of most rows of a source.
-
-    Of equally frequent kinds, it is the first.
+    """Return the kind that most rows of a source have. Of equally frequent kinds, it is the first.
 
     Args:
         contents: spans and kind of each file.
@@ -302,9 +295,7 @@ def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
 
 
 def split_field(written: str) -> tuple[str, str]:
-    """Split a source `PLACE#FIELD` into both.
-
-    The field is empty if there is none.
+    """Split a source `PLACE#FIELD`, as a user writes it, into place and field. The field is empty if there is none.
 
     A path that exists as it is written has no field: names of files and folders may hold `#`.
     """
@@ -321,7 +312,7 @@ def split_field(written: str) -> tuple[str, str]:
 
 
 def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
-    """Parse a source as the user writes it, list its files and return it.
+    """Parse a source as the user writes it, list its files, and return the `Source`.
 
     No file is read, but an object store or the hub is asked for the list.
 
@@ -350,9 +341,9 @@ time."""
 
 
 def file_key(file: str) -> str:
-    """Return a key that changes when a file's content changes.
+    """Return a SHA-256 in hexadecimal that changes when a file's content changes.
 
-    The key is a SHA-256 in hexadecimal. It is made of
+    The key is made of
 
     - name and content for a local file of up to `HASHED_BYTES`, so that a copy in another folder has the same key
     - path, size and modification time for a larger one

@@ -28,9 +28,8 @@ class Writer(Protocol):
 
 @contextmanager
 def open_writer(path: Path) -> Iterator[Writer]:
-    """Open a writer for a .jsonl, .parquet or .npy file.
-
-    The file appears under its name only if the block succeeds.
+    """Open a .jsonl, .parquet or .npy file for writing, and yield a writer that takes batches of rows. The file appears
+    under its name only if the block succeeds.
 
     The rows go to a hidden file beside it, which is renamed at the end, and deleted if the block raises.
 
@@ -59,9 +58,8 @@ class JsonLinesWriter:
         self.file = path.open("wb")
 
     def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
-        """Append a line for each row.
-
-        Values that JSON lacks are written as strings.
+        """Append one JSON line for each row: its record with the vector added. Values that JSON lacks are written as
+        strings.
         """
         for record, vector in zip(records, np.ascontiguousarray(vectors), strict=True):
             line = orjson.dumps(record | {FIELD: vector}, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
@@ -85,9 +83,8 @@ class NpyWriter:
         self.dtype = np.dtype("<f4")
 
     def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
-        """Append the vectors, `(n, d)`, and ignore the records.
-
-        The first call writes a header of their dtype.
+        """Append vectors `(n, d)` to the file, and ignore the records. The first call writes a header for the vectors'
+        dtype.
         """
         if self.width == 0:
             self.width, self.dtype = vectors.shape[1], vectors.dtype.newbyteorder("<")
@@ -104,7 +101,7 @@ class NpyWriter:
         np.lib.format.write_array_header_1_0(self.file, header)
 
     def close(self) -> None:
-        """Rewrite the header with the final number of rows, and close the file."""
+        """Write the final number of rows into the header, and close the file."""
         self.file.seek(0)
         self.write_header()
         self.file.close()
@@ -126,9 +123,8 @@ class ParquetWriter:
         self.types: dict[str, Any] = {}
 
     def write(self, records: list[Record], vectors: NDArray[Any]) -> None:
-        """Append rows as a table.
-
-        Missing values become null. Nothing is done if `records` is empty.
+        """Append rows to the file as a table, with the records' fields as columns. Missing values become null, and
+        nothing is done if `records` is empty.
 
         Raises:
             SourceError: for a column that is new, or of another type than in the first batch.
@@ -148,9 +144,7 @@ class ParquetWriter:
         self.append(columns, vectors)
 
     def append(self, columns: dict[str, Any], vectors: NDArray[Any]) -> None:
-        """Write columns and vectors as one table.
-
-        The first call opens the file with their schema.
+        """Write columns and vectors `(n, d)` to the file as one table. The first call opens the file with their schema.
 
         Raises:
             SourceError: if parquet has no type for a column.
@@ -168,9 +162,8 @@ class ParquetWriter:
         self.file.write_table(table)
 
     def column(self, name: str, records: list[Record]) -> Any:
-        """Return one column of the records as an Arrow array in the type of the first batch.
-
-        It is null where a row lacks the column.
+        """Return one field of the records as an Arrow array, in the type that the first batch had. It is null where a
+        record lacks the field.
 
         Raises:
             SourceError: if the values mix types, their type differs from that of the first batch, or the type of the
@@ -196,10 +189,7 @@ class ParquetWriter:
             raise SourceError(f"the column {name}: {error}; write .jsonl instead") from error
 
     def close(self) -> None:
-        """Close the file.
-
-        Without any rows, a table that has only an empty `embedding` column is written.
-        """
+        """Close the file. If no rows were written, the file gets an empty table with only a column `embedding`."""
         if self.file is None:
             self.append({}, np.empty((0, 1), np.float32))
         self.file.close()

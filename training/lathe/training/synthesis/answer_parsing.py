@@ -43,9 +43,8 @@ def remove_thoughts(text: str) -> str:
 
 
 def _find_json_values(text: str) -> Iterator[Any]:
-    """Yield each JSON list or object in a text, in order.
-
-    Only the outermost count, and other text between them is skipped. At most `TRIES` brackets are tried.
+    """Yield each JSON list or object in a text, parsed, in order. Values within another are not yielded alone, other
+    text is skipped, and at most `TRIES` brackets are tried.
     """
     decoder, position = json.JSONDecoder(), 0
     for _ in range(TRIES):
@@ -70,11 +69,8 @@ def _unwrap_items(value: Any) -> list[Any]:
 
 
 def parse_personas(text: str) -> list[str]:
-    """Parse an answer into texts "persona. task".
-
-    They come from the JSON objects that have both, or from `_split_prose` if there is no JSON.
-
-    The list is empty if there is neither.
+    """Parse an answer into texts of the form "persona. task", one for each JSON object that has both fields. Without
+    such JSON, the items of a list or the paragraphs of the answer are returned. The result may be empty.
     """
     for value in _find_json_values(text):
         objects = [item for item in _unwrap_items(value) if isinstance(item, dict)]
@@ -85,9 +81,8 @@ def parse_personas(text: str) -> list[str]:
 
 
 def parse_queries(text: str) -> list[str]:
-    """Parse an answer into queries: the texts of a JSON list, or what `_split_prose` finds.
-
-    An item of the list is a string, or an object with one text.
+    """Parse an answer into a list of queries, one for each item of a JSON list. Without JSON, the items of a bulleted
+    list or the paragraphs of the answer are returned. An item of the JSON list is a string, or an object with one text.
 
     Of an answer without JSON and list, only the questions are returned if it asks some.
     """
@@ -104,7 +99,8 @@ def parse_queries(text: str) -> list[str]:
 
 
 def _split_prose(text: str) -> list[str]:
-    """Return the items of a bulleted or numbered list, else the paragraphs of at least `MIN_WORDS` words.
+    """Return the items of a bulleted or numbered list in a text. Without a list, return its paragraphs of at least
+    `MIN_WORDS` words.
 
     Quotation marks and labels of an item are removed, as are sentences that announce the answer, and items with JSON
     or code. An answer that begins as a JSON list has no paragraphs.
@@ -156,9 +152,8 @@ def remove_unfinished_sentence(items: list[str]) -> list[str]:
 
 
 def parse_verdict(text: str) -> list[str]:
-    """Parse an answer into ["yes"] or ["no"], from JSON or from the beginning of the text.
-
-    The list is empty if neither is found.
+    """Parse an answer into the list ["yes"] or ["no"], from JSON or from the beginning of the text. The list is empty
+    if neither is found.
     """
     for value in _find_json_values(text):
         items = [
@@ -174,10 +169,7 @@ def parse_verdict(text: str) -> list[str]:
 
 
 def parse_document(text: str) -> list[str]:
-    """Parse an answer into a passage, without a code fence, an announcing sentence, or JSON around it.
-
-    The passage is returned as a list of one.
-
+    """Parse an answer into a list with one passage, without a code fence, an announcing sentence, or JSON around it.
     The list is empty if the JSON does not hold exactly one text.
     """
     if fenced := WHOLE_FENCE.fullmatch(text):
@@ -189,9 +181,8 @@ def parse_document(text: str) -> list[str]:
 
 
 def _find_verdict(value: Any) -> str | None:
-    """Return "yes" or "no" for a bool, or for a string that begins with yes, no, true or false.
-
-    Other values give None.
+    """Return "yes" or "no" for a bool, or for a string that begins with yes, no, true or false. Other values
+    give None.
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -202,10 +193,7 @@ def _find_verdict(value: Any) -> str | None:
 
 
 def _extract_only_text(item: Any) -> str:
-    """Return a string, or the only string in an object's values, stripped.
-
-    Other values give "".
-    """
+    """Return a string, or the only string among an object's values, stripped. Other values give ""."""
     if isinstance(item, dict):
         texts = [value for value in item.values() if isinstance(value, str)]
         item = texts[0] if len(texts) == 1 else None

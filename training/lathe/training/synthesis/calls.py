@@ -83,7 +83,8 @@ class ParsedAnswer:
 
 
 def parse_answer(answer: Answer, call: Call, settings: StageSettings) -> ParsedAnswer:
-    """Parse an answer into the first `call.count` distinct usable items, and unusable ones with reasons.
+    """Parse a model's answer to a call into its first `call.count` distinct usable items. The result also holds the
+    unusable items, each with the reason.
 
     A reasoning model's thoughts are removed first. If the answer was refused or empty, or not as asked, there are no
     items and one reason. Of an answer that was cut off, the finished items count, and the finished sentences of a

@@ -44,9 +44,8 @@ class Endpoint:
 
 
 def open_endpoint(settings: EndpointSettings) -> Endpoint:
-    """Check the endpoint's settings and read its key from the environment.
-
-    Nothing is connected.
+    """Check an endpoint's settings and read its key from the environment. Returns the address, the host and the key,
+    and nothing is connected.
 
     Raises:
         JobError: if the address is not valid, or there is no key.
@@ -127,7 +126,7 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         await self.client.close()
 
     async def ask(self, model: str, prompt: str, parameters: Mapping[str, Any]) -> Answer:
-        """Send one request and return its answer, without a retry.
+        """Send one prompt to a model of the endpoint and return the answer. There is no retry.
 
         Raises:
             ChatError: if no answer comes.
@@ -147,7 +146,7 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         return _read_answer(self._decode_response(received), prompt)
 
     def _decode_response(self, received: Received) -> dict[str, Any]:
-        """Decode a payload and return it as a JSON object that has a list of choices.
+        """Decode a response's payload as JSON, and return the object, which has a list of choices.
 
         Raises:
             ChatError: if it is not such an object, or holds an error message.
@@ -170,7 +169,8 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         return response
 
     def _build_status_error(self, received: Received) -> ChatError:
-        """Build, without raising, the error for an HTTP status from 300 on, with the endpoint's message.
+        """Return the error for a response with an HTTP status from 300 on, with the endpoint's message. It is not
+        raised here.
 
         Statuses 429, 408 and from 500 on may be retried, after the wait that the endpoint names; others may not.
         """
@@ -194,9 +194,8 @@ class Chat(AbstractAsyncContextManager["Chat"]):
 
 
 def _read_answer(response: Mapping[str, Any], prompt: str) -> Answer:
-    """Build the answer from the first choice of a response.
-
-    The tokens are estimated if the endpoint did not count them.
+    """Build the answer from the first choice of a chat completion's JSON. The tokens of prompt and answer are estimated
+    if the endpoint did not count them.
 
     A refusal without text becomes an answer with the finish reason `content_filter`.
 
@@ -225,9 +224,8 @@ def _read_answer(response: Mapping[str, Any], prompt: str) -> Answer:
 
 
 def _read_token_counts(usage: Any) -> tuple[int, int] | None:
-    """Return the tokens of prompt and answer that the endpoint counted.
-
-    The result is None if the counts are missing or malformed.
+    """Return the tokens of prompt and answer that the endpoint counted. The result is None if the counts are missing or
+    malformed.
     """
     if not isinstance(usage, dict):
         return None
@@ -238,10 +236,7 @@ def _read_token_counts(usage: Any) -> tuple[int, int] | None:
 
 
 def _extract_text(content: Any) -> str:
-    """Return a message's text, joining the parts if it is a list of them.
-
-    Anything else gives "".
-    """
+    """Return a message's text, with the parts joined if the content is a list of them. Any other content gives ""."""
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))

@@ -50,7 +50,8 @@ class Estimate:
         return sum(stage.calls for stage in self.stages)
 
     def cost(self, most: bool = False) -> float:
-        """Compute the expected cost in the prices' currency, or the maximum with `most`.
+        """Compute the cost of the estimated calls in the prices' currency. With `most`, it is the cost if every answer
+        is as long as allowed.
 
         Raises:
             AssertionError: if there are no prices.
@@ -61,14 +62,16 @@ class Estimate:
         return (prompts * self.prices.input + answers * self.prices.output) / MILLION
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Build the table of stages with their calls and tokens, and the total, as rows of text, the header first."""
+        """Return the estimate as a table of texts, the header first and the total last. Each row has a stage's calls,
+        prompt tokens, answer tokens and maximum answer tokens.
+        """
         head = ("stage", "calls", "prompt tokens", "answer tokens", "at most")
         rows = [(n.stage, n.calls, n.prompt_tokens, n.completion_tokens, n.most_tokens) for n in self.stages]
         total = ("all", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True)))
         return [head, *((str(name), *(f"{number:,}" for number in numbers)) for name, *numbers in [*rows, total])]
 
     def sentences(self) -> list[str]:
-        """Return a note on the estimate's accuracy and, with prices, a sentence on the cost."""
+        """Return the sentences for below the table: a note on the estimate's accuracy and, with prices, the cost."""
         lines = ["Each stage leaves out some, so that the next take fewer calls; answers that cannot be used add some."]
         if self.prices is not None:
             expected, maximum, name = (
@@ -82,9 +85,8 @@ class Estimate:
 
 
 def estimate(pipeline: Pipeline, job: SynthesisJob, log: AnswerLog) -> Estimate:
-    """Estimate the calls and tokens that are left to do for a job.
-
-    These are open calls, and those that their answers lead to.
+    """Estimate, for each stage of a job, the calls that are left to do and their tokens. Counted are the calls without
+    a settled answer, and those that their answers will lead to.
 
     Each open call is assumed to give as many items as it asks for, and each item to lead to a call of the next stage.
     Advances the pipeline through all stages without asking anything.

@@ -31,9 +31,8 @@ def is_refusal(text: str) -> bool:
 
 
 def find_fault(text: str, settings: StageSettings, sample: str) -> str | None:
-    """Return the first fault of a text as a short reason that can be counted, such as "too long".
-
-    A text without a fault gives None.
+    """Return the first fault of a generated text as a short reason, such as "too long". A text without a fault gives
+    None.
 
     Args:
         text: the text.
@@ -65,9 +64,8 @@ def _is_repetitive(text: str) -> bool:
 
 
 def is_another_script(text: str, sample: str) -> bool:
-    """Return whether too many letters of a text are of scripts that the sample lacks.
-
-    The result is False if either has no letters.
+    """Return whether too many letters of a text are of scripts, such as Cyrillic, that the sample text lacks. The
+    result is False if either has no letters.
 
     A sample with Japanese kana allows both kana and CJK.
     """

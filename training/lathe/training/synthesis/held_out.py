@@ -62,9 +62,8 @@ class HeldOut:
         return index
 
     def find_matches(self, texts: Sequence[str]) -> dict[int, Match]:
-        """Find texts that equal, nearly duplicate or overlap a test text.
-
-        Returns the match of each by its index.
+        """Find texts that equal, nearly duplicate or overlap a text of a test set. Returns the matches by the positions
+        of the texts, without those that match nothing.
         """
         if not self.known:
             return {}
@@ -85,6 +84,9 @@ class HeldOut:
         return matches
 
     def _find_match(self, text: str) -> Match | None:
+        """Return the test text that a text equals or nearly duplicates, with its test set and a sentence on how.
+        Returns None if there is none.
+        """
         same = self.known.get(normalize_text(text))
         if same is not None:
             return Match(*same, "the same text")
@@ -98,9 +100,8 @@ class HeldOut:
 
 
 def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared_words: int) -> HeldOut:
-    """Read the texts of the test sets that a job names, and index them.
-
-    Sets of the same name become one.
+    """Read the texts of a job's test sets, and return them in an index that finds duplicates and overlaps. Sets of the
+    same name become one.
 
     Args:
         settings: the test sets.
@@ -126,7 +127,7 @@ def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared
 
 
 def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Read a folder of data sets, one in each subfolder, and yield the name and the test texts of each.
+    """Read a folder with one data set in each subfolder. Yields the name and the test texts of each.
 
     Raises:
         DataSetError: if the folder is missing, or a data set cannot be read.
@@ -147,7 +148,7 @@ def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
-    """Read a file of JSON lines, and return its name up to the first dot, and its texts.
+    """Read a test set from a file of JSON lines. Returns the file's name up to the first dot, and the texts.
 
     Each non-blank string in one of the fields is a text of its own, also each in a list. Without `fields`, all fields
     of a row are read.
@@ -164,9 +165,8 @@ def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _extract_texts(record: Record, fields: Sequence[str]) -> Iterator[str]:
-    """Yield the non-blank strings in the given fields of a row, also in lists.
-
-    Without fields, all fields of the row are read.
+    """Yield the non-blank strings in the given fields of a row, also those within lists. With no fields given, all
+    fields of the row are read.
 
     Raises:
         DataSetError: if the row lacks a field.

@@ -28,7 +28,8 @@ answer."""
 
 
 def _require_free_fields(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Check that parameters contain no field of `RESERVED_FIELDS`.
+    """Check that request parameters contain no field that other settings set, and return them. Such fields are listed
+    in `RESERVED_FIELDS`.
 
     Raises:
         ValueError: if they do.
@@ -92,7 +93,7 @@ class StageSettings(Settings):
 
     @model_validator(mode="after")
     def _require_ordered_lengths(self) -> Self:
-        """Check that the minimum length does not exceed the maximum.
+        """Check that the minimum length does not exceed the maximum, and return the settings unchanged.
 
         Raises:
             ValueError: if it does.
@@ -214,7 +215,7 @@ class HeldOutSettings(Settings):
 
     @model_validator(mode="after")
     def _require_one_location(self) -> Self:
-        """Check that one location is named, and `fields` for a file only.
+        """Check that either a folder or a file is named, and `fields` for a file only. Returns the settings unchanged.
 
         Raises:
             ValueError: for no location, for two, or for `fields` of a folder.
@@ -273,7 +274,9 @@ class SynthesisJob(Settings):
         return self.stages[name].model or self.endpoint.model
 
     def parameters_of(self, name: StageName) -> dict[str, Any]:
-        """Return the request fields of a stage besides model and messages: temperature, token limit, parameters."""
+        """Return the request fields of a stage besides model and messages. They are its temperature and token limit,
+        and the parameters of the endpoint and the stage.
+        """
         stage = self.stages[name]
         cold = {} if stage.temperature is None else {"temperature": stage.temperature}
         limit = {self.endpoint.limit_field: stage.max_tokens}

@@ -52,9 +52,8 @@ def jaccard(one: set[str], other: set[str]) -> float:
 
 @lru_cache
 def _lsh_bands(similarity: float) -> tuple[int, int]:
-    """Return the numbers of bands and of rows per band that suit a similarity in LSH.
-
-    They are cached, as computing them takes 0.1 s.
+    """Return the numbers of bands and of rows per band for locality-sensitive hashing. With them, it finds texts of at
+    least this similarity. They are cached, as computing them takes 0.1 s.
     """
     from datasketch import MinHashLSH
 
@@ -91,9 +90,8 @@ class NearDuplicates:
         self.texts.append(text)
 
     def find_closest(self, text: str) -> tuple[str, float] | None:
-        """Return the most similar text of the index and its similarity.
-
-        The result is None if none reaches the minimum similarity.
+        """Return the text in the index that is most similar to the given one, and its Jaccard similarity. The result is
+        None if none reaches the minimum similarity.
         """
         runs = shingles(text)
         positions = self.buckets.query(self._sketch(runs))

@@ -49,9 +49,8 @@ class PairDraft:
     keys: tuple[str, ...] = ()
 
     def with_item(self, stage: StageName, item: str, key: str) -> "PairDraft":
-        """Return a copy with an item of a stage's answer and the call's key added.
-
-        The filter's item is not stored.
+        """Return a copy of the draft to which an item of a stage's answer and the call's key are added. The filter's
+        item is not stored.
         """
         keys = (*self.keys, key)
         if stage == "personas":
@@ -125,9 +124,8 @@ class Pipeline:
         self.pairs: list[PairDraft] = []
 
     def stages(self) -> Iterator[tuple[StageName, list[Call]]]:
-        """Yield each stage with its distinct calls.
-
-        Their answers must be logged before the next stage is taken.
+        """Yield each stage with the distinct calls to a model that it needs. Their answers must be logged before the
+        next stage is taken from the iterator.
 
         Seeds, queries and documents that match a test set are rejected, as are queries and documents that nearly
         duplicate an earlier one. Advancing fills `calls`, `kept` and `rejected`, and after the last stage sets `pairs`.
@@ -153,6 +151,7 @@ class Pipeline:
         self.pairs = drafts
 
     def _build_call(self, stage: StageName, draft: PairDraft) -> Call:
+        """Return the call that asks the model for a stage's items from a draft, with the prompt filled in."""
         count = {"personas": self.job.personas, "queries": self.job.queries}.get(stage, 1)
         prompt = self.prompts[stage]
         return Call(
@@ -167,9 +166,8 @@ class Pipeline:
         )
 
     def _advance(self, stage: StageName, drafts: Sequence[PairDraft], calls: Sequence[Call]) -> Iterator[PairDraft]:
-        """Yield a new draft for each item of the drafts' logged answers.
-
-        Unusable items and rejected queries are recorded.
+        """Yield the drafts of the next stage, one for each usable item of the logged answers to the calls. Unusable
+        items and the queries that the filter rejects are recorded as rejected.
 
         A draft whose call is not answered yet yields none. Unusable answers are recorded once no attempts are left.
         """
@@ -193,9 +191,8 @@ class Pipeline:
                     yield draft.with_item(stage, item, call.key)
 
     def _reject_duplicates(self, stage: StageName, drafts: Sequence[PairDraft]) -> list[PairDraft]:
-        """Return the drafts whose new text nearly duplicates none of a draft before.
-
-        The others are recorded as rejected.
+        """Return the drafts whose new text of this stage does not nearly duplicate that of an earlier draft. The others
+        are recorded as rejected.
         """
         known, distinct = NearDuplicates(self.job.similarity), []
         for draft in drafts:
@@ -211,10 +208,7 @@ class Pipeline:
         return distinct
 
     def _reject_known(self, stage: str, drafts: Sequence[PairDraft]) -> list[PairDraft]:
-        """Return the drafts of which no new text matches a test set.
-
-        The others are recorded as rejected.
-        """
+        """Return the drafts of which no new text matches a text of a test set. The others are recorded as rejected."""
         texts = [(position, text) for position, draft in enumerate(drafts) for text in draft.new_texts(stage)]
         matches = self.held_out.find_matches([text for _, text in texts])
         first_matches: dict[int, int] = {}

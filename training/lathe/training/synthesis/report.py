@@ -54,16 +54,17 @@ class Outcome:
 
 
 def write_outcome(outcome: Outcome, out: Path) -> None:
-    """Write pairs.jsonl, rejected.jsonl and report.json to a folder, replacing earlier ones."""
+    """Write the pairs, the rejected texts and the report of a run to a folder. The files pairs.jsonl, rejected.jsonl
+    and report.json replace earlier ones.
+    """
     replace_synced(out / PAIRS, serialize_lines(build_pair_row(pair, outcome) for pair in outcome.pipeline.pairs))
     replace_synced(out / REJECTED, serialize_lines(list_rejected_rows(outcome)))
     replace_synced(out / REPORT, orjson.dumps(as_json(outcome), option=orjson.OPT_INDENT_2))
 
 
 def build_pair_row(pair: PairDraft, outcome: Outcome) -> dict[str, Any]:
-    """Build the JSON object of a pair, which a training reads as a source.
-
-    It has the seed, and the provenance of each stage.
+    """Build the JSON object of a generated pair, with its texts, its seed and the provenance of each stage. A training
+    can read such rows as a source.
     """
     good = {stage: outcome.log.find_usable(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
     return {
@@ -78,7 +79,9 @@ def build_pair_row(pair: PairDraft, outcome: Outcome) -> dict[str, Any]:
 
 
 def list_rejected_rows(outcome: Outcome) -> Iterable[dict[str, Any]]:
-    """Yield a JSON object for each rejected text, with stage, reason and seed, then for each call without an answer."""
+    """Yield a JSON object for each rejected text, with stage, reason and seed. Then yield one for each call that got no
+    answer.
+    """
     for rejected in outcome.pipeline.rejected:
         row = {"stage": rejected.stage, "reason": rejected.reason, "text": rejected.text, "seed": rejected.seed.key}
         yield row | {"seed_place": rejected.seed.place} | rejected.details
@@ -87,7 +90,7 @@ def list_rejected_rows(outcome: Outcome) -> Iterable[dict[str, Any]]:
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """Build the contents of report.json as a JSON-serializable dict.
+    """Return the contents of report.json as a dict that can be serialized.
 
     It holds whether the run is complete and why it stopped; counts of pairs, seeds and each stage's texts; tokens and,
     with prices, cost of all runs; requests, failures and seconds of this run; test sets; settings and versions.
@@ -132,9 +135,9 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def compute_stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
-    """Return the figures of one stage, over all runs: model, template hash, and counts.
-
-    Counted are calls, settled calls, answers, unusable answers by reason, kept texts, rejected texts by reason, tokens.
+    """Return the figures of one stage, over all runs, for report.json. They are its model, its template's hash, and
+    counts of calls, settled calls, answers, unusable answers by reason, kept texts, rejected texts by reason, and
+    tokens.
     """
     records = [record for record in outcome.log if record.stage == stage]
     calls = outcome.pipeline.calls[stage]
@@ -155,14 +158,14 @@ def compute_stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
 
 
 def count_reasons(outcome: Outcome, stage: str) -> dict[str, int]:
-    """Count the texts that a stage rejected, by reason, the most frequent first."""
+    """Count the texts that a stage rejected, and return the counts by reason, the most frequent first."""
     return dict(
         Counter(rejected.reason for rejected in outcome.pipeline.rejected if rejected.stage == stage).most_common()
     )
 
 
 def build_stage_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Build the table of the pipeline's stages (seeds, then each prompt) as rows of text, the header first.
+    """Return the table of the pipeline's stages (seeds, then each prompt) as rows of texts, the header first.
 
     Columns: calls, answers, kept, left out by reason, answers that could not be used.
 

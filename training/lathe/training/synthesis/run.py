@@ -57,9 +57,8 @@ class Prepared:
     held_out: HeldOut
 
     def identity(self) -> dict[str, Any]:
-        """Return what the answers in a folder depend on.
-
-        These are seeds, templates, numbers of personas and queries, and the settings of the stages.
+        """Return the settings that the answers in an output folder depend on, to tell whether a run may resume there.
+        They are digests of seeds and templates, the numbers of personas and queries, and the settings of the stages.
 
         Limits, prices, the endpoint's address and test sets are left out, so they may change between runs.
         """
@@ -85,7 +84,7 @@ class Prepared:
 
 
 def prepare(job: SynthesisJob) -> Prepared:
-    """Read templates, seeds and test sets of a job.
+    """Read the prompt templates, seeds and test sets of a job, and return them together.
 
     Raises:
         JobError: if templates, seeds or test sets cannot be used.
@@ -97,7 +96,7 @@ def prepare(job: SynthesisJob) -> Prepared:
 
 
 def estimate_run(prepared: Prepared, out: Path) -> Estimate:
-    """Estimate calls, tokens and cost of a run in the folder, without sending a request.
+    """Estimate the calls, tokens and cost that a run into the folder would still take. No request is sent.
 
     Raises:
         JobError: if the folder holds another job's answers, or another run uses it.
@@ -109,7 +108,8 @@ def estimate_run(prepared: Prepared, out: Path) -> Estimate:
 
 
 def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress) -> Outcome:
-    """Ask all calls that are not settled yet, write the results to the folder, and return the outcome.
+    """Send all calls that have no settled answer yet, write the results, and return the outcome. Answers and results
+    are in the folder `out`.
 
     The folder also gets job.json, the prompt templates and the answer log, from which a later run resumes. Results of
     the answers so far are also written if the endpoint fails.
@@ -135,9 +135,8 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
 async def _ask_all(
     pipeline: Pipeline, endpoint: Endpoint, job: SynthesisJob, log: AnswerLog, on_progress: Progress
 ) -> Sender:
-    """Ask the calls of each stage, in order, and return the sender.
-
-    If they stopped, its `error` or `spent` says why.
+    """Send the calls of each stage, in order, and return the sender. If the run stopped early, the sender's `error` or
+    `spent` says why.
     """
     async with Chat(endpoint, job.endpoint) as chat:
         sender = Sender(chat, log, job, on_progress)
@@ -151,9 +150,8 @@ def _build_busy_error(out: Path) -> JobError:
 
 
 def _require_same_job(prepared: Prepared, out: Path) -> None:
-    """Check that the answers in a folder depend on the same settings.
-
-    A folder without answers is accepted.
+    """Check that the answers in a folder were made with the same settings as those of the prepared job. A folder
+    without answers is accepted.
 
     Raises:
         JobError: if they depend on others.

@@ -37,7 +37,8 @@ class Seed:
 
 
 def read_seeds(settings: SeedSettings) -> list[Seed]:
-    """Read the distinct seeds of a file of JSON lines, in its order.
+    """Read the seeds (questions with answers and context) from a file of JSON lines. Returns the distinct ones, in the
+    order of the file.
 
     Raises:
         JobError: if the file is missing or has no rows, or a row has no question or answer, or a field that is not a
@@ -74,9 +75,7 @@ def read_seeds(settings: SeedSettings) -> list[Seed]:
 
 
 def _read_text_field(record: Record, field: str) -> str:
-    """Return a field of a row, stripped.
-
-    It is "" if the field is missing or null.
+    """Return a row's text in a field, stripped, or "" if the field is missing or null.
 
     Raises:
         JobError: if the field is not a string.

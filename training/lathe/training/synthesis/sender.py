@@ -41,9 +41,8 @@ class Budget:
         self.requests, self.tokens = requests, tokens
 
     def refusal_reason(self, tokens: int) -> str | None:
-        """Return why a request of at most `tokens` tokens may not be sent, or None if it may.
-
-        Nothing is reserved.
+        """Return why a request of at most `tokens` tokens exceeds the budget, or None if it does not. Nothing is
+        reserved.
         """
         if self.max_requests is not None and self.requests >= self.max_requests:
             return f"the budget of {self.max_requests:,} requests is spent"
@@ -113,14 +112,12 @@ class Sender:
         self.probed = False
 
     async def ask(self, stage: StageName, calls: Sequence[Call]) -> None:
-        """Send every call that is not settled in the answer log, concurrently.
-
-        The answers are added to the log.
+        """Send every call of a stage that has no settled answer yet, concurrently, and add the answers to the log. If
+        the budget is spent or the endpoint fails, it returns early, and `spent` or `error` says why.
 
         Equal calls are sent once. The first time, a short request to each model checks the endpoint. A call with an
         unusable answer is sent again, up to the job's number of attempts, at a temperature of at least
-        `MIN_RETRY_TEMPERATURE`. Returns early if the budget is spent or the endpoint fails;
-        `spent` or `error` then says why, and nothing is raised.
+        `MIN_RETRY_TEMPERATURE`. Nothing is raised.
         """
         attempts = self.job.limits.attempts
         distinct = {call.key: call for call in calls}.values()
@@ -150,9 +147,7 @@ class Sender:
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _probe(self) -> None:
-        """Send a short request to each model, and halt the run if one fails.
-
-        `error` then says why.
+        """Send a short request to each model, and halt the run if one fails. Then `error` says why.
 
         A rate limit, a server error or a time-out is ignored, since a retry may help. The requests count towards the
         budget; if it is spent, no more are sent.
@@ -171,9 +166,8 @@ class Sender:
                 return
 
     async def _ask_until_settled(self, call: Call) -> None:
-        """Send a call until the log has a usable answer, or as many unusable ones as allowed.
-
-        Every answer is logged.
+        """Send a call until the log has a usable answer to it, or as many unusable ones as allowed. Every answer is
+        logged.
 
         After the first attempt the call's temperature is raised to at least `MIN_RETRY_TEMPERATURE`. Returns early if
         the run is halted or the call gets no answer.
@@ -211,12 +205,11 @@ class Sender:
             )
 
     async def _send_with_retries(self, call: Call, parameters: dict[str, Any]) -> Answer | None:
-        """Send a call, with pauses and retries, and return its answer, usable or not.
-
-        Returns None if there is none.
+        """Send a call, retrying after a pause if the endpoint fails, and return its answer, usable or not. Returns None
+        if none comes, or if the run is halted or over budget.
 
         A call that is given up is recorded in `unanswered`, an answer resets `in_a_row`, and a rejected key stops the
-        run. None is also returned if the run is halted or over budget.
+        run.
         """
         for retry in range(self.job.limits.retries + 1):
             try:
@@ -237,9 +230,8 @@ class Sender:
         return None
 
     async def _send(self, model: str, prompt: str, parameters: dict[str, Any]) -> Answer | None:
-        """Wait for a slot, send one request, and return its answer.
-
-        Returns None if the run is halted or over budget.
+        """Wait for a slot of the rate limiter, send one request, and return its answer. Returns None if the run is
+        halted or over budget.
 
         Charges the tokens to budget and rate limits, and counts a failure by its kind.
 
@@ -268,7 +260,7 @@ class Sender:
         return answer
 
     async def _pause(self, error: ChatError, retry: int) -> None:
-        """Wait before a retry, with exponential backoff and jitter, or as long as the endpoint asks.
+        """Wait before a retry, as long as the endpoint asks, or else with exponential backoff and jitter.
 
         If the endpoint asks for a pause, all other requests are held as well; if it asks for more than `MAX_WAIT`, the
         run is stopped instead.
@@ -285,18 +277,16 @@ class Sender:
         await self._wait_until(self.limiter.clock() + seconds)
 
     async def _wait_until(self, start: float) -> None:
-        """Wait until `start` on the limiter's clock, and while requests are on hold.
-
-        Returns early if the run is halted.
+        """Wait until the time `start` on the rate limiter's clock, and while requests are on hold. Returns early if the
+        run is halted.
         """
         while (seconds := self.limiter.seconds_until(start)) > 0 and not self.halted.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.halted.wait(), seconds)
 
     def _halt_if_over_budget(self, tokens: int) -> bool:
-        """Halt the run if the budget lacks so many tokens, or a request.
-
-        Returns whether it does. `spent` then says which.
+        """Halt the run if the budget does not allow another request of so many tokens. Returns whether it does not;
+        then `spent` says which budget is spent.
         """
         lacking = self.budget.refusal_reason(tokens)
         if lacking is not None:
@@ -305,9 +295,8 @@ class Sender:
         return lacking is not None
 
     def _give_up(self, call: Call, error: ChatError) -> None:
-        """Leave a call for the next run, in `unanswered`.
-
-        The run stops after `MAX_FAILED_CALLS` such calls in a row.
+        """Record in `unanswered` a call that got no answer, to be sent in the next run. After `MAX_FAILED_CALLS` such
+        calls in a row the run stops.
 
         Calls that failed with one of `PROMPT_STATUSES` do not count, since the prompt may be to blame.
         """
@@ -341,9 +330,8 @@ class Sender:
 
 
 def _raise_temperature(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return request parameters with a temperature of at least `MIN_RETRY_TEMPERATURE`.
-
-    Parameters without a temperature are returned unchanged.
+    """Return a copy of request parameters whose temperature is at least `MIN_RETRY_TEMPERATURE`. Parameters without a
+    temperature are returned unchanged.
     """
     if "temperature" not in parameters:
         return parameters

@@ -54,7 +54,8 @@ class Prompt:
 
 
 def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
-    """Read and check the prompt template of each stage, from the job's folder or the shipped ones.
+    """Read and check the prompt template of each stage, and return the prompts by stage. A template that the job's
+    folder lacks is read from the shipped ones.
 
     Raises:
         JobError: if the folder is missing or has a .txt file of another name, or a template is not UTF-8, lacks a
@@ -80,7 +81,7 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
 
 
 def _read_template(path: Path, name: StageName, count: int) -> Prompt:
-    """Read and check one stage's template.
+    """Read and check the prompt template of one stage, and return the prompt.
 
     Args:
         path: file of the template.

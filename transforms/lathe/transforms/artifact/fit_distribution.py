@@ -67,7 +67,8 @@ class FitDistribution:
         retained: Subspace | None,
         earlier: "FitDistribution | None" = None,
     ) -> "FitDistribution":
-        """Fit a Gaussian to a sample of the fitted rows, and summarize the held-out rows under it.
+        """Fit a Gaussian to a sample of the fitted rows, and summarize the held-out rows' scores and norms under it.
+        Returns both as a `FitDistribution`.
 
         The summary has percentiles of the held-out rows' scores, the range of their norms, and the share of their
         energy outside the subspace `retained`.
@@ -113,9 +114,8 @@ class FitDistribution:
         return cls(moments.count, len(heldout), gaussian, score_percentiles, (low, high), outside)
 
     def quantile_ranks(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Estimate for each score the fraction of held-out rows with a lower one, `(n,)` in [0, 1].
-
-        Ties count half.
+        """Estimate, for each score, the fraction of held-out rows with a lower one, where ties count half. Returns the
+        fractions `(n,)` in [0, 1].
 
         Interpolated linearly between the stored percentiles.
         """
@@ -126,7 +126,8 @@ class FitDistribution:
         return ranks
 
     def outlier_norms(self, norms: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-        """Return a mask `(n,)`, True for norms that are NaN or outside the 0.001–0.999 quantiles of held-out norms.
+        """Return a mask `(n,)` that is true for norms outside the 0.001 to 0.999 quantiles of the held-out rows' norms.
+        NaN counts as outside.
 
         Both bounds have a relative tolerance of `NORM_MARGIN`.
         """
@@ -137,13 +138,15 @@ class FitDistribution:
 
     @cached_property
     def payload(self) -> bytes:
-        """Content of the file reference.safetensors: the arrays of the Gaussian and the scores, as bytes."""
+        """Content of the file reference.safetensors, as bytes. It has the arrays of the Gaussian and the percentiles of
+        the scores.
+        """
         of_gaussian = {name: getattr(self.gaussian, name) for name in ("mean", "directions", "variances")}
         arrays = of_gaussian | {"scores": self.scores}
         return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
     def describe(self) -> dict[str, Any]:
-        """Return the manifest entry as a JSON-serializable dict.
+        """Return the manifest's entry about the distribution, as a dict that can be serialized as JSON.
 
         It holds the SHA-256 of `payload`, `count`, `heldout`, `norms`, `outside`, dimensions, mean norm and, as
         `spectrum`, the explained-variance ratios in descending order.
@@ -161,7 +164,7 @@ class FitDistribution:
 
     @classmethod
     def load(cls, path: Path) -> "FitDistribution":
-        """Load the distribution stored in the artifact folder `path` and verify its digest.
+        """Load the distribution of the fitted rows from the artifact folder `path`, and verify its digest.
 
         Raises:
             ArtifactError: if the chain was saved without one, or it is damaged.
@@ -182,7 +185,7 @@ class FitDistribution:
 
     @classmethod
     def from_bytes(cls, payload: bytes, described: Mapping[str, Any]) -> "FitDistribution":
-        """Rebuild a distribution from the bytes of `payload` and the manifest entry from `describe`.
+        """Rebuild a distribution from the bytes of its file and its manifest entry, check it, and return it.
 
         Raises:
             ArtifactError: if the SHA-256 of the bytes is not the one in the manifest.
@@ -200,7 +203,7 @@ class FitDistribution:
         return restored
 
     def _require_plausible(self) -> None:
-        """Check that shapes and entries are such as `measure` gives.
+        """Check that the arrays and numbers have shapes and ranges that a measured distribution can have.
 
         A file from somebody else has the right digest, and may hold anything.
 
@@ -226,9 +229,8 @@ class FitDistribution:
 
 
 def _sampled_moments(rows: Vectors) -> Moments:
-    """Estimate the moments of rows `(n, d)` from up to `MAX_ROWS` evenly spaced ones.
-
-    Count and scatter are scaled to n rows.
+    """Estimate the moments of rows `(n, d)` from up to `MAX_ROWS` of them, evenly spaced. Count and scatter are scaled
+    to n rows.
 
     Third and fourth moments are not scaled.
     """
@@ -247,7 +249,9 @@ def _sampled_moments(rows: Vectors) -> Moments:
 
 
 def _weighted_percentiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weighted percentiles 0, 1, …, 100 of values `(n,)`, as `(101,)`, by linear interpolation."""
+    """Compute the percentiles 0, 1, …, 100 of weighted values `(n,)` by linear interpolation. Returns them as
+    `(101,)`.
+    """
     order = np.argsort(values, kind="stable")
     # Each value stands at the middle of its own weight, so that the percentiles of −x mirror those of x.
     passed = np.cumsum(weights[order]) - weights[order] / 2
@@ -256,10 +260,7 @@ def _weighted_percentiles(values: NDArray[np.float64], weights: NDArray[np.float
 
 
 def vector_norms(rows: FloatArray) -> NDArray[np.floating[Any]]:
-    """Return the L2 norms `(n,)` of rows `(n, d)` in their own dtype.
-
-    Overflow becomes inf.
-    """
+    """Return the L2 norms `(n,)` of rows `(n, d)` in the rows' dtype. A norm that overflows is inf."""
     with np.errstate(over="ignore"):
         norms: NDArray[np.floating[Any]] = np.sqrt(np.vecdot(rows, rows))
     return norms

@@ -70,9 +70,8 @@ fields belong to the caller.
 def write_artifact(
     path: Path, manifest: Manifest, tensors: "Mapping[str, Tensor]", distribution: bytes | None = None
 ) -> Manifest:
-    """Write a new artifact folder atomically.
-
-    Returns the manifest with schema version and digests added.
+    """Write a new artifact folder with a chain's manifest and tensors, atomically. Returns the manifest with schema
+    version and digests added.
 
     Missing parent folders are created; an existing artifact is never overwritten.
 
@@ -119,9 +118,8 @@ def write_artifact(
 
 
 def read_file(path: Path, name: str, root: Path | None = None, max_bytes: int | None = None) -> bytes:
-    """Return the bytes of the file `path/name`.
-
-    Links must stay below `root` if it is given, else they may lead anywhere.
+    """Return the bytes of the file `name` in the artifact folder `path`. With `root`, links that lead out of that
+    folder are refused.
 
     Args:
         path: path of the artifact folder.
@@ -143,9 +141,7 @@ def display_name(path: Path) -> str:
 
 
 def read_manifest(path: Path, root: Path | None = None) -> Manifest:
-    """Read the manifest of an artifact folder, and verify it.
-
-    Checked are schema version, digest and field types.
+    """Read the manifest of an artifact folder, and return it after checking its schema version, digest and field types.
 
     `root` is as in `read_file`.
 
@@ -184,7 +180,7 @@ def read_manifest(path: Path, root: Path | None = None) -> Manifest:
 
 
 def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type]) -> None:
-    """Check the types of manifest fields, which may be missing or null.
+    """Check that fields of a manifest have the given types. Fields that are missing or null pass.
 
     Args:
         path: path of the artifact folder, for the message.
@@ -202,7 +198,7 @@ def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type
 
 
 def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict[str, Tensor]]":
-    """Read the manifest and the tensors by name from an artifact folder, and verify their digests.
+    """Read an artifact folder and verify its digests. Returns the manifest, and the tensors by name.
 
     `root` is as in `read_file`.
 
@@ -220,9 +216,8 @@ def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict
 
 
 def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Manifest, bytes]:
-    """Read the manifest and the bytes of chain.safetensors from an artifact folder.
-
-    The digests are verified.
+    """Read an artifact folder and verify its digests. Returns the manifest, and the bytes of chain.safetensors with the
+    tensors.
 
     `root` is as in `read_file`.
 

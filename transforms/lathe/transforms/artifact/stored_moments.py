@@ -23,7 +23,9 @@ MOMENTS_PREFIX = "moments."
 
 
 def moments_to_tensors(moments: Mapping[int, Moments]) -> dict[str, Tensor]:
-    """Return the moments of all refit stages as one dict of tensors named `moments.<stage>.<array>`."""
+    """Return the moments of all refit stages (groups of steps that are fitted again together) as one dict of tensors. A
+    key is `moments.<stage>.<array>`.
+    """
     return {
         f"{MOMENTS_PREFIX}{stage}.{name}": torch.from_numpy(np.ascontiguousarray(array))
         for stage, stage_moments in moments.items()
@@ -32,9 +34,8 @@ def moments_to_tensors(moments: Mapping[int, Moments]) -> dict[str, Tensor]:
 
 
 def describe_moments(moments: Mapping[int, Moments]) -> dict[str, Any]:
-    """Return the manifest field `moments` with the row count, and dimensions and row kind by stage.
-
-    The result is empty without moments.
+    """Return the manifest's entry about stored moments, `{"moments": …}`, or an empty dict without moments. It holds
+    the number of rows and, for each refit stage, the dimensions and whether its rows are normalized.
     """
     if not moments:
         return {}
@@ -48,9 +49,8 @@ def describe_moments(moments: Mapping[int, Moments]) -> dict[str, Any]:
 
 
 def load_moments(path: Path) -> dict[int, Moments]:
-    """Load the moments by refit stage from the artifact folder `path`.
-
-    The dict is empty if none were stored.
+    """Load the stored moments from the artifact folder `path`, by refit stage. A refit stage is a group of steps that
+    are fitted again together. The dict is empty if none were stored.
 
     Raises:
         ArtifactError: if the artifact is damaged, or the moments are not what its manifest says.
@@ -73,7 +73,7 @@ def load_moments(path: Path) -> dict[int, Moments]:
 
 
 def _require_plausible(moments: Moments, count: int, dimensions: int) -> None:
-    """Check that moments have this row count and these dimensions, and are finite and consistent.
+    """Check that moments are of this many rows and dimensions, are finite, and have a valid scatter matrix.
 
     The scatter must be symmetric with a nonnegative diagonal.
 

@@ -57,9 +57,8 @@ class Checkpoint:
         return max(self.seconds, took / self.share)
 
     def load(self) -> dict[str, Tensor] | None:
-        """Read the saved tensors by name.
-
-        The result is None if the file is missing, unreadable, or has another key.
+        """Read the tensors of the checkpoint's file by name. The result is None if the file is missing, unreadable, or
+        has another key.
         """
         try:
             with safe_open(self.path, "pt") as file:

@@ -44,10 +44,7 @@ class Map(nn.Module):
     # Every buffer passes one of the next two methods: those of a fit, of an artifact, of folding, of an inverse. `.to`
     # and copies keep the layout. So what is saved, or sent to another process, computes the same bits there.
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute.
-
-        A tensor assigned to a buffer is first copied to the standard memory layout if needed.
-        """
+        """Set an attribute. A tensor assigned to a buffer is first copied to the standard memory layout if needed."""
         if isinstance(value, Tensor) and name in self.__dict__.get("_buffers", ()):
             value = standardize_layout(value)
         super().__setattr__(name, value)
@@ -112,9 +109,8 @@ class Map(nn.Module):
         raise StepError(f"{self.kind} cannot be inverted")
 
     def inverse_transform(self, rows: Any) -> Any:
-        """Map outputs `(n, k)` back to inputs `(n, d)` by `inverse`.
-
-        The result is a tensor for a tensor, else a NumPy array.
+        """Map outputs `(n, k)` back to inputs `(n, d)` by the inverse map. Returns a tensor for a tensor, else a NumPy
+        array.
 
         How well inputs are recovered is told by `inverse_kind`.
 
@@ -130,7 +126,7 @@ class Map(nn.Module):
         return apply(self.inverse(), rows)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Yield the buffers.
+        """Yield the map's buffers, those of inner modules included.
 
         torch's search for modules inside, which few maps have, takes longer than many a map.
         """
@@ -182,9 +178,8 @@ class Map(nn.Module):
         raise TypeError(f"{type(self).__name__} must define output_signature")
 
     def infer_signature(self, inputs: Signature, refit: bool = False) -> Signature:
-        """Check that this map accepts such inputs, and return the signature of the outputs.
-
-        The parameters are checked too.
+        """Check that this map accepts such inputs, and return the signature of its outputs. A signature holds the
+        dimensions and kind of vectors. The parameters are checked too.
 
         Args:
             inputs: signature of the inputs.
@@ -240,9 +235,8 @@ class FittedMap(Protocol):
 
 
 def apply(module: FittedMap, rows: Any, **keywords: Any) -> Any:
-    """Apply a fitted map to rows without recording gradients.
-
-    Returns a tensor for a tensor, else a NumPy array.
+    """Apply a fitted map or chain to rows without recording gradients. Returns a tensor for a tensor, else a NumPy
+    array.
 
     The computation uses the dtype and device of the map; a resulting tensor is moved back to the device of `rows`.
 
@@ -274,9 +268,8 @@ def apply(module: FittedMap, rows: Any, **keywords: Any) -> Any:
 
 
 def parameter_names(cls: type[nn.Module]) -> list[str]:
-    """List the parameter names of a class's `__init__`, without `self`.
-
-    The list is empty if the class only inherits `nn.Module`'s.
+    """Return the names of the parameters of a class's `__init__`, without `self`. The list is empty if the class only
+    inherits `nn.Module`'s.
     """
     if cls.__init__ is nn.Module.__init__:
         return []
@@ -284,7 +277,8 @@ def parameter_names(cls: type[nn.Module]) -> list[str]:
 
 
 def _like_tensor(module: FittedMap, rows: Any) -> Tensor:
-    """Return a tensor with the dtype and device to compute in: the first float buffer, else an empty one like `rows`.
+    """Return a tensor whose dtype and device a map's computation uses. It is the map's first float buffer, else an
+    empty tensor.
 
     The empty tensor has the dtype of the rows (float32 unless they are a float tensor) and the device of the buffers,
     or of the rows if there are no buffers.

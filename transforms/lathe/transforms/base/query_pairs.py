@@ -36,7 +36,9 @@ class QueryPairs:
     relevant: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        """Check shapes, values and rows."""
+        """Check that queries and documents are finite matrices, and that the pairs name existing rows. Every query
+        needs a pair, and no pair may repeat.
+        """
         for name, vectors in (("queries", self.queries), ("documents", self.documents)):
             if vectors.ndim != 2:
                 raise InputError(f"the {name} of pairs must be a matrix, got the shape {vectors.shape}")
@@ -69,7 +71,7 @@ class QueryPairs:
         return len(self.queries)
 
     def select(self, rows: NDArray[np.int64]) -> "QueryPairs":
-        """Return the pairs of some queries, in the given order, with all documents.
+        """Return the pairs of some queries, given by their rows, in that order. All documents stay.
 
         Args:
             rows: distinct rows of queries, `(k,)`.
@@ -90,9 +92,8 @@ class QueryPairs:
 
 
 def measure_relevance(pairs: QueryPairs, k: int = 10) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return nDCG@k and recall@k of each query, `(n,)` each.
-
-    Every query searches all documents by inner product.
+    """Search all documents with every query by inner product, and measure the rankings by the known relevant documents.
+    Returns nDCG@k and recall@k of each query, `(n,)` each.
 
     Relevance is binary. nDCG@k is the sum of 1/log₂(rank + 1) over relevant documents up to rank k, divided by the
     largest that is possible; recall@k is their share of all that are relevant, or of k if more are.

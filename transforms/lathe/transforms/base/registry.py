@@ -43,9 +43,8 @@ TRANSFORMS = Registry()
 
 
 def build_transform(spec: Mapping[str, Any]) -> Transform:
-    """Build an unfitted transform from a spec, and check its parameters.
-
-    A spec is such as `{"kind": "pca", "dimensions": 128}`.
+    """Build a transform, not fitted yet, from its spec, and check its parameters. A spec is such as `{"kind": "pca",
+    "dimensions": 128}`.
 
     Raises:
         StepError: for an unknown kind or parameter, or a value out of range.

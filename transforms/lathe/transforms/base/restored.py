@@ -15,7 +15,7 @@ Shape = tuple[str | int, ...]
 
 
 def require_restorable(kind: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Check that tensors have the names and dtypes of a transform's buffers, and are finite.
+    """Check that tensors read from an artifact have the names and dtypes of a transform's buffers, and are finite.
 
     Args:
         kind: kind of the transform, for the message.
@@ -37,7 +37,8 @@ def require_restorable(kind: str, expected: Mapping[str, Tensor], tensors: Mappi
 
 
 def require_shapes(kind: str, shapes: Mapping[str, Shape], tensors: Mapping[str, Tensor]) -> None:
-    """Check that tensors have the shapes that a transform declares for its buffers.
+    """Check that tensors have the shapes that a transform declares for its buffers. An axis named in several shapes
+    must have one length.
 
     Args:
         kind: kind of the transform, for the message.
@@ -64,7 +65,7 @@ def require_shapes(kind: str, shapes: Mapping[str, Shape], tensors: Mapping[str,
 
 
 def require_entries(kind: str, name: str, tensor: Tensor, low: float, high: float) -> None:
-    """Raise `ArtifactError` unless all entries of a tensor lie from `low` to `high`, both included."""
+    """Check that all entries of a tensor lie from `low` to `high`, both included. Raises `ArtifactError` otherwise."""
     outside = (tensor < low) | (tensor > high)
     if outside.any():
         value = tensor[outside].flatten()[0].item()

@@ -27,7 +27,8 @@ class Signature:
         return replace(self, zero_variance_directions=self.zero_variance_directions + directions)
 
     def reduce(self, kind: str, dimensions: int, allow_same: bool = True) -> "Signature":
-        """Return the signature after a reduction to `dimensions`, with rank min(rank, `dimensions`).
+        """Return the signature of vectors after a reduction to `dimensions`. The rank becomes the smaller of the rank
+        and `dimensions`.
 
         Without known input dimensions the outputs are taken to have full rank.
 

@@ -36,7 +36,9 @@ class TrainingConfig:
     patience: int = 0
 
     def rate_at(self, step: int) -> float:
-        """Return the learning rate at a step, counted from 0: linear warm-up to the peak, then linear decay to 0."""
+        """Return the learning rate at a step, counted from 0. It rises linearly to the peak during the warm-up, then
+        falls linearly to 0.
+        """
         warm = int(self.warmup * self.steps)
         if step < warm:
             # `step + 1`, because a first step at rate 0 would change nothing.
@@ -83,7 +85,8 @@ class TrainingLog:
         return before - last > MIN_IMPROVEMENT * (first - before)
 
     def warnings(self, kind: str) -> list[str]:
-        """Return a one-sentence warning if the training diverged or ended while the loss was still falling, else [].
+        """Return a list with one warning if the training diverged or ended too early, else an empty list. It ended too
+        early if the held-out loss was still falling.
 
         Args:
             kind: kind of the trained transform, for the sentence.
@@ -95,7 +98,9 @@ class TrainingLog:
         return []
 
     def as_json(self) -> dict[str, Any]:
-        """Return the log as a JSON-serializable dict, the config under `recipe`, with None for NaN and inf."""
+        """Return the log as a dict that can be serialized as JSON. The config is under `recipe`, and NaN and inf are
+        None.
+        """
         # JSON has no NaN and inf; `json.dumps` writes words for them that other parsers reject.
         losses = [loss if np.isfinite(loss) else None for loss in (*self.heldout_losses, self.loss)]
         fields = asdict(self)

@@ -41,7 +41,8 @@ class FitContext:
     pairs: QueryPairs | None = None
 
     def query_moments(self, dimensions: int) -> Moments | None:
-        """Return the moments of `queries`, or None without any.
+        """Return the moments of the `queries` given to the fit, or None if there are none. `dimensions` are those that
+        the queries must have.
 
         Raises:
             InputError: if they have other dimensions.
@@ -95,7 +96,7 @@ class Transform(Map):
         queries: Moments | Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the buffers to moments, or to vectors `(n, d)` read in blocks, and return self.
+        """Fit the transform to moments, or to vectors `(n, d)` read in blocks, in place, and return it.
 
         Buffers stay on their device. After an error they are as before.
 
@@ -149,7 +150,8 @@ class Transform(Map):
         return self.to(device)
 
     def _join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
-        """Return the data that `learn` takes.
+        """Return the data in the form in which this kind of transform learns. That is `data` unchanged, or the joint
+        moments of vectors and targets if it is fitted on pairs.
 
         A transform that is not `paired` takes `data` unchanged. A paired one takes the `PairedMoments` of vectors and
         targets, which may also be given as `data`.
@@ -219,7 +221,7 @@ class Transform(Map):
         return []
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Set the fitted buffers from saved tensors by name, and return self.
+        """Set the fitted buffers from an artifact's tensors by name, check them, and return the transform.
 
         Raises:
             ArtifactError: if a tensor is missing or unknown, or has a dtype, shape or entries that no fit gives.
@@ -244,9 +246,8 @@ class Transform(Map):
 
 @contextmanager
 def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
-    """Reassign the original buffer tensors of all steps if the `with` block raises, and re-raise.
-
-    Changes to a buffer in place are not undone.
+    """Run the block, and if it raises, assign the original buffers of all steps again and re-raise. Changes within a
+    buffer, in place, are not undone.
     """
     # References suffice: a fit assigns new tensors to its buffers and does not write into the old ones.
     earlier = [dict(step.named_buffers()) for step in steps]

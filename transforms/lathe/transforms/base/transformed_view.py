@@ -27,7 +27,7 @@ class TransformedView:
 
 
 def view_through(vectors: Vectors, chain: RowTransform) -> Vectors:
-    """Return a lazy view `(n, k)` of vectors `(n, d)`, whose rows the fitted chain transforms when they are read."""
+    """Return a view `(n, k)` of vectors `(n, d)` whose rows the fitted chain transforms only when they are read."""
     # The owner makes the view, so that it can still compute the moments itself, where the rows are.
     if isinstance(vectors, SharedVectors):
         return vectors.view_through(chain)

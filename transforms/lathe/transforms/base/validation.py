@@ -49,9 +49,8 @@ def _require_rate(kind: str, name: str, value: Any) -> None:
 
 
 def require_training(kind: str, steps: Any, batch: Any, learning_rate: Any, seed: Any, min_steps: int = 1) -> None:
-    """Check that steps, batch, learning rate and seed are in range.
-
-    All but the seed may be None, which stands for the default of a preset.
+    """Check that the parameters of a training are in range: steps, batch, learning rate and seed. All but the seed may
+    be None, which stands for the default of a preset.
 
     Args:
         kind: kind of the transform, for the message.

@@ -86,7 +86,9 @@ class Autoencoder(Transform):
             self.register_buffer(name, torch.empty(0))
 
     def check_parameters(self) -> None:
-        """Raise `StepError` unless `dimensions` ≥ 1, `literal` is a bool, and the training parameters are in range."""
+        """Check the parameters of the step. Raises `StepError` unless `dimensions` ≥ 1, `literal` is a bool, and the
+        training parameters are in range.
+        """
         require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
         require_flag(self.kind, "literal", self.literal)
         require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
@@ -100,9 +102,8 @@ class Autoencoder(Transform):
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train encoder and decoder on the squared reconstruction error.
-
-        The buffers and `training_log` are set.
+        """Train encoder and decoder to reconstruct the vectors with the least squared error. Sets the buffers and
+        `training_log`.
 
         Weights and biases start as those of `torch.nn.Linear`.
 
@@ -131,9 +132,8 @@ class Autoencoder(Transform):
             setattr(self, name, parameter.detach())
 
     def _initial_parameters(self, d: int) -> dict[str, Tensor]:
-        """Draw weights and biases of both layers, by name, from U(−1/√fan_in, 1/√fan_in).
-
-        They require gradients.
+        """Draw random weights and biases for both layers, from U(−1/√fan_in, 1/√fan_in), and return them by name. They
+        require gradients.
         """
         # The generator is on the CPU, so that a seed draws the same weights for every device.
         generator = torch.Generator().manual_seed(self.seed)

@@ -128,9 +128,8 @@ class R1(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the mean and its noise floor.
-
-        Rows are normalized first, moments are taken as they are.
+        """Compute and store the mean, and the norm that chance alone would give it (its noise floor). Rows are
+        normalized first, moments are taken as they are.
 
         Computed in float64, stored in float32.
         """

@@ -130,7 +130,9 @@ class Flow(Transform):
             self.register_buffer(name, torch.empty(0))
 
     def check_parameters(self) -> None:
-        """Raise `StepError` unless `blocks`, `hidden`, `noise` and the training parameters are in range."""
+        """Check the parameters of the step. Raises `StepError` unless `blocks`, `hidden`, `noise` and the training
+        parameters are in range.
+        """
         require_whole(self.kind, "blocks", self.blocks, at_least=1, at_most=MAX_BLOCKS)
         require_between(self.kind, "noise", self.noise, 0, 1)
         if self.hidden is not None:
@@ -148,9 +150,8 @@ class Flow(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train the flow by maximum likelihood, from an initialization by the first batch.
-
-        The buffers and `training_log` are set.
+        """Train the flow on the vectors by maximum likelihood, starting from values that fit the first batch. Sets the
+        buffers and `training_log`.
 
         Raises:
             InputError: if `data` are moments, all rows are equal, the training diverges before the first finite
@@ -186,9 +187,8 @@ class Flow(Transform):
             setattr(self, name, tensor)
 
     def _initialize(self, batch: Tensor) -> None:
-        """Set the buffers from a batch.
-
-        Mixings are random and orthogonal, couplings the identity, and actnorms standardize the batch.
+        """Set the buffers to the values with which training starts. Mixings are random and orthogonal, couplings change
+        nothing, and actnorms standardize the batch.
         """
         d, blocks = batch.shape[1], self.blocks
         half, second_half, hidden = d // 2, d - d // 2, self.hidden or max(1, d // 2)
@@ -215,9 +215,8 @@ class Flow(Transform):
             x, _ = self._apply_block(block, x)
 
     def _apply_block(self, block: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply one block to rows.
-
-        Returns its outputs `(n, d)` and the log-scales of its coupling `(n, ⌈d/2⌉)`.
+        """Apply one block of the flow to rows. Returns its outputs `(n, d)` and the log-scales of its coupling `(n,
+        ⌈d/2⌉)`.
         """
         y = (x + self.offset[block]) * self.log_scale[block].exp()
         y = functional.linear(y, self.mixing[block])
@@ -227,13 +226,18 @@ class Flow(Transform):
         return torch.cat([first, second * log_scale.exp() + shift], -1), log_scale
 
     def coupling(self, block: int, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute log-scale and shift of rows' second half, `(n, ⌈d/2⌉)` each, from the first half `(n, ⌊d/2⌋)`."""
+        """Compute, from the first half of each row, `(n, ⌊d/2⌋)`, how its second half is changed. Returns log-scale and
+        shift, `(n, ⌈d/2⌉)` each.
+        """
         hidden = functional.linear(first, self.hidden_weight[block], self.hidden_bias[block]).relu()
         raw, shift = functional.linear(hidden, self.coupling_weight[block], self.coupling_bias[block]).chunk(2, dim=-1)
         return LOG_SCALE_LIMIT * torch.tanh(raw / LOG_SCALE_LIMIT), shift
 
     def log_densities(self, x: Tensor) -> Tensor:
-        """Return log p(x) = log N(z; 0, I) + log|det ∂z/∂x| of rows `(n, d)` as `(n,)`, differentiable."""
+        """Compute the log density that the flow gives each of the rows `(n, d)`. Returns it as `(n,)`, differentiable.
+
+        It is log p(x) = log N(z; 0, I) + log|det ∂z/∂x|.
+        """
         # One by one: with several threads torch factors the matrices of a batch at the same time, which MKL's LU is not
         # made for; it then gives wrong pivots or never ends (pytorch issues 141358 and 142815).
         mixing_volume = torch.stack([torch.linalg.slogdet(mixing)[1] for mixing in self.mixing]).sum()
@@ -247,9 +251,8 @@ class Flow(Transform):
         return densities
 
     def log_likelihood(self, rows: Any) -> Any:
-        """Return the natural log of the learned density of each row, `(n, d)` to `(n,)`, without gradients.
-
-        The result is a tensor for a tensor, and an array otherwise.
+        """Return the natural log of the learned density of each row, `(n, d)` to `(n,)`, without gradients. The result
+        is a tensor for a tensor, else a NumPy array.
 
         Raises:
             NotFittedError: before `fit`.
@@ -265,9 +268,8 @@ class Flow(Transform):
         return self.offset.shape[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply all blocks in order, x to z, both `(n, d)`.
-
-        Rows of x that are zero become zero.
+        """Map rows x to z by applying all blocks of the flow in order, both `(n, d)`. Rows of x that are zero become
+        zero.
         """
         z = x
         for block in range(self.blocks):
@@ -306,7 +308,7 @@ class InverseFlow(Map):
         self.register_buffer("unmixing", inverses)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the inputs x whose flow outputs are the rows z, both `(n, d)`."""
+        """Map outputs of the flow `(n, d)`, given as `x`, back to the inputs `(n, d)` that the flow maps to them."""
         for block in reversed(range(self.flow.blocks)):
             first, second = _split_halves(x)
             # A coupling leaves the first half unchanged, so its log-scale and shift can be computed from the outputs.

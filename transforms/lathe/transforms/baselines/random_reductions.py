@@ -72,9 +72,8 @@ class RandomSelection(Selection, Transform):
         require_seed(self.kind, self.seed)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Draw k distinct column positions with `seed` and store them sorted.
-
-        Of the data, only d is used.
+        """Draw k distinct column positions at random with `seed`, and store them sorted. Of the data, only the number
+        of dimensions is used.
         """
         width = dimensions_of(data)
         positions = np.random.default_rng(self.seed).choice(width, self.dimensions, replace=False)

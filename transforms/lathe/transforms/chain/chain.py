@@ -98,7 +98,8 @@ class Chain(nn.Module):
     def signature(
         self, dimensions: int | None = None, refit: bool = False, target_dimensions: int | None = None
     ) -> Signature:
-        """Check that every step can follow the ones before it, and return the signature of the outputs.
+        """Check that every step can follow the ones before it, and return the signature of the outputs. A signature
+        holds the dimensions and kind of vectors.
 
         No step is applied: the check uses only parameters and numbers of dimensions.
 
@@ -137,9 +138,8 @@ class Chain(nn.Module):
         queries: Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the steps in order, each on the vectors as transformed by the preceding steps.
-
-        Returns the chain itself.
+        """Fit the steps in order, in place, each on the vectors as transformed by the preceding steps. Returns the
+        chain itself.
 
         The vectors are streamed in blocks from where they are stored. If the fit fails, every step is restored.
 
@@ -184,7 +184,8 @@ class Chain(nn.Module):
 
     @staticmethod
     def _require_pairs_or_none(steps: Iterable[Transform], pairs: QueryPairs | None, dimensions: int) -> None:
-        """Check that pairs of these dimensions are given exactly if a step learns from them.
+        """Check that pairs of these dimensions are given if a step learns from pairs, and only then. A pair is a query
+        with a relevant document.
 
         Raises:
             InputError: if they are missing, not expected, or of other dimensions.
@@ -202,9 +203,7 @@ class Chain(nn.Module):
                 raise InputError(f"the {name} of the pairs have {side.shape[1]} dimensions, the rows {dimensions}")
 
     def _steps_to_fit(self, refit: bool) -> dict[int, Transform]:
-        """Return the steps to fit, by position.
-
-        They are all steps if `refit`, else those not fitted yet.
+        """Return the steps to fit by their positions: all steps if `refit`, else those that are not fitted yet.
 
         Raises:
             StepError: if one of them can only be applied, as in a folded chain.
@@ -230,7 +229,7 @@ class Chain(nn.Module):
         queries: Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> None:
-        """Fit step `index` on the outputs of the preceding, fitted steps.
+        """Fit the step at position `index`, in place, on the vectors as transformed by the preceding, fitted steps.
 
         A quantizer is fitted on normalized rows if the chain normalizes. Arguments are those of `fit`, but `checkpoint`
         is a file and not a folder.
@@ -253,9 +252,8 @@ class Chain(nn.Module):
         step.fit(vectors, report, targets, checkpoint, queries, pairs)
 
     def forward(self, x: Tensor, dimensions: int | None = None, side: Side = "document") -> Tensor:
-        """Apply the steps to rows `(n, d)`, cut and normalize the outputs, and quantize them last.
-
-        With `dimensions`, so many leading columns are kept. Rows are normalized if the chain normalizes.
+        """Apply the fitted steps to rows `(n, d)`, and return codes or floats `(n, k)`. Outputs are cut to
+        `dimensions`, normalized if the chain normalizes, and quantized last if it ends in a quantizer.
 
         Steps are applied as they map that side of a search. Queries are not quantized.
         """
@@ -337,16 +335,17 @@ class Chain(nn.Module):
 
     @property
     def inverse_kind(self) -> Inverse:
-        """How well the chain can be inverted: `"none"` if it normalizes, else as well as its worst step."""
+        """How well the chain can be inverted: `"exact"`, `"approximate"` or `"none"`. It is `"none"` if the chain
+        normalizes, else that of its worst step.
+        """
         kinds = {step.inverse_kind for step in self.transforms} | {"none" if self.normalize else "exact"}
         if "none" in kinds:
             return "none"
         return "approximate" if "approximate" in kinds else "exact"
 
     def inverse_transform(self, rows: Any) -> Any:
-        """Invert the steps in reverse order, `(n, k)` to `(n, d)`.
-
-        The result is a tensor for a tensor, else a NumPy array.
+        """Map outputs `(n, k)` back to inputs `(n, d)`, by inverting the steps in reverse order. Returns a tensor for a
+        tensor, else a NumPy array.
 
         The result is exact or approximate, as `inverse_kind` says.
 
@@ -384,9 +383,8 @@ class Chain(nn.Module):
 
     @property
     def bytes_per_vector(self) -> int | None:
-        """Bytes per output vector: 4 per dimension as floats, for codes what the quantizer needs.
-
-        None if the output dimensions are unknown.
+        """Number of bytes of an output vector: 4 per dimension as floats, or the size of its code. None if the output
+        dimensions are unknown.
         """
         width = self.output_dimensions
         if width is None:
@@ -426,9 +424,8 @@ class Chain(nn.Module):
             raise InputError(f"this chain serves {self.describe_dimensions()} dimensions, not {dimensions}")
 
     def fold(self, dimensions: int | None = None, normalize: bool | None = None, side: Side = "document") -> "Chain":
-        """Return an equivalent chain with runs of affine steps multiplied into one.
-
-        Its outputs may have fewer dimensions.
+        """Return a new chain with the same outputs in which consecutive affine steps are multiplied into one. With
+        `dimensions`, its outputs are cut to the first ones.
 
         Products are computed in float64. A normalization before bias-free maps that end in a normalization changes
         nothing and is dropped. The folded chain agrees with this one to 1e-5 in float32 on embeddings; if a mean to
@@ -468,7 +465,8 @@ class Chain(nn.Module):
         return chain if like is None else chain.to(dtype=dtype, device=like.device)
 
     def cut_folded(self, dimensions: int) -> "Chain | None":
-        """Return a folded chain cut to its first dimensions, or None if its last map is not affine.
+        """Return a copy of a folded chain whose outputs are only the first `dimensions` dimensions. The result is None
+        if its last map is not affine.
 
         The result equals `fold(dimensions)` of the chain that this one was folded from. It shares the tensors, so that
         it takes no memory.
@@ -501,14 +499,14 @@ class Chain(nn.Module):
     @overload
     def __getitem__(self, index: slice) -> "Chain": ...
     def __getitem__(self, index: int | slice) -> "Map | Chain":
-        """Return the step at an index, or for a slice a new chain of copies of its steps, without metadata."""
+        """Return the step at an index. For a slice, return a new chain of copies of its steps, without metadata."""
         if isinstance(index, slice):
             # A fit changes the step objects, so a step that two chains share would change in both.
             return Chain(copy.deepcopy(self.transforms[index]), self.normalize)
         return self.transforms[index]
 
     def __add__(self, other: "Map | Chain") -> "Chain":
-        """Return a new chain of copies of these steps, followed by a copy of a step or of another chain's steps.
+        """Return a new chain of copies of this chain's steps, followed by copies of a step or of another chain's steps.
 
         If this chain normalizes, a `Normalize` step is put between two chains. Fitted steps stay fitted:
         `(chain + Int8()).fit(vectors, refit=False)` fits the new step only.
@@ -546,9 +544,10 @@ class Chain(nn.Module):
         metadata: Mapping[str, Any] | None = None,
         statistics: FitStatistics | None = None,
     ) -> Manifest:
-        """Write the fitted chain as a new artifact folder and return its manifest.
+        """Write the fitted chain to a new artifact folder, and return its manifest. The folder holds the manifest, the
+        tensors and, if given, statistics of the fitted rows.
 
-        See `lathe.transforms.artifact.folder`.
+        See `lathe.transforms.artifact.folder` for the files.
 
         Args:
             path: of the new folder.
@@ -586,7 +585,7 @@ class Chain(nn.Module):
 
     @classmethod
     def from_tensors(cls, steps: Sequence[Spec], normalize: bool, tensors: Mapping[str, Tensor]) -> "Chain":
-        """Build a fitted chain from step specs and tensors that `specs()` and `tensors()` returned.
+        """Build a fitted chain from step specs and tensors, as `specs()` and `tensors()` of a chain return them.
 
         Tensors whose names do not begin with a step's position are ignored.
 
@@ -604,7 +603,7 @@ class Chain(nn.Module):
 
     @classmethod
     def load(cls, path: str | PathLike[str], root: Path | None = None) -> "Chain":
-        """Load a chain from its artifact folder, with the manifest as its metadata.
+        """Load a fitted chain from its artifact folder and check it. The manifest becomes its metadata.
 
         The chain is checked by applying it to two rows on both sides of a search, because an artifact from elsewhere
         may hold anything. Its outputs are bit-equal to those of the saved chain.
@@ -629,7 +628,7 @@ class Chain(nn.Module):
         return chain
 
     def _require_described(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
-        """Check that a manifest describes this chain, and that every tensor belongs to a step.
+        """Check that a manifest states this chain's dimensions, and that every tensor belongs to it or its moments.
 
         Raises:
             ArtifactError: if it does not.
@@ -646,7 +645,8 @@ class Chain(nn.Module):
             raise ArtifactError(f"the tensor {unknown[0]!r} belongs to no step")
 
     def _require_applicable(self) -> None:
-        """Check that a row of zeros and a unit row have one finite output of the right shape each.
+        """Check that the chain maps two test rows, zeros and a unit row, to finite outputs of the right shape. Both
+        sides of a search are tested.
 
         Only applying the chain shows whether the tensors of different steps fit.
 

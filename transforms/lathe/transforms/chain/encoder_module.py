@@ -45,9 +45,8 @@ class EncoderModule(nn.Module):
         self.chain = chain
 
     def forward(self, features: dict[str, Any], task: str | None = None) -> dict[str, Any]:
-        """Replace `sentence_embedding` `(n, d)` by the chain's floats `(n, k)`, in place.
-
-        Returns the features.
+        """Replace the embeddings `(n, d)` in `sentence_embedding` by the chain's outputs, in place. The outputs are
+        floats `(n, k)`, and the features are returned.
 
         Args:
             features: what the modules before this one computed; changed in place.
@@ -74,7 +73,8 @@ class EncoderModule(nn.Module):
         return self.chain.output_dimensions
 
     def save(self, output_path: str, *args: object, **kwargs: object) -> None:
-        """Refuse to save: the model's folder would need this library wherever it is loaded.
+        """Refuse to save the module by always raising `StepError`. The model's folder would need this library wherever
+        it is loaded.
 
         Raises:
             StepError: always, with the command that writes a model for any machine.

@@ -5,7 +5,8 @@ from lathe.transforms.linear import Affine, Normalize, Selection
 
 
 def fold_primitives(primitives: list[Map]) -> list[Map]:
-    """Merge neighbouring primitives, in float64, into as few maps as possible with the same outputs.
+    """Merge neighbouring primitive maps into as few maps as possible with the same outputs, computed in float64.
+    Returns the new list.
 
     A normalization before bias-free maps that end in a normalization changes nothing and is dropped; a normalization
     right after an affine map becomes part of that map.
@@ -27,9 +28,8 @@ def fold_primitives(primitives: list[Map]) -> list[Map]:
 
 
 def _is_normalize_redundant(following: list[Map]) -> bool:
-    """Return whether a `Normalize` before `following` has no effect: only linear maps precede another `Normalize`.
-
-    Linear maps are selections and affine maps without a bias.
+    """Return whether a `Normalize` before the maps `following` has no effect. It has none if only linear maps,
+    selections and affine maps without a bias, come before another `Normalize`.
     """
     for step in following:
         if isinstance(step, Normalize):
@@ -41,10 +41,7 @@ def _is_normalize_redundant(following: list[Map]) -> bool:
 
 
 def _merge(before: Map, step: Map) -> Map | None:
-    """Merge two consecutive primitives into one with the same outputs, in float64.
-
-    The result is None if that is impossible.
-    """
+    """Return one map with the same outputs as two consecutive maps, computed in float64, or None if there is none."""
     if isinstance(before, Affine) and not before.normalize:
         if isinstance(step, Affine):
             return before.then(step)
@@ -63,9 +60,8 @@ def _merge(before: Map, step: Map) -> Map | None:
 
 
 def affine_parts(step: Map) -> list[Affine] | None:
-    """List a fitted step's maps as `Affine`s, without normalizations.
-
-    The result is None if any other map is among them.
+    """Return the affine maps that a fitted step consists of, in order, without its normalizations. The result is None
+    if any other map is among them.
 
     Selections are converted to affine maps; the list is empty if the step only normalizes.
     """

@@ -11,7 +11,8 @@ from lathe.transforms.vectors import as_float64
 
 
 def retained_subspace(chain: Chain) -> Subspace | None:
-    """Return the row space of the product of a fitted chain's affine maps.
+    """Compute the subspace of the inputs that a fitted chain's outputs depend on. It is the row space of the product of
+    the affine maps. Returns None if the chain takes any number of dimensions, or has steps that are not affine.
 
     Normalizations change norms only and a quantizer keeps every direction, so both are ignored. The result is the
     subspace of the chain's full outputs, not of a prefix. A subspace of more than d/2 dimensions is stored as its

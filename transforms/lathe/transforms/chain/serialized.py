@@ -19,7 +19,7 @@ def serialize_chain(chain: Chain) -> bytes:
 
 
 def deserialize_chain(payload: bytes) -> Chain:
-    """Rebuild a fitted chain from the bytes written by `serialize_chain`."""
+    """Return the fitted chain that is stored in bytes written by `serialize_chain`."""
     # `safetensors.torch.load` returns the tensors without the metadata, so the header is read here.
     end = HEADER_LENGTH_BYTES + int.from_bytes(payload[:HEADER_LENGTH_BYTES], "little")
     header = json.loads(payload[HEADER_LENGTH_BYTES:end])["__metadata__"]

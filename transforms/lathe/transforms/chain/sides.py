@@ -54,7 +54,8 @@ class Sides(Transform):
             raise StepError(f"{self.kind}: neither queries nor documents have a step; leave {self.kind} out")
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the documents, with the directions that queries may lack.
+        """Return the signature (dimensions and kind) of the outputs. Queries and documents must end in equal
+        dimensions.
 
         Raises:
             StepError: if a step cannot follow those before it, or the sides end in different dimensions.
@@ -73,7 +74,7 @@ class Sides(Transform):
         return replace(documents, zero_variance_directions=empty)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Fit the steps of documents on the rows, and those of queries on the queries or else on the rows.
+        """Fit the steps of documents on the rows, and those of queries on the queries or, without any, on the rows.
 
         Raises:
             InputError: if a step cannot be fitted, moments are given in place of rows, or queries have other dimensions
@@ -90,7 +91,9 @@ class Sides(Transform):
                 side.chain.fit(rows, context.report)
 
     def check_tensors(self) -> None:
-        """Raise `ArtifactError` if a step of either side has tensors that no fit gives it."""
+        """Check that all steps of both sides have tensors that a fit could give them. Raises `ArtifactError`
+        otherwise.
+        """
         for step in (*self.query_side.chain.transforms, *self.document_side.chain.transforms):
             if isinstance(step, Transform):
                 step.require_valid_tensors()
@@ -134,7 +137,7 @@ class Side(Map):
         return self.chain.buffers(recurse)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature after all steps."""
+        """Return the signature (dimensions and kind) that the inputs have after all steps of this side."""
         for step in self.chain.transforms:
             inputs = step.infer_signature(inputs, refit=True)
         return inputs
@@ -156,7 +159,8 @@ class Side(Map):
 
 
 def _build_side(name: str, steps: Sequence[Mapping[str, Any]]) -> Chain:
-    """Return the unfitted chain of one side's steps.
+    """Build the chain of one side's steps, not fitted yet, and check that they can stand on one side. `name` says
+    whether queries or documents pass them.
 
     Raises:
         StepError: if they are no steps, or among them are codes, steps with sides of their own, or steps that are

@@ -19,7 +19,7 @@ OPENING, CLOSING = "[{(", "]})"
 
 
 def parse_steps(text: str) -> list[Transform]:
-    """Parse steps in command-line form, such as `r2,geopres:96`, into unfitted transforms.
+    """Parse steps in the form of the command line, such as `r2,geopres:96`. Returns transforms that are not fitted yet.
 
     A step is `kind`, `kind:value` (the value of its first parameter, `dimensions` for most) or
     `kind:key=value,key=value`; steps are joined by commas. A step may also be written as a JSON object, all of them as
@@ -56,7 +56,7 @@ def parse_steps(text: str) -> list[Transform]:
 
 
 def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[Transform]:
-    """Build unfitted transforms from a list of specs, `{"kind": …}` with parameters.
+    """Build transforms, not fitted yet, from a list of specs: dicts with `kind` and the parameters.
 
     Args:
         specs: the list, or `{"query": […], "document": […]}` with the specs of each side of a search.
@@ -79,7 +79,7 @@ def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[
 
 
 def _join_sides(sides: Mapping[str, Any]) -> Spec:
-    """Build the spec of one step with the steps of queries and those of documents.
+    """Return the spec of the one step `sides` that holds both the steps of queries and those of documents.
 
     A side without steps has an empty list, so that one that was forgotten is not taken for one.
 
@@ -102,9 +102,7 @@ def _parse_or_none(text: str) -> Any:
 
 
 def _split_top_level(text: str) -> list[str]:
-    """Split text at the commas outside brackets and quotes.
-
-    Parts are stripped, and empty ones are left out.
+    """Split text at the commas that are outside of brackets and quotes. Returns the parts stripped, without empty ones.
 
     Raises:
         StepError: if a bracket or quote is not closed.
@@ -130,6 +128,7 @@ def _split_top_level(text: str) -> list[str]:
 
 
 def _parse_step(part: str) -> Spec:
+    """Parse a step such as `geopres`, `geopres:96`, `geopres:dimensions=96` or a JSON object, and return its spec."""
     if part.startswith("{"):
         return dict(_parse_json(part))  # a part that begins with a brace is an object or no JSON
 
@@ -143,9 +142,7 @@ def _parse_step(part: str) -> Spec:
 
 
 def _main_parameter(kind: str) -> str:
-    """Return the name of the parameter that `kind:value` sets.
-
-    It is the first parameter of that kind.
+    """Return the name of the parameter that `kind:value` sets, which is the first parameter of that kind.
 
     For an unknown kind it is `dimensions`; `build_steps` reports the kind later.
 
@@ -173,7 +170,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _parse_parameter(part: str) -> Spec:
-    """Parse `key=value` into `{key: value}`, the value as JSON if possible.
+    """Parse `key=value` into the dict `{key: value}`. The value is parsed as JSON if possible, else it is a string.
 
     Raises:
         StepError: if the key is `kind`, which names a step.

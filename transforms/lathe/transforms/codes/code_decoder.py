@@ -43,7 +43,9 @@ class CodeDecoder(Map):
         return self.octets
 
     def values(self, codes: Tensor) -> Tensor:
-        """Return the value ŷ of every coordinate in standard deviations, `(m, n)`, of codes `(n, bytes)`."""
+        """Look up the quantized value ŷ of every coordinate in codes `(n, bytes)`. Returns them in standard deviations,
+        `(m, n)`.
+        """
         bits, octets, shifts = self.layout.int()
         cells = codes.T[octets].int()
         if not self.whole_bytes:
@@ -60,7 +62,9 @@ class CodeDecoder(Map):
         return self.decoder @ self.decoder.T
 
     def factors(self, values: Tensor) -> Tensor:
-        """Return the factor f of coordinates `(m, n)`, `(n,)`, so that ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is the fitted norm."""
+        """Compute the factor `(n,)` that gives each decoded vector the norm that all fitted vectors had. It is 1 if
+        those norms varied. For quantized coordinates ŷ, it is the f so that ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is the fitted norm.
+        """
         if not self.norm.any():
             return values.new_ones(values.shape[1])
         # ‖r‖² = ŷᵀ(DDᵀ)ŷ for the residual r = Dᵀŷ, without its d entries.
@@ -68,14 +72,16 @@ class CodeDecoder(Map):
         return self._solve(squares, (self.decoder @ self.mean) @ values)
 
     def _solve(self, squares: Tensor, along: Tensor) -> Tensor:
-        """Return the positive f with ‖μ + f·r‖ = norm, `(n,)`, given ‖r‖² and ⟨μ, r⟩ `(n,)` each."""
+        """Solve ‖μ + f·r‖ = norm for the positive factor f of each residual r. Given ‖r‖² and ⟨μ, r⟩, `(n,)` each, it
+        returns f, `(n,)`, which is 1 where r is zero.
+        """
         # f²‖r‖² + 2f⟨μ, r⟩ − (norm² − ‖μ‖²) = 0. A mean of vectors of one norm is shorter than they are.
         squared_rest = (self.norm.square() - self.mean.square().sum()).clamp(min=0)
         root = (along.square() + squares * squared_rest).sqrt()
         return torch.where(squares > 0, (root - along) / squares.clamp(min=torch.finfo(squares.dtype).tiny), 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Decode codes `(n, bytes)` to floats `(n, d)`."""
+        """Decode codes `(n, bytes)` to floats `(n, d)`. A code of all zeros becomes a row of zeros."""
         codes = x.reshape(-1, x.shape[-1]).to(torch.uint8)
         residuals = self.values(codes).T @ self.decoder
         if self.norm.any():
@@ -85,7 +91,8 @@ class CodeDecoder(Map):
         return decoded.reshape(*x.shape[:-1], len(self.mean))
 
     def score(self, encoded: Tensor, codes: Tensor, factors: Tensor | None, tables: Tensor | None) -> Tensor:
-        """Return scores `(a, n)` of encoded queries `(a, m + 1)` with codes `(n, bytes)`.
+        """Compute the inner products `(a, n)` of encoded queries with the vectors that codes stand for. A code of all
+        zeros scores 0.
 
         Args:
             encoded: queries as `TransformCoding.encode_queries` returns them.
@@ -113,7 +120,7 @@ class CodeDecoder(Map):
         return encoded.new_zeros(len(encoded), self.octets, 256).index_add_(1, self.layout[1], contributions)
 
     def byte_levels(self) -> Tensor:
-        """Return the level of every coordinate for every value of the byte that holds it, `(m, 256)`."""
+        """Return the quantized value of every coordinate for each value of its byte, `(m, 256)`."""
         bits, _, shifts = self.layout.unsqueeze(2)
         values = torch.arange(256, device=self.levels.device)
         entries = ((values >> shifts) & ((1 << bits) - 1)) + (1 << bits)

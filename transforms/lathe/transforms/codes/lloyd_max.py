@@ -37,11 +37,13 @@ class NormalQuantizer:
 
 @cache
 def normal_quantizer(bits: int) -> NormalQuantizer:
-    """Compute the Lloyd–Max quantizer of the unit normal for `bits` bits, from 0 to `MAX_BITS`.
+    """Compute the scalar quantizer of `bits` bits that has the least squared error for the unit normal (Lloyd–Max).
+    Returns its levels, thresholds and distortion.
 
-    The conditions are those of Lloyd (1982), *Least squares quantization in PCM*, and Max (1960), *Quantizing for
-    minimum distortion*: a boundary lies midway between two levels, and a level is the mean of the normal in its cell.
-    The normal's density is log-concave, so they have a single solution (Fleischer, 1964). Newton's method finds it.
+    `bits` is from 0 to `MAX_BITS`. The conditions are those of Lloyd (1982), *Least squares quantization in PCM*, and
+    Max (1960), *Quantizing for minimum distortion*: a boundary lies midway between two levels, and a level is the mean
+    of the normal in its cell. The normal's density is log-concave, so they have a single solution (Fleischer, 1964).
+    Newton's method finds it.
     """
     if bits == 0:
         return NormalQuantizer(0, np.zeros(1), np.zeros(0), 1.0)
@@ -98,7 +100,7 @@ def _density(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _masses(edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the unit normal's probability between neighbouring edges `(k + 1,)`, as `(k,)`."""
+    """Return the probability `(k,)` of the unit normal between each two neighbouring edges `(k + 1,)`."""
     # Upper tails keep their digits where Φ is near 1 and its differences cancel.
     tails = torch.special.erfc(torch.from_numpy(edges / math.sqrt(2))).numpy() / 2
     masses: NDArray[np.float64] = tails[:-1] - tails[1:]

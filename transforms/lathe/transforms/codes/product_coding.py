@@ -74,7 +74,9 @@ class ProductCoding(TransformCoding):
         return "rows"
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range, or a codec that is newer than this one."""
+        """Check the parameters of the step. Raises `StepError` for one out of range, or a codec that is newer than this
+        one.
+        """
         super().check_parameters()
         require_whole(self.kind, "iterations", self.iterations, at_least=0)
         require_seed(self.kind, self.seed)
@@ -84,7 +86,8 @@ class ProductCoding(TransformCoding):
         return lay_out_in_whole_bytes(bits, variances, self.bytes)
 
     def _learn_levels(self, data: Moments | Vectors, deviations: Tensor) -> None:
-        """Set the centroids of each byte by k-means that starts from the grid.
+        """Learn the 256 centroids of each byte by k-means, starting from the levels of scalar codes. Sets `centroids`
+        and `deviations`.
 
         Raises:
             InputError: for moments, fewer rows than centroids, or so many bytes that none holds two coordinates.
@@ -115,9 +118,8 @@ class ProductCoding(TransformCoding):
                 self.centroids[in_byte] = moved.T / scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, d)` as the nearest centroids, uint8 `(n, bytes)`.
-
-        Near-zero rows become zeros.
+        """Encode rows `(n, d)` as the index of the nearest centroid in each byte, uint8 `(n, bytes)`. Near-zero rows
+        become zeros.
         """
         rows = x.reshape(-1, x.shape[-1])
         books, offsets, positions = self.prepare_books()
@@ -135,7 +137,8 @@ class ProductCoding(TransformCoding):
         return code.reshape(*x.shape[:-1], self.bytes)
 
     def prepare_books(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return centroids, offsets and places with which the nearest centroids are found.
+        """Arrange the centroids of all bytes in tensors of equal size. With them, one batched product finds the nearest
+        centroids.
 
         Returns:
             Centroids weighted by the variances `(bytes, k, 256)`, where k is the largest number of coordinates of a
@@ -160,7 +163,9 @@ class ProductCoding(TransformCoding):
         return ProductDecoder(self.mean, self.decoder, self.layout, self.norm, self.centroids, self.bytes)
 
     def _find_factors(self, y: Tensor) -> Tensor:
-        """Return the norm factor f `(n,)` of the coordinates f·ŷ of decoded vectors, `(m, n)`."""
+        """Find the factor by which decoding scaled each vector to the fitted norm. Returns the factors `(n,)`, given
+        the coordinates `(m, n)` of the decoded vectors.
+        """
         # In the byte with the most coordinates, f·ŷ is parallel to one centroid.
         in_byte = self.layout[1] == self.layout[1].mode().values
         scale = self.deviations[in_byte].unsqueeze(1)
@@ -171,7 +176,7 @@ class ProductCoding(TransformCoding):
         return factors.gather(0, nearest.unsqueeze(0)).squeeze(0).clamp(min=torch.finfo(y.dtype).tiny)
 
     def shorten(self, octets: int) -> Self:
-        """Return the fitted step whose codes are the first `octets` bytes of this step's codes.
+        """Return a fitted step for codes of `octets` bytes, which are the first bytes of this step's codes.
 
         Raises:
             NotFittedError: before `fit`.
@@ -205,7 +210,8 @@ class ProductDecoder(CodeDecoder):
 
 
 def _move_centroids(points: Tensor, centroids: Tensor, iterations: int) -> Tensor:
-    """Return the centroids `(256, k)` after iterations of k-means on points `(n, k)`.
+    """Run iterations of k-means on points `(n, k)`, starting from the centroids `(256, k)`. Returns the moved
+    centroids.
 
     A centroid without points moves to the point that is farthest from its own centroid.
     """

@@ -56,9 +56,10 @@ class Quantizer(Transform, registered=False):
         return self.transform(floats)
 
     def score(self, queries: Any, codes: Any) -> Any:
-        """Return the inner products `(a, n)` of float queries `(a, k)` with the vectors that codes stand for.
+        """Compute the inner products `(a, n)` of float queries `(a, k)` with the vectors that codes stand for. Returns
+        a tensor for a tensor of queries, else a NumPy array.
 
-        The codes are decoded a block at a time. A tensor for a tensor of queries, else a NumPy array.
+        The codes are decoded a block at a time.
 
         Raises:
             NotFittedError: before `fit`.
@@ -72,9 +73,8 @@ class Quantizer(Transform, registered=False):
         return scores.to(queries.device) if isinstance(queries, Tensor) else scores.cpu().numpy()
 
     def decoded_norms(self, codes: Any) -> Any:
-        """Return the norms `(n,)` of the vectors that codes stand for.
-
-        They are a tensor for a tensor, else a NumPy array.
+        """Return the L2 norms `(n,)` of the vectors that codes stand for. They are a tensor for a tensor, else a NumPy
+        array.
 
         An inner product over this norm is the cosine with a query of norm 1.
         """
@@ -84,7 +84,9 @@ class Quantizer(Transform, registered=False):
         return norms.to(codes.device) if isinstance(codes, Tensor) else norms.cpu().numpy()
 
     def _decode_blocks(self, codes: Any) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the slice of the rows of each block of codes, and the vectors `(m, k)` that these stand for."""
+        """Decode codes a block at a time. Yields the slice of rows of each block, and the vectors `(m, k)` that its
+        codes stand for.
+        """
         for start in range(0, len(codes), DECODED_ROWS):
             rows = slice(start, start + DECODED_ROWS)
             yield rows, self.inverse_transform(torch.as_tensor(codes[rows]).to(self.device))
@@ -125,7 +127,7 @@ class Int8(Quantizer):
         return dimensions
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the scale and zero point of each dimension from its range, extended to include 0."""
+        """Compute the scale and zero point of each dimension from its range in the data, extended to include 0."""
         low, high = _ranges(data)
         low, high = np.minimum(low, 0), np.maximum(high, 0)
         scale = (high - low) / 255
@@ -198,9 +200,8 @@ class Binary(Quantizer):
         return -(-dimensions // 8)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the mean magnitude of each dimension, or its root mean square if fitted on moments.
-
-        Magnitudes are at least `MIN_MAGNITUDE`.
+        """Compute the magnitude ±a that each dimension is decoded to. It is the mean absolute value, or the root mean
+        square if fitted on moments, and at least `MIN_MAGNITUDE`.
         """
         # The mean magnitude minimizes the squared error of ±a. Moments lack it; the root mean square is an upper bound.
         if isinstance(data, Moments):
@@ -214,10 +215,7 @@ class Binary(Quantizer):
         require_entries(self.kind, "size", self.size, 0, float("inf"))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, k)` as packed bits, uint8 `(n, ⌈k/8⌉)`.
-
-        A bit is 1 where x > 0.
-        """
+        """Encode rows `(n, k)` as one bit per dimension, packed as uint8 `(n, ⌈k/8⌉)`. A bit is 1 where x > 0."""
         bits = torch.nn.functional.pad((x > 0).to(torch.uint8), (0, -x.shape[-1] % 8))
         octets = bits.reshape(*x.shape[:-1], bits.shape[-1] // 8, 8) << _bit_shifts(x)
         # The shifted bits are disjoint, so their sum is their union; without a dtype torch would sum in int64.
@@ -250,9 +248,8 @@ class BinaryDecoder(Map):
         return -(-len(self.size) // 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Decode packed bits `(n, ⌈k/8⌉)` to ±a in each dimension, `(n, k)`.
-
-        A code of all zeros becomes zero.
+        """Decode packed bits `(n, ⌈k/8⌉)` to floats `(n, k)`: +a or −a for each dimension's magnitude a. A code of all
+        zeros becomes zero.
         """
         # `apply` converts codes to the dtype of the buffers; float32 holds all 256 byte values exactly.
         bits = (x.to(torch.uint8).unsqueeze(-1) >> _bit_shifts(x) & 1).flatten(-2)[..., : len(self.size)]
@@ -266,9 +263,8 @@ def _bit_shifts(like: Tensor) -> Tensor:
 
 
 def _ranges(data: Moments | Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the minimum and the maximum of each dimension, `(d,)` each.
-
-    From moments, they are mean ± 4 standard deviations.
+    """Return the minimum and the maximum of each dimension, `(d,)` each. From moments, they are mean ± 4 standard
+    deviations.
 
     Raises:
         InputError: if the vectors hold NaN or inf.

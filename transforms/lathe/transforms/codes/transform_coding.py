@@ -144,7 +144,9 @@ class TransformCoding(Quantizer):
         self._prepared: tuple[tuple[Tensor, ...], CodeDecoder] | None = None
 
     def check_parameters(self) -> None:
-        """Raise `StepError` for a parameter out of range, or a codec that is newer than this one."""
+        """Check the parameters of the step. Raises `StepError` for one out of range, or a codec that is newer than this
+        one.
+        """
         require_whole(self.kind, "codec_version", self.codec_version, at_least=1)
         if self.codec_version > CODEC_VERSION:
             raise StepError(
@@ -161,7 +163,7 @@ class TransformCoding(Quantizer):
         require_flag(self.kind, "restore_norm", self.restore_norm)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature marked as codes.
+        """Return the signature (dimensions and kind) of the outputs: that of the inputs, marked as codes.
 
         Raises:
             StepError: if the budget is more than 8 bits for every dimension, or less than `bits` would need.
@@ -196,16 +198,17 @@ class TransformCoding(Quantizer):
         return True
 
     def fit_warnings(self) -> list[str]:
-        """Return a warning, as a list of at most one, if the vectors vary too little to fill the bytes."""
+        """Return a list with one warning if the fitted vectors vary too little to fill the bytes. Otherwise the list is
+        empty.
+        """
         filled = -(-int(self._ends().max()) // BYTE) if self.layout.numel() else self.bytes
         if filled < self.bytes:
             return [f"{self.kind} uses {filled} of {self.bytes} bytes: the vectors vary in too few directions"]
         return []
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Set mean, encoder, decoder and layout from moments.
-
-        They are the moments of the rows, and of the queries if there are any.
+        """Compute mean, encoder, decoder and layout of the codes from moments. They are the moments of the rows, and of
+        the queries if there are any.
 
         Raises:
             InputError: if the rows do not vary, or the moments of the queries have other dimensions.
@@ -257,9 +260,8 @@ class TransformCoding(Quantizer):
     def _rotate(
         self, axes: NDArray[np.float64], variances: NDArray[np.float64], total: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Rotate the leading axes, as many as can have bits, by a random orthogonal matrix.
-
-        Returns the axes and the variances along them.
+        """Rotate the leading axes, as many as can have bits, by a random orthogonal matrix. Returns the axes and the
+        variances along them.
 
         The rotation becomes part of the encoder's matrix, so a fast Hadamard transform would save nothing.
         """
@@ -274,7 +276,8 @@ class TransformCoding(Quantizer):
         )
 
     def check_tensors(self) -> None:
-        """Check that every coordinate has bits of its own, and that norm and count are from 0 upwards.
+        """Check that the bits of all coordinates lie within the code without overlap. Norm and query count must not be
+        negative.
 
         Raises:
             ArtifactError: if they are not.
@@ -296,17 +299,14 @@ class TransformCoding(Quantizer):
         return self.encoder @ (x - self.mean).T
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`.
-
-        Near-zero rows become zeros.
-        """
+        """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`, a block of rows at a time. Near-zero rows become zeros."""
         rows = x.reshape(-1, x.shape[-1])
         blocks = [self._encode_block(rows[i : i + ENCODE_ROWS]) for i in range(0, len(rows), ENCODE_ROWS)]
         code = torch.cat(blocks) if blocks else x.new_empty(0, self.bytes, dtype=torch.uint8)
         return code.reshape(*x.shape[:-1], self.bytes)
 
     def _encode_block(self, rows: Tensor) -> Tensor:
-        """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`."""
+        """Encode one block of rows `(n, d)` as codes, uint8 `(n, bytes)`. Near-zero rows become zeros."""
         y = self.coordinates(rows)
         bits, octets, shifts = self.layout.cpu().tolist()
         # (m, n) cell numbers; coordinates with equal bits are neighbours, and are quantized together.
@@ -332,7 +332,8 @@ class TransformCoding(Quantizer):
         return code.T.masked_fill(without_direction(row_norms(rows), rows.dtype), 0).contiguous()
 
     def recode(self, floats: Any) -> Any:
-        """Return the codes `(n, bytes)` of which `floats` `(n, d)` are what `inverse_transform` returned.
+        """Return the codes `(n, bytes)` that decode to `floats` `(n, d)`, which `inverse_transform` returned. It is a
+        tensor for a tensor, else a NumPy array.
 
         `transform` would not do: it takes the residual of a vector whose norm was restored for a longer one.
         """
@@ -350,7 +351,9 @@ class TransformCoding(Quantizer):
         return codes.to(floats.device) if isinstance(floats, Tensor) else codes.cpu().numpy()
 
     def _find_factors(self, y: Tensor) -> Tensor:
-        """Return the norm factor f `(n,)` of the coordinates f·ŷ of decoded vectors, `(m, n)`."""
+        """Find the factor by which decoding scaled each vector to the fitted norm. Returns the factors `(n,)`, given
+        the coordinates `(m, n)` of the decoded vectors.
+        """
         # The last coordinate has the fewest bits, so f is one of few ratios to its levels.
         fewest_bits = int(self.layout[0, -1])
         positive = torch.from_numpy(normal_quantizer(fewest_bits).levels[2 ** (fewest_bits - 1) :]).to(y)
@@ -366,7 +369,7 @@ class TransformCoding(Quantizer):
         return factors
 
     def _distance_to_levels(self, y: Tensor) -> Tensor:
-        """Return the mean squared distance of coordinates `(m, n)` to their nearest levels, `(n,)`."""
+        """Return each vector's mean squared distance, `(n,)`, of its coordinates `(m, n)` to their nearest levels."""
         bits = self.layout[0].tolist()
         error = y.new_zeros(y.shape[1])
         for start, stop in _equal_runs(bits):
@@ -382,7 +385,7 @@ class TransformCoding(Quantizer):
         return CodeDecoder(self.mean, self.decoder, self.layout, self.norm, self.bytes)
 
     def shorten(self, octets: int) -> Self:
-        """Return the fitted step whose codes are the first `octets` bytes of this step's codes.
+        """Return a fitted step for codes of `octets` bytes, which are the first bytes of this step's codes.
 
         The bytes with the coordinates of largest variance come first. A step fitted for the smaller budget is better.
 
@@ -410,7 +413,8 @@ class TransformCoding(Quantizer):
         return BYTE * self.layout[1] + self.layout[2] + self.layout[0]
 
     def clipped_share(self, rows: Any) -> float:
-        """Return the share of the coordinates of rows `(n, d)` beyond `CLIP_DEVIATIONS` standard deviations.
+        """Return the share of the coordinates of rows `(n, d)` that are far from the mean, in [0, 1]. Far is more than
+        `CLIP_DEVIATIONS` standard deviations.
 
         The outermost cell stands for values near its level; far beyond, the error grows with the value.
         """
@@ -427,9 +431,9 @@ class TransformCoding(Quantizer):
         return apply(_QueryMap(self.mean, self.decoder), queries)
 
     def norm_factors(self, codes: Any) -> Any:
-        """Return the factor f of each code `(n, bytes)`, `(n,)` floats, that gives its vector the fitted norm.
-
-        An index that computes the factors once can score by table look-ups. Ones if the fitted norms vary.
+        """Compute the factor that gives each code's decoded vector the norm that all fitted vectors had. Returns floats
+        `(n,)` for codes `(n, bytes)`, which are 1 if those norms varied. An index that computes the factors once can
+        score by table look-ups.
         """
         coder, packed = self._prepare(codes)
         with torch.no_grad():
@@ -440,9 +444,10 @@ class TransformCoding(Quantizer):
         return factors.to(codes.device) if isinstance(codes, Tensor) else factors.cpu().numpy()
 
     def score(self, queries: Any, codes: Any, factors: Any = None) -> Any:
-        """Return the inner products ⟨q, x̂⟩ `(a, n)` of queries with the vectors that codes stand for.
+        """Compute the inner products ⟨q, x̂⟩ `(a, n)` of queries with the vectors that codes stand for. Returns a
+        tensor for a tensor of queries, else a NumPy array.
 
-        The asymmetric score: only one side is quantized. A tensor for a tensor of queries, else a NumPy array.
+        The score is asymmetric: only one side is quantized.
 
         Args:
             queries: floats `(a, d)`, as a chain returns them without its quantizer.
@@ -471,7 +476,7 @@ class TransformCoding(Quantizer):
         return scores.to(queries.device) if isinstance(queries, Tensor) else scores.cpu().numpy()
 
     def _prepare(self, codes: Any) -> tuple[CodeDecoder, Tensor]:
-        """Return the decoder, and the codes as a tensor on its device.
+        """Check that an array holds codes of this step. Returns the decoder, and the codes as a tensor on its device.
 
         Raises:
             InputError: unless they are codes.
@@ -484,7 +489,9 @@ class TransformCoding(Quantizer):
         return self._get_decoder(), packed
 
     def _get_decoder(self) -> CodeDecoder:
-        """Return the decoder, which is built once for the present tensors: a fit or a move replaces these."""
+        """Return the decoder for the step's present tensors. It is built once and again after a fit or a move, which
+        replaces the tensors.
+        """
         tensors, prepared = tuple(self.buffers()), self._prepared
         if prepared is None or any(
             prepared_tensor is not tensor for prepared_tensor, tensor in zip(prepared[0], tensors, strict=True)
@@ -494,9 +501,8 @@ class TransformCoding(Quantizer):
         return prepared[1]
 
     def decoded_norms(self, codes: Any) -> Any:
-        """Return the norms `(n,)` of the vectors that codes stand for.
-
-        They are a tensor for a tensor, else a NumPy array.
+        """Return the L2 norms `(n,)` of the vectors that codes stand for. They are a tensor for a tensor, else a NumPy
+        array.
         """
         if not self.norm.any():
             return super().decoded_norms(codes)
@@ -504,13 +510,12 @@ class TransformCoding(Quantizer):
         return norms if isinstance(codes, Tensor) else norms.numpy()
 
     def product_centroids(self) -> tuple[Tensor, Tensor]:
-        """Return the codes as a product quantizer.
-
-        It has centroids `(bytes, 256, 8)` and each coordinate's place `(m,)`.
+        """Express the codes as a product quantizer of 8 bits, as FAISS has them. Returns its centroids `(bytes, 256,
+        8)`, and the position of each coordinate among its `8 · bytes` dimensions, `(m,)`.
 
         FAISS's indexes of 8-bit product quantizers (`IndexPQ`, `IndexIVFPQ`) with these centroids search the codes, by
-        the inner products ⟨q', ŷ⟩ without the norm factors. Their vectors have 8 dimensions for each byte; coordinate i
-        of `encode_queries` belongs at `place[i]`, and zeros elsewhere.
+        the inner products ⟨q', ŷ⟩ without the norm factors. Coordinate i of `encode_queries` belongs at `place[i]`, and
+        zeros elsewhere.
 
         Raises:
             InputError: if coordinates cross bytes, as where many have 5 to 7 bits.
@@ -553,7 +558,7 @@ class _QueryMap(Map):
 
 
 def _constant_norm(moments: Moments) -> float:
-    """Return the norm that all rows have, or 0 if norms differ by more than `MAX_NORM_DEVIATION` allows."""
+    """Return the L2 norm that all rows have, or 0 if their norms differ by more than `MAX_NORM_DEVIATION` allows."""
     square = float(moments.second_moment().trace())
     # NaN where the fourth moments are unknown: then the norms count as different.
     deviation = float(np.sqrt(np.maximum(moments.squared_norm_variance(), 0)))
@@ -561,7 +566,9 @@ def _constant_norm(moments: Moments) -> float:
 
 
 def _find_cells(y: Tensor, bits: int) -> Tensor:
-    """Return the cell number of each value, uint8 of the shape of `y`: how many thresholds lie below it."""
+    """Return the number of the quantizer's cell that each value lies in, uint8 of the shape of `y`. It is how many
+    thresholds lie below the value.
+    """
     thresholds = torch.from_numpy(normal_quantizer(bits).thresholds).to(y)
     if bits > COMPARISON_BITS:
         return torch.bucketize(y, thresholds, out_int32=True).to(torch.uint8)
@@ -578,9 +585,8 @@ def _equal_runs(values: list[int]) -> list[tuple[int, int]]:
 
 
 def _distinct_byte_groups(octets: list[int]) -> list[list[int]]:
-    """Divide the coordinates into groups within which every byte occurs at most once.
-
-    Returns the positions of the coordinates.
+    """Divide coordinates into groups within which no two share a byte, given the byte of each. Returns the positions of
+    the coordinates by group.
     """
     groups: list[list[int]] = []
     counts: dict[int, int] = {}

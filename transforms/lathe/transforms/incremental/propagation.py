@@ -13,10 +13,12 @@ MAX_NEGATIVE_SHARE = 0.05
 
 
 def propagate_moments(moments: Moments, affine: Affine) -> Moments:
-    """Return the exact mean Wμ + b and scatter WSWᵀ of Wx + b, as moments whose third and fourth are NaN.
+    """Return the moments of the outputs Wx + b of an affine map, given the moments of its inputs x. Count, mean and
+    scatter are exact, and the third and fourth moments are NaN.
 
-    `third` and `fourth` are NaN so that nothing is fitted on them: they do not follow from moments, because
-    ‖Wx‖² is not a function of ‖x‖². Rows of zeros, which a step maps to zero, are counted as b.
+    The mean is Wμ + b and the scatter WSWᵀ. `third` and `fourth` are NaN so that nothing is fitted on them: they do not
+    follow from moments, because ‖Wx‖² is not a function of ‖x‖². Rows of zeros, which a step maps to zero, are counted
+    as b.
     """
     weight = as_float64(affine.weight)
     propagated = Moments()
@@ -32,11 +34,8 @@ def propagate_moments(moments: Moments, affine: Affine) -> Moments:
 
 
 def approximate_normalized_moments(unit_before: Moments, raw_before: Moments, raw_after: Moments) -> Moments:
-    """Approximate the moments of a refitted map's normalized outputs.
-
-    They are computed from those before the refit (`unit_before`).
-
-    The change of the moments of the raw outputs, scaled to unit norm, is added.
+    """Approximate the moments of a map's normalized outputs after a refit of the map. They are those before the refit
+    (`unit_before`), plus the change of the moments of the outputs before normalization, scaled to unit norm.
 
     A map's outputs are y before its refit and y′ after it, z = y/‖y‖ and z′ = y′/‖y′‖; the result is for z′. Moments do
     not determine it exactly. The change of the moments from y to y′ is known exactly and is added to the measured
@@ -73,7 +72,7 @@ def approximate_normalized_moments(unit_before: Moments, raw_before: Moments, ra
 
 
 def _nearest_covariance(estimate: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the nearest positive semidefinite matrix.
+    """Return the positive semidefinite matrix that is nearest to a symmetric estimate of a covariance.
 
     Raises:
         InputError: if the negative eigenvalues are too large for rounding and a small change of the map

@@ -41,9 +41,8 @@ class Stage:
         return self.number > 0
 
     def take_moments(self, chain: Chain, rows: Vectors) -> Moments:
-        """Apply the steps before the stage to rows `(n, d)`, normalize them except for stage 0, and take their moments.
-
-        The rows are streamed.
+        """Compute the moments of rows `(n, d)` as they are at the beginning of this stage. Rows pass the steps before
+        it, and are normalized except for stage 0. They are streamed.
         """
         if self.position:
             # `unit_moments` normalizes in float64; the chain itself would do so in float32.
@@ -67,7 +66,8 @@ class Stages:
 
     @classmethod
     def of(cls, chain: Chain) -> "Stages":
-        """Divide a fitted chain into refit stages and find the steps that can be refitted.
+        """Divide a fitted chain into refit stages, and find the steps that can be refitted. A refit stage is a group of
+        consecutive steps that are fitted again from the same moments.
 
         A quantizer that learns from moments is the last step of a stage. Of those that learn from rows, `int8` and
         `binary` are in no stage, because the new rows alone suffice for their ranges; codebooks are retained.
@@ -105,9 +105,10 @@ class Stages:
         return divided
 
     def needed(self) -> Iterator[Stage]:
-        """Yield every stage from the first that has a step to refit to the last that has one, and those in between.
+        """Yield the stages whose moments a refit needs. They reach from the first that has a step to refit to the last
+        that has one.
 
-        Their moments are what a refit needs. Yields nothing if no step can be refitted.
+        Those in between are yielded too. Yields nothing if no step can be refitted.
         """
         with_steps = [stage.number for stage in self.stages if self.refitted & set(stage.steps)]
         if with_steps:
@@ -119,13 +120,15 @@ class Stages:
         return {stage.number: stage.take_moments(chain, rows) for stage in self.needed()}
 
     def _begin_stage(self, position: int) -> None:
-        """Append a stage before step `position`, unless the last one begins with unit rows and has no affine map."""
+        """Append a stage that begins before the step at `position`. Nothing is done if the last stage begins with unit
+        rows and has no affine map yet.
+        """
         last = self.stages[-1]
         if not last.unit or last.moved:
             self.stages.append(Stage(last.number + 1, position))
 
     def _add_step(self, index: int, step: Map) -> bool:
-        """Append a step to the last stage and return True, or return False if the step is not affine.
+        """Append a step to the last stage if the step is affine, and return whether it is.
 
         A final normalization does not count; a new stage begins after it.
         """
@@ -145,7 +148,7 @@ class Stages:
     def _retain_axis_choosing_steps(self, chain: Chain) -> None:
         """Move steps that choose their output axes from `refitted` to `retained` if a later step is retained.
 
-        The later step was fitted on those axes, and PCA, for example, would choose other axes in a refit.
+        The later step was fitted on those axes, and a refit would choose other axes.
         """
         trained = None
         # From the end, because a step that is retained here also needs the axes chosen before it.
@@ -159,10 +162,7 @@ class Stages:
 
 
 def _reason_to_retain(step: Transform, stage: Stage) -> str | None:
-    """Return why a step cannot be refitted from the moments at the beginning of its stage.
-
-    The result is None if it can be.
-    """
+    """Return why a step cannot be refitted from the moments at the beginning of its stage, or None if it can be."""
     if step.learns_from == "rows":
         return "it is fitted on pairs" if step.paired or step.takes_pairs else "it is trained on rows"
     if step.learns_from == "unit moments" and (stage.moved or not stage.unit):

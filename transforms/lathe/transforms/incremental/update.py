@@ -32,9 +32,8 @@ class ChainUpdate:
 def update_chain(
     chain: Chain, stored: Mapping[int, Moments], rows: Vectors, on_progress: Progress = no_progress
 ) -> ChainUpdate:
-    """Refit a copy of a chain on new rows and on stored moments of its earlier rows.
-
-    The result also has the merged moments.
+    """Refit a copy of a chain on new rows and on the stored moments of its earlier rows. Returns the new chain, the
+    merged moments, and the steps that could not be refitted, with reasons.
 
     Steps are refitted in order. Up to the first normalization after a refitted step the result equals a fit on all
     rows, up to rounding; after it, to first order in how much that step changed (see `approximate_normalized_moments`).

@@ -78,7 +78,9 @@ class Batches:
         self.shifts = self.heldout_rows - np.arange(count)
 
     def sample(self, step: int) -> Tensor:
-        """Return the batch of a step, `(size, d)` float32: distinct random rows that are not held out, plus `noise`."""
+        """Return the training batch of a step, `(size, d)` float32. It has distinct random rows that are not held out,
+        with noise of the deviation `noise` added.
+        """
         # Seeded by the step: a resumed training draws the batches that it would have drawn without a break.
         generator = np.random.default_rng([self.seed, step])
         free_rows = np.sort(generator.choice(self.vectors.shape[0] - len(self.shifts), self.size, replace=False))
@@ -89,7 +91,7 @@ class Batches:
         return self._read(self.heldout_rows, np.random.default_rng(self.seed))
 
     def _read(self, rows: Any, generator: np.random.Generator) -> Tensor:
-        """Read the rows as float32, add Gaussian noise if `noise` is set, and move them to the device."""
+        """Return the rows as a float32 tensor on the device, with Gaussian noise added if `noise` is set."""
         # `astype` copies even if the dtype is float32 already, so the noise never reaches the caller's vectors.
         values = as_numpy(self.vectors[rows]).astype(np.float32)
         if self.noise:
@@ -100,9 +102,8 @@ class Batches:
 def checkpoint_for(
     context: FitContext, spec: Spec, config: TrainingConfig, vectors: Vectors, mean: NDArray[np.float64]
 ) -> Checkpoint | None:
-    """Build the checkpoint that is keyed by spec, config and data, and create its folder.
-
-    The result is None if checkpoints are off.
+    """Return the training's checkpoint with a key that is a digest of spec, config and data, and create its folder. The
+    result is None if the context has no checkpoint.
 
     The key is a SHA-256 digest, so a checkpoint of another fit is not resumed. The data are identified by their number
     of rows, the first and last row, and the mean.
@@ -140,9 +141,8 @@ def train(
     checkpoint: Checkpoint | None = None,
     evaluate_start: bool = False,
 ) -> TrainingLog:
-    """Train the parameters in place with AdamW, and return the log.
-
-    Those of the lowest held-out loss are restored at the end.
+    """Train the parameters with AdamW, in place, and return the log of the training. At the end the parameters are
+    those with the lowest held-out loss.
 
     Training ends after `config.steps` steps, when patience runs out, or at a loss that is not finite. Without held-out
     rows the last parameters stay. Training resumes from a checkpoint with the same key, and then ends with the same
@@ -210,9 +210,8 @@ def train(
 
 
 def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], Tensor]) -> LossFunction:
-    """Wrap a differentiable loss as a function of a batch.
-
-    It returns the loss and sets every `parameter.grad`.
+    """Wrap a differentiable loss in a function of a batch. The function returns the loss as a float, and sets the
+    gradient of every parameter.
     """
 
     def loss_function(batch: Tensor) -> float:
@@ -229,9 +228,8 @@ def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], 
 
 @contextmanager
 def one_thread_if_small(rows: int, device: torch.device) -> Iterator[None]:
-    """Run the block with one torch thread if the device is a CPU and `rows` ≤ `SMALL_BATCH`.
-
-    The number of threads is restored after it.
+    """Run the block with one torch thread if the device is a CPU and the batch has at most `SMALL_BATCH` rows. The
+    number of threads is restored after it.
 
     Two threads wait for each other after every small operation: they gain little on an idle machine, and where another
     process uses a core they take twelve times as long.
@@ -246,7 +244,7 @@ def one_thread_if_small(rows: int, device: torch.device) -> Iterator[None]:
 
 
 def mean_of_varied(kind: str, vectors: Vectors) -> NDArray[np.float64]:
-    """Return the mean of rows that differ, `(d,)` float64.
+    """Compute the mean of all rows, `(d,)` float64, and check that the rows are finite and not all equal.
 
     Raises:
         InputError: if a row holds NaN or inf, or all rows are equal.
@@ -267,9 +265,8 @@ def mean_of_varied(kind: str, vectors: Vectors) -> NDArray[np.float64]:
 def _evaluate(
     heldout: Tensor, loss: LossFunction, parameters: Mapping[str, Tensor], best: dict[str, Tensor], log: TrainingLog
 ) -> None:
-    """Append the held-out loss to `log`, and copy parameters to `best` if it is the lowest.
-
-    `log.stopped_early` is set.
+    """Compute the held-out loss and append it to `log`. If it is the lowest so far, the parameters are copied to
+    `best`; `log.stopped_early` is set when patience has run out.
     """
     # The gradients that this stores are replaced by the next batch's before the optimizer's next step.
     log.heldout_losses.append(loss(heldout))
@@ -285,7 +282,7 @@ def _evaluate(
 
 
 def _restore_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], log: TrainingLog) -> None:
-    """Copy `best` into the parameters if there were evaluations, and set `grad` to None.
+    """Copy the tensors in `best` into the parameters, if there were evaluations. The parameters' `grad` is set to None.
 
     Raises:
         InputError: if the training diverged before there was a finite held-out loss.
@@ -300,7 +297,9 @@ def _restore_best(kind: str, parameters: Mapping[str, Tensor], best: Mapping[str
 
 
 def _save_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str:
-    """Save the state and return '', or on `OSError` a note for the progress message."""
+    """Write the training's state to the checkpoint. Returns '', or a note for the progress message if the file cannot
+    be written.
+    """
     try:
         checkpoint.save(state)
     except OSError as error:
@@ -311,7 +310,9 @@ def _save_checkpoint(checkpoint: Checkpoint, state: Mapping[str, Tensor]) -> str
 def _pack_state(
     parameters: Mapping[str, Tensor], best: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, log: TrainingLog
 ) -> dict[str, Tensor]:
-    """Collect parameters, best parameters, AdamW state and log as tensors by name, for a checkpoint."""
+    """Return the whole state of a training as tensors by name, for a checkpoint. It has the parameters, the best
+    parameters, AdamW's averages and the log.
+    """
     tensors = {
         "steps": torch.tensor(log.steps),
         "loss": torch.tensor(log.loss, dtype=torch.float64),
@@ -332,7 +333,9 @@ def _restore_state(
     optimizer: torch.optim.Optimizer,
     log: TrainingLog,
 ) -> None:
-    """Set parameters, `best`, optimizer state and log in place from tensors that `_pack_state` returned."""
+    """Restore the state of a training from a checkpoint's tensors by name. Sets parameters, `best`, optimizer and log,
+    in place.
+    """
     log.steps, log.loss = int(stored["steps"]), float(stored["loss"])
     log.heldout_losses = stored["heldout_losses"].tolist()
     log.stopped_early = bool(stored["stopped_early"])

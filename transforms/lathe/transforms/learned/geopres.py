@@ -141,7 +141,9 @@ class GeoPres(Linear):
         self.seed = seed
 
     def check_parameters(self) -> None:
-        """Raise `StepError` unless `preset` and `loss` are known names, `nested` is a bool and numbers are in range."""
+        """Check the parameters of the step. Raises `StepError` for an unknown preset or loss, or a value of another
+        type or out of range.
+        """
         require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
         require_flag(self.kind, "nested", self.nested)
         require_choice(self.kind, "preset", self.preset, tuple(PRESET_LOSSES))
@@ -169,9 +171,8 @@ class GeoPres(Linear):
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the start weight, train it, and set the map and the training log.
-
-        The weight is not trained if `data` are moments or steps are 0.
+        """Compute a start weight from the spectrum, or at random for the preset `paper`, and train it. Sets the map and
+        the training log. From moments, or with 0 steps, the weight is not trained.
 
         `training_log` is None if nothing was trained.
 
@@ -203,7 +204,8 @@ class GeoPres(Linear):
         self.training_log = log
 
     def _training_config(self, rows: int) -> TrainingConfig:
-        """Return the preset's config, with `steps`, `batch` and `learning_rate` overriding it where they are set.
+        """Return the preset's training config. `steps`, `batch` and `learning_rate` replace the preset's values where
+        they are set.
 
         The number of rows decides the steps of the preset `paper`; `nested` those of the other.
         """
@@ -221,9 +223,8 @@ class GeoPres(Linear):
         context: FitContext,
         checkpoint: Checkpoint | None,
     ) -> tuple[Tensor, TrainingLog]:
-        """Train the weight `start` `(k, d)`, maybe in place.
-
-        Returns it, rescaled for some losses, and the training log.
+        """Train the weight `start` `(k, d)`, perhaps in place. Returns the trained weight, rescaled for some losses,
+        and the training log.
 
         With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes, and the
         result is rotated back. Adam adapts the rate of every coordinate separately, so the coordinates should be
@@ -249,9 +250,8 @@ class GeoPres(Linear):
         set_up, importance = self._set_up_loss(loss, LossSetup(first, weight, sizes, normalized, self.rank_strength))
 
         def loss_function(batch: Tensor) -> float:
-            """Return the mean over sizes of importance × loss.
-
-            The gradient of their sum is stored in `weight.grad`.
+            """Return the mean over output sizes of importance × loss. The gradient of their sum is stored in
+            `weight.grad`.
             """
             losses, weight.grad = prefix_losses(set_up, prepare(batch), weight, sizes, importance, normalized)
             # The gradient is that of the sum: Adam's steps do not depend on a constant factor.
@@ -266,7 +266,8 @@ class GeoPres(Linear):
         return weight if axes is None else weight @ axes, log
 
     def _set_up_loss(self, name: str, setup: LossSetup) -> tuple[Loss, list[float]]:
-        """Return the loss, and the importance of each size: 1 / its starting loss, or 1 if `LossKind.relative`.
+        """Prepare the loss of this name for a training. Returns the loss, and the importance of each output size in the
+        gradient: 1 / its loss at the start, or 1 for losses that are relative already.
 
         The importance is also 1 if the loss at the start is 0. Without importances the smallest size, whose loss is
         largest, would dominate, and gradients would depend on the scale of the vectors.
@@ -281,11 +282,11 @@ class GeoPres(Linear):
 
 
 def _spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
-    """Return the start weight `(k, d)`, and all eigenvectors `(d, d)` of the uncentred second moment.
+    """Compute the weight at which training starts, the scaled top eigenvectors of the uncentred second moment. Returns
+    it, `(k, d)`, and all eigenvectors `(d, d)`.
 
-    The start weight has the top eigenvectors, scaled. It best keeps squared distances of zero-mean Gaussian data: the
-    i-th eigenvector is scaled by √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th. Both tensors
-    are float64.
+    The scaled eigenvectors best keep squared distances of zero-mean Gaussian data: the i-th eigenvector is scaled by
+    √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th. Both tensors are float64.
 
     Raises:
         InputError: if all rows are equal.
@@ -311,7 +312,7 @@ def random_start(input_dimensions: int, dimensions: int, seed: int) -> Tensor:
 
 
 def _best_scale(x: Tensor, weight: Tensor) -> float:
-    """Return the factor on `weight` that best fits the outputs' distances to those of `x`, by least squares.
+    """Return the factor on `weight` with which the outputs' distances best fit those of `x`, by least squares.
 
     The first 1024 rows are used. The factor is 1 if all their outputs coincide.
     """

@@ -26,12 +26,12 @@ On 10,000 rows, an evaluation at every second step ends training after 18 steps:
 
 
 def paper_config(rows: int, steps: int | None, batch: int | None, learning_rate: float | None) -> TrainingConfig:
-    """Return the paper's config for n rows: ten epochs unless `steps` is set, evaluated ten times.
+    """Return the training config of the GeoPres paper for a fit on `rows` rows. It has ten epochs unless `steps` is
+    set, and arguments that are not None replace the paper's values.
 
-    An epoch is counted in steps. `batch` and `learning_rate` override the paper's if set. The
-    paper's epochs have 500 steps. With few rows an epoch has one or two steps, and the loss swings so much from one
-    epoch to the next that patience would end the training at its start. So evaluations are at least
-    `MIN_EVALUATION_INTERVAL` steps apart.
+    An epoch is counted in steps; there is an evaluation after each. The paper's epochs have 500 steps. With few rows an
+    epoch has one or two steps, and the loss swings so much from one epoch to the next that patience would end the
+    training at its start. So evaluations are at least `MIN_EVALUATION_INTERVAL` steps apart.
     """
     config = PAPER.override(steps, batch, learning_rate)
     steps = PAPER_EPOCHS * max(1, rows // config.batch) if steps is None else steps

@@ -110,7 +110,7 @@ class QueryAdapter(Transform):
         self.register_buffer("query_count", torch.empty(0, dtype=torch.int64))
 
     def check_parameters(self) -> None:
-        """Raise `StepError` if a parameter has the wrong type or is out of range."""
+        """Check the parameters of the step. Raises `StepError` for a value of another type or out of range."""
         require_between(self.kind, "temperature", self.temperature, 1e-3, 10)
         require_whole(self.kind, "negatives", self.negatives, at_least=0, at_most=MINED)
         require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
@@ -125,9 +125,8 @@ class QueryAdapter(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train W on the pairs of the context.
-
-        The fitted rows are not used.
+        """Train the matrix W that maps queries, on the context's pairs of query and relevant document. The fitted rows
+        are not used. If W does not improve held-out queries enough, the identity is set instead.
 
         Raises:
             InputError: for fewer than `MIN_QUERIES` distinct queries, or other dimensions than the rows.
@@ -211,7 +210,7 @@ class QueryAdapter(Transform):
         return InverseAffine(None, self.weight.new_zeros(len(self.weight)))
 
     def fit_warnings(self) -> list[str]:
-        """Return a warning, as a list of at most one, if training found no map better than the identity."""
+        """Return a list with one warning if no trained map was better than the identity, else an empty list."""
         if not torch.equal(self.weight.cpu(), torch.eye(len(self.weight))):
             return []
 
@@ -262,7 +261,9 @@ class PairBatches:
         self._mined = self._mine(pairs) if negatives else np.zeros((len(pairs), 0), np.int64)
 
     def sample(self, step: int) -> Tensor:
-        """Return the batch of a step: rows of a query, of a relevant document and of its negatives, `(b, 2 + k)`."""
+        """Return the training batch of a step as row numbers `(b, 2 + k)`. A row has a query, one of its relevant
+        documents, and k negatives.
+        """
         # Seeded by the step: a resumed training draws the batches that it would have drawn without a break.
         generator = np.random.default_rng([self.seed, step])
         rows = generator.choice(self._trained, self._size, replace=False)
@@ -278,7 +279,9 @@ class PairBatches:
         return self._pack(rows, self._answers[self._first[rows]], self._mined[rows, : self.negatives])
 
     def is_relevant(self, queries: Tensor, documents: Tensor) -> Tensor:
-        """Return whether each document is relevant to each query, `(b, c)`, for rows `(b, 1)` and `(c,)`."""
+        """Return a mask `(b, c)` of which documents are relevant to which queries. They are given by their rows, `(c,)`
+        and `(b, 1)`.
+        """
         keys = queries * self._documents + documents
         positions = torch.searchsorted(self._keys, keys).clamp_max_(len(self._keys) - 1)
         return self._keys[positions] == keys
@@ -288,7 +291,8 @@ class PairBatches:
         return torch.from_numpy(np.column_stack(columns)).to(self.device)
 
     def _mine(self, pairs: QueryPairs) -> NDArray[np.int64]:
-        """Return the nearest documents of each query that are not relevant to it, nearest first, `(n, k)`.
+        """Find hard negatives: the nearest documents of each query that are not relevant to it. Returns their rows,
+        nearest first, `(n, k)`.
 
         k is `MINED`, or fewer if fewer documents are left beside those relevant to a query; it may be 0.
         """
@@ -311,7 +315,7 @@ class PairBatches:
 
 
 def _require_pairs(kind: str, pairs: QueryPairs, dimensions: int) -> int:
-    """Check the pairs, and return the number of distinct queries.
+    """Check the dimensions and the number of the pairs, and return the number of distinct queries.
 
     Raises:
         InputError: for too few queries, or other dimensions than the rows.

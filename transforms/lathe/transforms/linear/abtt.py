@@ -35,7 +35,9 @@ class ABTT(Transform):
         self.register_buffer("removed", torch.empty(0))
 
     def check_parameters(self) -> None:
-        """Raise `StepError` unless `directions` is None or a positive integer, and the two flags are bools."""
+        """Check the parameters of the step. Raises `StepError` unless `directions` is None or a positive integer, and
+        the two flags are bools.
+        """
         if self.directions is not None:
             require_whole(self.kind, "directions", self.directions, at_least=1)
         require_flag(self.kind, "literal", self.literal)
@@ -49,7 +51,7 @@ class ABTT(Transform):
         return self.directions or max(1, round(dimensions / 100))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature with D more zero-variance directions.
+        """Return the signature of the outputs: that of the inputs with D more directions without variance.
 
         One direction fewer is added if both `literal` and `renormalize` are set, because normalizing turns the constant
         that the literal form leaves into a direction again. While the input dimensions are unknown, D is `directions`
@@ -71,7 +73,7 @@ class ABTT(Transform):
         return inputs.add_zero_variance(count - restored)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the mean and the top D eigenvectors of the covariance, computed in float64, as float32.
+        """Compute the mean and the top D eigenvectors of the covariance, in float64, and store them as float32.
 
         Raises:
             InputError: if the vectors vary in fewer than D directions.
@@ -84,9 +86,8 @@ class ABTT(Transform):
         self.removed = torch.from_numpy(spectrum.directions[:count].copy()).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Subtract the mean and remove the D directions, `(n, d)` to `(n, d)`.
-
-        Rows are then normalized if `renormalize`.
+        """Subtract the mean from rows `(n, d)` and project off the D removed directions. Rows are then normalized if
+        `renormalize`. Returns rows `(n, d)`.
 
         With `literal`, the projection on the directions is that of the rows before centering. Zero rows, and outputs
         that are only rounding error, become zero.
@@ -109,7 +110,7 @@ class ABTT(Transform):
         return InverseAffine(None, self.mean)
 
     def primitives(self) -> list[Map]:
-        """Return the map as one float64 `Affine` of weight I − Σuᵢuᵢᵀ, followed by `Normalize` if `renormalize`."""
+        """Return the map as a list: one float64 `Affine` of weight I − Σuᵢuᵢᵀ, and `Normalize` if `renormalize`."""
         mean, removed = self.mean.double(), self.removed.double()
         projection = torch.eye(len(mean), dtype=torch.float64, device=mean.device) - removed.T @ removed
         # With the projection P: P(x − μ) = Px − Pμ, but the literal form is x − μ − Σ(x·uᵢ)uᵢ = Px − μ.

@@ -30,7 +30,7 @@ class Affine(Map):
         self.gain = largest_gain(weight)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return a signature with only its dimensions set: k, for a weight `(k, d)`.
+        """Return the signature of the outputs, of which only the number of dimensions is set: k, for a weight `(k, d)`.
 
         Raises:
             StepError: if the inputs are known not to have d dimensions.
@@ -50,10 +50,10 @@ class Affine(Map):
         return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
 
     def then(self, following: "Affine") -> "Affine":
-        """Return one `Affine` that applies this map and then `following`.
+        """Return one `Affine` that applies this map and then `following`, without normalizing. Their matrices are
+        multiplied in float64.
 
-        The matrices are multiplied in float64. The bias is None if neither map has one. The `normalize` flags are
-        ignored: the returned map does not normalize.
+        The bias is None if neither map has one. The `normalize` flags are ignored.
         """
         # W₂(W₁x + b₁) + b₂ = W₂W₁x + (W₂b₁ + b₂)
         weight = following.weight.double() @ self.weight.double()
@@ -97,11 +97,10 @@ def translation(offset: Tensor) -> Affine:
 
 
 def largest_gain(weight: Tensor) -> float:
-    """Estimate the spectral norm (largest singular value) of a weight `(k, d)` by power iteration.
+    """Estimate the spectral norm (largest singular value) of a weight `(k, d)` by power iteration from a fixed start.
+    Returns it as a float.
 
-    The start is fixed.
-
-    Returns a Python number, because reading a tensor in `forward` would make a GPU wait.
+    It is a Python number, because reading a tensor in `forward` would make a GPU wait.
     """
     weight = weight.double()
     # Drawn on the CPU, because a GPU's generator draws other numbers from the same seed.

@@ -32,7 +32,7 @@ class Alignment(Linear, registered=False):
             self.register_buffer("target_mean", torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature with the dimensions of the targets, or None if these are unknown.
+        """Return the signature of the outputs, with the dimensions of the targets, or None if these are unknown.
 
         The dimensions are `inputs.target_dimensions`, else those of the fitted weight. Directions beyond `output_rank`
         are counted as empty.
@@ -52,31 +52,29 @@ class Alignment(Linear, registered=False):
         return rank
 
     def set_pair_map(self, weight: torch.Tensor, moments: PairedMoments) -> None:
-        """Store the weight and, if the map is centred, the means of the vectors and of the targets, as float32."""
+        """Store the weight as float32 and, if the map is centred, the means of the vectors and of the targets."""
         self.set_map(weight, torch.from_numpy(moments.source_mean()) if self.centered else None)
         if self.centered:
             self.target_mean = torch.from_numpy(moments.target_mean()).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return W(x − μ_x) + μ_y, or Wx if not centred, `(n, d)` to `(n, k)`.
-
-        Zero rows, and outputs that are only rounding error, become zero.
+        """Map vectors `(n, d)` to the space of the targets, `(n, k)`: W(x − μ_x) + μ_y, or Wx if not centred. Zero
+        rows, and outputs that are only rounding error, become zero.
         """
         if not self.centered:
             return super().forward(x)
         return drop_rounding_residue(functional.linear(x - self.mean, self.weight) + self.target_mean, x, self.gain)
 
     def primitives(self) -> list[Map]:
-        """Return the alignment as one float64 `Affine`, with the means folded into its bias."""
+        """Return the alignment as a list of one float64 `Affine`, with the means folded into its bias."""
         weight = self.weight.double()
         if not self.centered:
             return [Affine(weight)]
         return [Affine(weight, self.target_mean.double() - weight @ self.mean.double())]
 
     def inverse(self) -> Map:
-        """Return y ↦ W⁺(y − μ_y) + μ_x with the pseudo-inverse W⁺, as one `InverseAffine`.
-
-        If not centred, it is y ↦ W⁺y.
+        """Return the map from targets back to vectors, by the pseudo-inverse W⁺ of the weight. It is y ↦ W⁺(y − μ_y) +
+        μ_x, or y ↦ W⁺y if not centred.
         """
         inverse = pseudo_inverse(self.weight.double())
         offset = self.mean - inverse @ self.target_mean.double() if self.centered else None
@@ -103,7 +101,10 @@ class Procrustes(Alignment):
         require_flag(self.kind, "center", self.center)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Set the weight to VUᵀ, with XᵀY = UΣVᵀ the SVD of the pairs' cross moment, which is centred if `center`."""
+        """Compute the orthogonal map that best maps the vectors to their targets, and store it as the weight.
+
+        It is VUᵀ, with XᵀY = UΣVᵀ the SVD of the pairs' cross moment, which is centred if `center`.
+        """
         moments = _require_pairs(data)
         _, cross = moments.blocks(centered=self.center)
         # NumPy returns U and Vᵀ, so W = VUᵀ is (UVᵀ)ᵀ. A mean instead of the sum XᵀY scales only Σ, which W lacks.
@@ -131,7 +132,9 @@ class LowRankAffine(Alignment):
         self.ridge = ridge
 
     def check_parameters(self) -> None:
-        """Raise `StepError` unless `rank` is None or a positive integer, and `ridge` a number from 0 to 1e6."""
+        """Check the parameters of the step. Raises `StepError` unless `rank` is None or a positive integer, and `ridge`
+        a number from 0 to 1e6.
+        """
         if self.rank is not None:
             require_whole(self.kind, "rank", self.rank, at_least=1)
         require_between(self.kind, "ridge", self.ridge, 0, 1e6)
@@ -144,9 +147,8 @@ class LowRankAffine(Alignment):
         return rank if self.rank is None else min(rank, self.rank)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Set the weight by reduced-rank ridge regression of the targets on the vectors.
-
-        Both means are stored.
+        """Compute the weight by reduced-rank ridge regression of the targets on the vectors. The weight and both means
+        are stored.
 
         Computed from the centred moments of the pairs in float64.
 

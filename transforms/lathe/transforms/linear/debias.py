@@ -28,7 +28,7 @@ class DirectionRemoval(Transform, registered=False):
         self.register_buffer("direction", torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature with one more empty direction.
+        """Return the signature of the outputs: that of the inputs with one more direction without variance.
 
         Raises:
             StepError: if the inputs have one dimension, because nothing would be left.
@@ -45,7 +45,7 @@ class DirectionRemoval(Transform, registered=False):
         return unit_image(x - (x @ self.direction).unsqueeze(-1) * self.direction, x)
 
     def primitives(self) -> list[Map]:
-        """Return the projection I − uuᵀ as a float64 `Affine`, then `Normalize`."""
+        """Return the map as a list: the projection I − uuᵀ as a float64 `Affine`, and `Normalize`."""
         direction = self.direction.double()
         identity = torch.eye(len(direction), dtype=torch.float64, device=direction.device)
         return [Affine(identity - torch.outer(direction, direction)), Normalize()]
@@ -80,9 +80,8 @@ class R2(DirectionRemoval):
         self.register_buffer("noise_floor", torch.empty(0))
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the mean's direction, ‖μ‖ and the noise floor.
-
-        Rows are normalized first, moments are taken as they are.
+        """Compute and store the direction of the mean, its norm ‖μ‖, and the norm that chance alone would give. Rows
+        are normalized first, moments are taken as they are.
 
         Computed in float64, stored in float32.
 
@@ -105,7 +104,10 @@ class R2(DirectionRemoval):
 
 
 def mean_warnings(kind: str, mean_norm: Tensor, noise_floor: Tensor) -> list[str]:
-    """Return a one-item list with a warning if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, else an empty list."""
+    """Return a list with one warning if the mean is so short that chance could explain it, else an empty list.
+
+    It could if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, the norm that chance alone gives.
+    """
     if float(mean_norm) >= MIN_MEAN_NORM * float(noise_floor):
         return []
     return [

@@ -40,7 +40,7 @@ class Linear(Transform, registered=False):
             self.register_buffer("mean", torch.empty(0))
 
     def set_map(self, weight: Tensor, mean: Tensor | None = None) -> None:
-        """Store the weight, and the mean if one is given, as float32."""
+        """Store the weight as float32, and the mean too if one is given."""
         self.weight = weight.float()
         if mean is not None:
             self.mean = mean.float()
@@ -64,14 +64,15 @@ class Linear(Transform, registered=False):
         return (unit_image if self.renormalize else drop_rounding_residue)(y, x, self.gain)
 
     def primitives(self) -> list[Map]:
-        """Return the map as one float64 `Affine` with the bias −Wμ, followed by `Normalize` if `renormalize`."""
+        """Return the map as a list: one float64 `Affine` with the bias −Wμ, and `Normalize` if `renormalize`."""
         weight = self.weight.double()
         bias = -(weight @ self.mean.double()) if self.centered else None
         return [Affine(weight, bias), *([Normalize()] if self.renormalize else [])]
 
     @property
     def inverse_kind(self) -> Inverse:
-        """`"none"` if outputs are renormalized, `"exact"` if fitted and W has rank d, else `"approximate"`.
+        """How well the map can be inverted: `"exact"`, `"approximate"` or `"none"`. It is `"none"` if outputs are
+        renormalized, `"exact"` if fitted and W has rank d, else `"approximate"`.
 
         Renormalizing loses the row norms; a rank below d loses directions.
         """
@@ -85,9 +86,7 @@ class Linear(Transform, registered=False):
         return self.weight.shape[0]
 
     def inverse(self) -> Map:
-        """Return y ↦ W⁺y + μ with the pseudo-inverse W⁺, as an `InverseAffine`.
-
-        μ is left out if not centred.
+        """Return the map from outputs back to inputs, by the pseudo-inverse W⁺: y ↦ W⁺y + μ, without μ if not centred.
 
         Of all inputs that map to y, the result is the one closest to μ.
         """

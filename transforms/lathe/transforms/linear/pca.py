@@ -39,7 +39,9 @@ class PCA(Linear):
         self.center = center
 
     def check_parameters(self) -> None:
-        """Raise `StepError` unless `dimensions` is None or a positive integer, and `center` is one of `Center`."""
+        """Check the parameters of the step. Raises `StepError` unless `dimensions` is None or a positive integer, and
+        `center` is one of `Center`.
+        """
         if self.dimensions is not None:
             require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
         require_choice(self.kind, "center", self.center, get_args(Center))
@@ -55,9 +57,8 @@ class PCA(Linear):
         return inputs if self.dimensions is None else inputs.reduce(self.kind, self.dimensions)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Set the weight to the top eigenvectors of the covariance.
-
-        If `center` is `"none"`, they are those of the second moment.
+        """Compute the top eigenvectors of the covariance, and store them as the weight. If `center` is `"none"`, they
+        are those of the second moment.
 
         The mean is stored only if `center` is `"data"`. Everything is computed from the moments in float64.
 

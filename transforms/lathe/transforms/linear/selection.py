@@ -81,14 +81,14 @@ class ScatterColumns(Map):
         return len(self.columns)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scatter the columns of `(n, k)` to their positions in a new `(n, d)` tensor, with zeros elsewhere."""
+        """Return a new tensor `(n, d)` that holds the columns of `(n, k)` at their positions, and zeros elsewhere."""
         y = x.new_zeros(*x.shape[:-1], int(self.width))
         y[..., self.columns] = x
         return y
 
 
 def require_columns(selection: Selection) -> None:
-    """Check that a restored selection has its number of columns, each within the width.
+    """Check that a restored selection has as many columns as `dimensions`, each within the inputs' width.
 
     Raises:
         ArtifactError: if it has not.
@@ -122,7 +122,9 @@ class Truncation(Selection, Transform):
         self.columns, self.width = torch.arange(self.dimensions), torch.tensor(dimensions_of(data))
 
     def check_tensors(self) -> None:
-        """Raise `ArtifactError` unless the columns are the first ones, as many as `dimensions`, of the width."""
+        """Check that the columns restored from an artifact are the first ones, as many as `dimensions`. Raises
+        `ArtifactError` otherwise.
+        """
         require_columns(self)
         if self.columns.tolist() != list(range(self.dimensions)):
             raise ArtifactError(f"the tensor 'columns' of {self.kind} must hold 0 to {self.dimensions - 1}")

@@ -89,9 +89,8 @@ class Whitening(Linear):
             self.register_buffer("chosen_power", torch.empty(0))
 
     def check_parameters(self) -> None:
-        """Raise `StepError` unless every parameter has its type and range.
-
-        `power` is `auto` or from 0 to 2, `epsilon` from 0 to 1e6, `shrinkage` and `rcond` from 0 to 1.
+        """Check the parameters of the step. Raises `StepError` for a value of another type or out of range: `power` is
+        `auto` or from 0 to 2, `epsilon` from 0 to 1e6, `shrinkage` and `rcond` from 0 to 1.
         """
         if self.dimensions is not None:
             require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
@@ -140,15 +139,16 @@ class Whitening(Linear):
 
     @property
     def regularized(self) -> bool:
-        """Whether the scaling of zero-variance directions is bounded: by shrinkage, a relative ε, rcond, or power 0."""
+        """Whether the parameters bound the scaling of directions without variance. Shrinkage, a relative ε, rcond, or
+        power 0 do.
+        """
         shrunk = isinstance(self.shrinkage, str) or (self.shrinkage or 0) >= MIN_REGULARIZATION
         softened = self.relative and self.epsilon >= MIN_REGULARIZATION  # an absolute ε can only be judged by the data
         return self.rcond is not None or self.power == 0 or shrunk or softened
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature reduced to `dimensions`.
-
-        `zca` keeps the dimensions and lowers only the rank.
+        """Return the signature of the outputs: that of the inputs, reduced to `dimensions`. The form `zca` keeps the
+        number of dimensions and lowers only the rank.
 
         Raises:
             StepError: if the inputs have too few dimensions, or if zero-variance directions remain and no parameter
@@ -172,9 +172,8 @@ class Whitening(Linear):
         return replace(inputs, zero_variance_directions=reduced.zero_variance_directions + dropped)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Set the weight to the scaled principal directions (rotated back for `zca`), and store the mean.
-
-        Both are computed from the moments in float64.
+        """Compute scaled principal directions and the mean from the moments, and store them as weight and mean. For
+        `zca`, the directions are rotated back.
 
         Raises:
             InputError: if the rows do not vary, or if more directions have no variance than ε alone can handle.
@@ -206,9 +205,8 @@ class Whitening(Linear):
         return {"power": float(self.chosen_power)} if self.power == AUTO else {}
 
     def _covariance(self, moments: Moments) -> NDArray[np.float64]:
-        """Return the covariance `(d, d)` with ddof=1.
-
-        With `shrinkage`, it has ddof=0 and is shrunk towards tr(C)/d · I.
+        """Return the covariance `(d, d)` with ddof=1. If `shrinkage` is set, it has ddof=0 and is shrunk towards
+        tr(C)/d · I.
         """
         if self.shrinkage is None:
             return moments.covariance()
@@ -222,9 +220,8 @@ class Whitening(Linear):
         return shrunk
 
     def _scales(self, spectrum: Spectrum, power: float) -> NDArray[np.float64]:
-        """Return the scale (λ + ε)^{−p/2} of each principal direction, `(d,)`.
-
-        It is 0 for directions that are dropped.
+        """Return the factor by which each principal direction is scaled, (λ + ε)^{−p/2}, `(d,)`. It is 0 for directions
+        that are dropped.
 
         Directions are dropped if their variance is at most `rcond` times the largest. Without `rcond`, zero-variance
         directions are dropped only if ε is 0 and the power is not.
@@ -252,7 +249,8 @@ class Whitening(Linear):
 
 
 def ledoit_wolf_weight(moments: Moments) -> float:
-    """Return the shrinkage weight towards tr(C)/d · I of Ledoit and Wolf (2004, Lemma 3.3), from 0 to 1.
+    """Return the weight, from 0 to 1, with which a covariance is best shrunk towards tr(C)/d · I. It is that of Ledoit
+    and Wolf (2004, Lemma 3.3).
 
     The weight is 0 if the covariance is already a multiple of I.
     """

@@ -43,9 +43,8 @@ def certify(
     pairs: QueryPairs | None = None,
     out_of_domain_pairs: Mapping[str, QueryPairs] | None = None,
 ) -> Certificate:
-    """Measure how a fitted chain changes held-out and out-of-domain vectors.
-
-    The measures are returned as a JSON object.
+    """Measure how a fitted chain changes held-out and out-of-domain vectors, such as their neighbours, norms and bytes.
+    Returns the measures and warnings as a dict that can be serialized as JSON.
 
     Args:
         chain: fitted chain.
@@ -135,9 +134,8 @@ def certify(
 def geometry_measures(
     before: FloatArray, after: FloatArray, queries: FloatArray | None = None
 ) -> dict[str, float | None]:
-    """Return local Spearman, recall@10 (also rescored) and positional stress by name.
-
-    A measure is None where rows are too few for it.
+    """Measure how well rows keep their neighbours and distances from before to after a reduction. Returns local
+    Spearman, recall@10 (also with rescoring) and positional stress by name, None where rows are too few.
 
     Args:
         before: rows before the reduction, `(n, d)`.
@@ -161,7 +159,8 @@ def geometry_measures(
 
 
 def relevance_measures(chain: Chain, pairs: QueryPairs) -> Certificate:
-    """Return what a chain changes in searches whose relevant documents are known, as a JSON object.
+    """Measure how a chain changes nDCG@10 and recall@10 of searches with known relevant documents. Returns the values
+    before and after it as a dict that can be serialized as JSON.
 
     `{queries, documents, ndcg_at_10: {before, after, gain, ci95}, recall_at_10: {…}}`: the counts, and the measures of
     `measure_relevance` by cosines of the vectors before the chain and by the chain's own scores. `gain` is the mean
@@ -200,9 +199,8 @@ def _unit_rows(vectors: FloatArray) -> FloatArray:
 
 
 def _relevance_warnings(certificate: Certificate) -> list[str]:
-    """List warnings about searches with known relevant documents.
-
-    There is one for each corpus that loses more than its interval, and one if the pairs do not gain more.
+    """Return warnings about searches with known relevant documents. There is one for each corpus that loses more than
+    its 95 % interval, and one if the pairs do not gain more than theirs.
     """
     if "relevance" not in certificate:
         return []
@@ -231,7 +229,8 @@ def _relevance_warnings(certificate: Certificate) -> list[str]:
 def code_measures(
     quantizer: TransformCoding, floats: FloatArray, queries: FloatArray, decoded: FloatArray
 ) -> Certificate:
-    """Return what codes cost and how their scores err, as a JSON object.
+    """Measure the size of a chain's codes and the errors of scores with them. Returns a dict that can be serialized as
+    JSON.
 
     `{kind, bytes, weighting, coordinates, bits: {bits: coordinates}, query_count, score_bias, score_variance,
     clipped_share}`: the coordinates that are coded, how many have how many bits, the number of queries that weighted
@@ -260,9 +259,8 @@ def code_measures(
 
 
 def _query_side(chain: Chain, vectors: FloatArray) -> FloatArray | None:
-    """Return documents mapped as queries that search the others, `(n, k)`.
-
-    The result is None if that is how they are found anyway.
+    """Return the rows as a chain maps them when they are queries, `(n, k)`. The result is None if the chain maps
+    queries and documents alike.
 
     Maps that only queries pass are left out: they were learned for queries, which these rows are not.
     """
@@ -274,7 +272,9 @@ def _query_side(chain: Chain, vectors: FloatArray) -> FloatArray | None:
 
 
 def _clipping_warnings(certificate: Certificate) -> list[str]:
-    """Return a warning, as a list of at most one, if values lie far outside the fitted range."""
+    """Return a list with one warning if many coded values lie far outside the range of the fit. Otherwise the list is
+    empty.
+    """
     share = certificate.get("codes", {}).get("clipped_share", 0)
     if share <= MAX_CLIPPED:
         return []
@@ -282,9 +282,8 @@ def _clipping_warnings(certificate: Certificate) -> list[str]:
 
 
 def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
-    """List at most one warning about output dimensions that are constant.
-
-    It is left out if the inputs explain them.
+    """Return a list with one warning if output dimensions never vary, else an empty list. The warning is left out if
+    the inputs explain that.
 
     With equal dimensions that means more constant outputs than inputs. Fewer than 2 rows give no warning.
     """
@@ -300,7 +299,9 @@ def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str
 
 
 def _fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
-    """Return warnings from each step's fit, and of too few fitting or held-out rows, as sentences."""
+    """Return warnings about the fit as sentences. They are those of each step, and those of too few rows for the fit or
+    for the measures.
+    """
     warnings = []
     for step in chain.transforms:
         if isinstance(step, Transform):

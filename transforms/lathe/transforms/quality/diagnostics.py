@@ -21,9 +21,8 @@ SHARES = (0.5, 0.9, 0.95, 0.99)
 
 
 def diagnose(vectors: Vectors) -> Diagnostics:
-    """Return statistics of the rows `(n, d)` as a JSON object.
-
-    They are norms, duplicates, mean, spectrum and isotropy.
+    """Describe rows `(n, d)` by statistics of their norms, duplicates, mean, spectrum and isotropy. Returns a dict that
+    can be serialized as JSON.
 
     The rows are read once, in blocks. `norms`, `zero_rows` and `duplicate_rows` describe the rows as they are; all
     other statistics describe the rows after L2 normalization.
@@ -75,7 +74,9 @@ def diagnose(vectors: Vectors) -> Diagnostics:
 
 
 def _moment_diagnostics(moments: Moments) -> Diagnostics:
-    """Return the entries of `diagnose` that are computed from moments alone, such as rank, spectrum and isotropy."""
+    """Compute the statistics of `diagnose` that follow from moments alone. Returns them by name, such as rank, spectrum
+    and isotropy.
+    """
     covariance = moments.covariance(ddof=0)
     spectrum = Spectrum.of(covariance)
     total = spectrum.values.sum()
@@ -103,9 +104,8 @@ def _moment_diagnostics(moments: Moments) -> Diagnostics:
 
 
 def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """Return |cos(μ, u₁)|, u₁ the top eigenvector of the centred covariance.
-
-    The result is None if mean or variance is zero.
+    """Return the absolute cosine of the mean with the first principal direction. The direction is the top eigenvector
+    of the centred covariance. The result is None if mean or variance is zero.
     """
     norm = np.linalg.norm(mean)
     if norm == 0 or spectrum.rank == 0:
@@ -114,9 +114,8 @@ def centered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float |
 
 
 def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float | None:
-    """Return |cos(μ, v₁)|, v₁ the top eigenvector of the uncentred second moment C + μμᵀ.
-
-    The result is None if the mean is zero.
+    """Return the absolute cosine of the mean with the top eigenvector of the uncentred second moment, C + μμᵀ. The
+    result is None if the mean is zero.
 
     Computed from the spectrum of the centred C (*Correcting Mean Bias in Text Embeddings*,
     Appendix D): with μ̂ = μ/‖μ‖ and αᵢ = uᵢ·μ̂, the largest eigenvalue λ* is the largest root of
@@ -147,9 +146,8 @@ def uncentered_alignment(spectrum: Spectrum, mean: NDArray[np.float64]) -> float
 
 
 def _row_hashes(block: FloatArray) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each row, `(n,)`.
-
-    Hashes are equal for equal rows (−0 equals 0), and very rarely for others.
+    """Return a 64-bit hash of each row, `(n,)`. Hashes are equal for equal rows (−0 equals 0), and very rarely for
+    others.
     """
     block = block + block.dtype.type(0)  # −0 becomes 0
     words = np.ascontiguousarray(block).view(np.dtype(f"u{block.dtype.itemsize}")).astype(np.uint64)

@@ -39,7 +39,9 @@ def local_spearman(before: FloatArray, after: FloatArray) -> float:
 
 
 def local_spearman_of_anchors(before: FloatArray, after: FloatArray) -> NDArray[np.float64]:
-    """Return the Spearman correlation of each row, `(n,)` float64, of which `local_spearman` is the mean."""
+    """Compute, for each row, the Spearman correlation of its cosines to the other rows before and after a reduction.
+    Returns `(n,)` float64, whose mean is `local_spearman`.
+    """
     _require_same_rows(before, after, at_least=3)
 
     def rank_correlation(original: Tensor, reduced: Tensor) -> Tensor:
@@ -81,9 +83,10 @@ def recall_at_k(
 def recall_of_anchors(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> NDArray[np.float64]:
-    """Return the recall@k of each row against all others, `(n,)` float64, whose mean is `recall_at_k`.
+    """Compute, for each row, the share of its k nearest neighbours before a reduction that are found after it. Returns
+    `(n,)` float64, whose mean is `recall_at_k`.
 
-    Parameters and errors as in `recall_at_k`.
+    Parameters and errors are those of `recall_at_k`.
     """
     if k < 1 or oversampling < 1:
         raise InputError(f"k and the oversampling must be at least 1, got {k} and {oversampling}")
@@ -107,7 +110,8 @@ def recall_of_anchors(
 
 
 def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
-    """Return the mean recall@k of searching the targets with outputs as queries in place of the targets.
+    """Search the targets with outputs as queries, and return the mean recall@k. The right answers are the k neighbours
+    of the target that the output should equal.
 
     This is the recall of a search in an index of the targets whose queries are outputs of an alignment. Row i of
     `outputs` is compared with all targets except target i, by cosine.
@@ -138,9 +142,8 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
 def search_recall_of_anchors(
     before: FloatArray, queries: FloatArray, documents: FloatArray, k: int = 10, oversampling: int = 1
 ) -> NDArray[np.float64]:
-    """Return the recall@k of searches whose two sides are encoded differently, `(n,)` float64.
-
-    Searches are by inner product.
+    """Compute the recall@k of searches by inner product in which queries and documents are encoded differently. Returns
+    the recall of each row's search, `(n,)` float64.
 
     Row i of `queries` searches all documents except its own, i; its right answers are the k nearest neighbours of row i
     by cosine before. With `oversampling`, the share of neighbours among the k·oversampling best, as in `recall_at_k`.
@@ -177,9 +180,8 @@ def search_recall_of_anchors(
 
 
 def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) -> tuple[float, float]:
-    """Return the mean and the variance of the error of a score, ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩.
-
-    They are taken over all pairs of different rows i and j.
+    """Return the mean and the variance of the error that codes cause in a score. The error is ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩,
+    taken over all pairs of different rows i and j.
 
     Args:
         queries: q, `(n, m)`.
@@ -206,7 +208,9 @@ def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) 
 
 
 def positional_stress(before: FloatArray, after: FloatArray) -> float:
-    """Return the mean over pairs of rows of (δ_ij − d_ij)², δ and d their distances before and after: GeoPres Eq. 1.
+    """Measure how much a reduction changes distances: return the mean squared change over all pairs of rows.
+
+    It is the mean of (δ_ij − d_ij)², δ and d the distances before and after: GeoPres Eq. 1.
 
     Raises:
         InputError: with fewer than 2 rows, or rows that do not correspond.
@@ -219,7 +223,9 @@ def positional_stress(before: FloatArray, after: FloatArray) -> float:
 
 
 def angular_stress(before: FloatArray, after: FloatArray) -> float:
-    """Return the mean over pairs of rows of (s_ij − t_ij)², s and t their cosines before and after: GeoPres Eq. 3.
+    """Measure how much a reduction changes cosines: return the mean squared change over all pairs of rows.
+
+    It is the mean of (s_ij − t_ij)², s and t the cosines before and after: GeoPres Eq. 3.
 
     Raises:
         InputError: with fewer than 2 rows, or rows that do not correspond.
@@ -230,7 +236,8 @@ def angular_stress(before: FloatArray, after: FloatArray) -> float:
 
 
 def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
-    """Return the mean over all ordered pairs i ≠ j of n rows of the squared error of the pair.
+    """Return the mean squared error over all ordered pairs i ≠ j of n rows. `errors` gives the errors of the pairs
+    block by block.
 
     `errors` takes a slice of b rows and returns their errors with all rows, `(b, n)`; the error of a row with itself is
     overwritten by 0.
@@ -244,9 +251,8 @@ def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
 
 
 def isoscore(moments: Moments) -> float:
-    """Return the IsoScore of the covariance, from 0 (one direction) to 1 (equal variance in all).
-
-    It is 0 if d < 2.
+    """Return the IsoScore of a covariance: 0 if all variance is in one direction, 1 if it is equal in all. It is 0 for
+    fewer than 2 dimensions.
 
     IsoScore equals (PR − 1)/(d − 1) with the participation ratio PR = tr(C)²/‖C‖²_F, so that no
     eigenvalues are needed. It is also 0 without variance.
@@ -258,7 +264,9 @@ def isoscore(moments: Moments) -> float:
 
 
 def anchor_blocks(n: int) -> Iterator[slice]:
-    """Yield slices that split n rows into blocks of b rows, b·n at most `MAX_BLOCK_ENTRIES`, but b at least 1."""
+    """Yield slices that divide n rows into blocks. A block of b rows has at most `MAX_BLOCK_ENTRIES` similarities to
+    all rows, b·n, and at least one row.
+    """
     step = max(1, MAX_BLOCK_ENTRIES // n)
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
@@ -267,9 +275,8 @@ def anchor_blocks(n: int) -> Iterator[slice]:
 def _measure_anchors(
     before: FloatArray, after: FloatArray, self_similarity: float | None, measure: Callable[[Tensor, Tensor], Tensor]
 ) -> NDArray[np.float64]:
-    """Apply `measure` to every row's cosines to all rows, before and after, in blocks.
-
-    Returns one value a row, `(n,)`.
+    """Apply `measure` to the cosines of every row to all rows, before and after a reduction, in blocks. Returns one
+    value for each row, `(n,)`.
 
     `measure` takes two blocks that `_similarity_blocks` yields and returns `(b,)`. The result is allocated first: small
     results between large blocks would fragment the heap, and 20,000 rows would take gigabytes.
@@ -284,9 +291,7 @@ def _measure_anchors(
 def _similarity_blocks(
     before: FloatArray, after: FloatArray, self_similarity: float | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, for each block of b anchors, their cosines to the other rows, before and after.
-
-    Both are `(b, n−1)`.
+    """Yield, for each block of b rows, their cosines to the other rows before and after a reduction, `(b, n−1)` each.
 
     Args:
         before: `(n, d)`.
@@ -320,7 +325,9 @@ def normalized_rows(vectors: FloatArray, dtype: type[np.floating[Any]]) -> Tenso
 
 
 def average_ranks(values: Tensor) -> Tensor:
-    """Return the ascending rank of each entry within its row, from 0, ties averaged, as float64 `(b, n)`."""
+    """Return the rank of each entry within its row, ascending from 0, as float64 `(b, n)`. Ties get the mean of their
+    ranks.
+    """
     ordered, order = values.sort(dim=1)
     groups = torch.zeros_like(order)
     groups[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
@@ -335,9 +342,8 @@ def average_ranks(values: Tensor) -> Tensor:
 
 
 def correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Return the Pearson correlation of each row of `a` with that row of `b`, `(b,)`.
-
-    It is 0 where a row is constant.
+    """Return the Pearson correlation of each row of `a` with the same row of `b`, `(b,)`. It is 0 where a row is
+    constant.
     """
     a = a - a.mean(1, keepdim=True)
     b = b - b.mean(1, keepdim=True)

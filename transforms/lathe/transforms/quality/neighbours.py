@@ -12,7 +12,8 @@ Rows = NDArray[np.float32]
 
 
 def compare_neighbours(raw: Rows, first: Rows, second: Rows, k: int = 10) -> dict[str, Any]:
-    """Compare the exact nearest neighbours by cosine of the same rows in three spaces.
+    """Compare the nearest neighbours, by cosine, of rows and of what two chains make of them. Returns, as a dict, how
+    far the chains agree with each other and how well each keeps the raw neighbours.
 
     Args:
         raw: `(n, d)`, distinct rows.
@@ -44,9 +45,8 @@ def compare_neighbours(raw: Rows, first: Rows, second: Rows, k: int = 10) -> dic
 
 
 def _share_neighbours(first: Rows, second: Rows, k: int) -> NDArray[np.float64]:
-    """Return each row's share of k nearest neighbours common to both spaces, `(n,)`.
-
-    It is 0 where either is not finite.
+    """Return, for each row, the share of its k nearest neighbours that both spaces have in common, `(n,)`. It is 0 for
+    a row that is not finite in either space.
 
     All shares are 0 if at most k rows are finite.
     """
@@ -58,7 +58,9 @@ def _share_neighbours(first: Rows, second: Rows, k: int) -> NDArray[np.float64]:
 
 
 def _compute_interval(values: NDArray[np.float64], minimum: float = 0.0) -> dict[str, float]:
-    """Return the mean and its normal 95 % interval, clipped to [`minimum`, 1]."""
+    """Compute the mean of values and its 95 % interval by the normal approximation. Returns them as `value`, `low` and
+    `high`, the bounds clipped to [`minimum`, 1].
+    """
     mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
     low, high = max(mean - NORMAL_QUANTILE * error, minimum), min(mean + NORMAL_QUANTILE * error, 1.0)
     return {"value": mean, "low": float(low), "high": float(high)}

@@ -37,7 +37,7 @@ class SharedVectors(Vectors, Protocol):
 
 
 def moments_of(data: Moments | Vectors) -> Moments:
-    """Return `data` if it is already `Moments`, else compute the moments of the vectors `(n, d)`."""
+    """Compute the moments of vectors `(n, d)`. Data that are `Moments` already are returned unchanged."""
     # `from_vectors` would also work, but would read every row here that the owner can summarize itself.
     if isinstance(data, SharedVectors):
         return _merge_moments(data.block_moments(unit=False))
@@ -45,7 +45,7 @@ def moments_of(data: Moments | Vectors) -> Moments:
 
 
 def unit_moments(vectors: Vectors) -> Moments:
-    """Compute the moments of the L2-normalized rows of `vectors` `(n, d)`, block by block."""
+    """Compute the moments of the rows of `vectors` `(n, d)` after L2 normalization, block by block."""
     if isinstance(vectors, SharedVectors):
         return _merge_moments(vectors.block_moments(unit=True))
     moments = Moments()
@@ -65,7 +65,7 @@ def at_unit_length(block: FloatArray) -> NDArray[np.float64]:
 
 
 def _merge_moments(parts: Iterable[Moments]) -> Moments:
-    """Merge moments of disjoint sets of rows into new moments of all of them.
+    """Merge the moments of disjoint sets of rows into the moments of all rows, and return them as a new object.
 
     If the parts are blocks in order, the result equals that of a single pass to the last bit.
     """

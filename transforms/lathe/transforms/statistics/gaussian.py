@@ -34,7 +34,9 @@ class Gaussian:
 
     @classmethod
     def fit(cls, moments: Moments) -> "Gaussian":
-        """Fit probabilistic PCA to moments: the mean, up to 128 principal directions, and their variances."""
+        """Fit a Gaussian (probabilistic PCA) to moments, and return it. It has the mean, up to 128 principal directions
+        with their variances, and one variance for all other directions.
+        """
         spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
         # At least one direction is left over, because σ² is the mean of the other variances (Eq. 8).
         r = min(MAX_DIRECTIONS, moments.dimensions - 1, spectrum.rank)
@@ -44,9 +46,8 @@ class Gaussian:
         return cls(*(array.astype(np.float32) for array in (moments.mean, spectrum.directions[:r], variances)))
 
     def to_moments(self, count: int) -> Moments:
-        """Return `Moments` of `count` rows with this mean and covariance.
-
-        Third and fourth moments are set to zero.
+        """Return the `Moments` that `count` rows with this mean and covariance would have. Third and fourth moments are
+        set to zero.
         """
         moments = Moments()
         along, noise_variance = self.directions.astype(np.float64), float(self.variances[-1])
@@ -83,24 +84,22 @@ class Gaussian:
 
     @property
     def shares(self) -> list[float]:
-        """Explained-variance ratio of each principal direction, in descending order, rounded to 6 decimals."""
+        """Share of the variance along each principal direction, in descending order, rounded to 6 decimals."""
         noise_variance = float(self.variances[-1]) * (self.dimensions - len(self.directions))
         shares = self.variances[:-1] / (float(self.variances[:-1].sum(dtype=np.float64)) + noise_variance)
         return [round(float(share), 6) for share in shares]
 
     def standardize(self, rows: FloatArray) -> NDArray[np.float32]:
-        """Return (x − μ)/σ for rows x `(n, d)`, with the one σ for all dimensions, as float32.
-
-        Overflow becomes inf.
+        """Standardize rows x `(n, d)` to (x − μ)/σ in float32, with one σ for all dimensions. A number that overflows
+        is inf.
         """
         with np.errstate(over="ignore"):
             standardized: NDArray[np.float32] = (rows.astype(np.float32, copy=False) - self.mean) / self.spread
         return standardized
 
     def score(self, standardized: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the squared Mahalanobis distance to the mean divided by d, `(n,)`.
-
-        Rows are those that `standardize` returned.
+        """Score how far standardized rows lie from the mean, and return the scores `(n,)`. A score is the squared
+        Mahalanobis distance divided by d.
 
         That is (x − μ)ᵀ C⁻¹ (x − μ)/d, near 1 for rows like the fitted ones, and inf where float32 overflows. A lower
         score is a higher likelihood.

@@ -96,7 +96,7 @@ class Moments:
         return self.dimensions
 
     def update(self, batch: Vectors) -> Self:
-        """Add the rows of a batch `(n, d)` to these moments in place, and return self.
+        """Add the rows of a batch `(n, d)` to these moments, in place, and return the moments.
 
         Raises:
             InputError: for NaN, inf, or other dimensions than before.
@@ -108,7 +108,7 @@ class Moments:
         return self.merge(block_moments(block, self.precision, first_row=self.count))
 
     def merge(self, other: "Moments") -> Self:
-        """Merge the moments of other rows into this object in place, and return it.
+        """Add the moments `other`, of other rows, to these moments, in place, and return the moments.
 
         Raises:
             InputError: if the dimensions differ.
@@ -140,7 +140,9 @@ class Moments:
         return self
 
     def _higher_moments_about(self, shift: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return the third and fourth moment sums about `mean + shift`, leaving the object unchanged."""
+        """Return the sums of third and fourth moments about `mean + shift` instead of about the mean. The object is not
+        changed.
+        """
         # Σ ‖y − s‖² (y − s) and Σ ‖y − s‖⁴ multiplied out; terms in Σ y are missing, because y is centred.
         spread, along, square = np.trace(self.scatter), self.scatter @ shift, float(shift @ shift)
         third = self.third - shift * spread - 2 * along - self.count * square * shift
@@ -148,7 +150,7 @@ class Moments:
         return third, float(fourth)
 
     def covariance(self, ddof: int = 1) -> NDArray[np.float64]:
-        """Return the covariance matrix `(d, d)`: the scatter divided by `count − ddof`.
+        """Return the covariance matrix `(d, d)` of the rows: the scatter divided by `count − ddof`.
 
         Raises:
             InputError: if there are not more than `ddof` rows.
@@ -158,7 +160,8 @@ class Moments:
         return self.scatter / (self.count - ddof)
 
     def squared_norm_variance(self) -> float:
-        """Return the variance of ‖x‖² over the rows, which is 0, up to rounding, if all have the same norm.
+        """Return the variance of the squared norms ‖x‖² of the rows. It is 0, up to rounding, if all rows have the same
+        norm.
 
         NaN if the third or fourth moments are NaN, as after `propagate_moments`.
         """
@@ -191,9 +194,8 @@ class Moments:
         return float(np.sqrt(np.trace(self.scatter)) / max(self.count, 1))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return count, mean, scatter, third and fourth as arrays by name, for saving.
-
-        `precision` is left out.
+        """Return count, mean, scatter, third and fourth moments as arrays by name, for saving. `precision` is
+        left out.
         """
         return {
             "count": np.array([self.count], np.int64),
@@ -205,7 +207,7 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild moments from the dict that `arrays` returned, without copying the arrays."""
+        """Rebuild moments from their arrays by name, as `arrays` returns them. The arrays are not copied."""
         moments = cls()
         moments.count, moments.fourth = int(arrays["count"][0]), float(arrays["fourth"][0])
         moments.mean, moments.scatter, moments.third = arrays["mean"], arrays["scatter"], arrays["third"]
@@ -220,7 +222,7 @@ class Moments:
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Self:
-        """Rebuild moments from the bytes that `to_bytes` returned.
+        """Rebuild moments from the bytes that `to_bytes` of other moments returned.
 
         Raises:
             ArtifactError: if the bytes are not serialized moments.
@@ -232,7 +234,7 @@ class Moments:
 
 
 def block_moments(block: FloatArray, precision: Precision, first_row: int = 0) -> Moments:
-    """Compute the moments of one block of rows `(n, d)`, held in memory as a whole.
+    """Compute the moments of one block of rows `(n, d)` that is in memory, and check that the rows are finite.
 
     Raises:
         InputError: for NaN or inf; names the row, counted from `first_row`.

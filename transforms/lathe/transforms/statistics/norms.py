@@ -32,9 +32,9 @@ def without_direction(norms: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Return rows normalized to L2 norm 1.
+    """Return the rows divided by their L2 norms. Near-zero rows become zeros, and rows whose norm overflows become NaN.
 
-    Near-zero rows, as `without_direction` defines them, become zeros. Rows whose norm overflows become NaN.
+    `without_direction` says which rows are near zero.
     """
     if _allows_fast_path(x):
         quick = norms_of(x)
@@ -50,7 +50,8 @@ def unit_rows(x: Tensor) -> Tensor:
 
 
 def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
-    """Set outputs to zero that are only rounding error, or whose inputs are near zero.
+    """Return a map's outputs `y` with rows set to zero that are only rounding error. Rows whose inputs in `x` are near
+    zero become zero, too.
 
     A row in the kernel of a map, or equal to the mean that the map subtracts, becomes noise of about eps·‖x‖, which
     normalizing would turn into a unit vector. Zero inputs give zero outputs, whatever bias the map adds. Returns `y`
@@ -78,9 +79,10 @@ def zero_where_zero(y: Tensor, x: Tensor) -> Tensor:
 
 
 def unit_image(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
-    """Return the outputs `y` L2-normalized, except rows that are only rounding error, which become zero.
+    """Return a map's outputs `y` divided by their L2 norms, in which rows that are only rounding error become zero. `y`
+    may be overwritten.
 
-    May overwrite `y`. Equals `unit_rows(drop_rounding_residue(y, x, gain))`, but is faster if no row is special.
+    Equals `unit_rows(drop_rounding_residue(y, x, gain))`, but is faster if no row is special.
     """
     if _allows_fast_path(y):
         after = norms_of(y)

@@ -67,7 +67,7 @@ class PairedMoments(Moments):
 
     @classmethod
     def from_pairs(cls, vectors: Vectors, targets: Vectors, precision: Precision = "float64") -> Self:
-        """Compute the joint moments of `vectors` `(n, d)` and `targets` `(n, k)`, paired by row, block by block.
+        """Compute the joint moments of the pairs of rows of `vectors` `(n, d)` and `targets` `(n, k)`, block by block.
 
         Raises:
             InputError: if the numbers of rows differ, or for NaN or inf.
@@ -79,7 +79,7 @@ class PairedMoments(Moments):
         return moments
 
     def merge(self, other: Moments) -> Self:
-        """Merge the moments of other pairs into this object in place, and return it.
+        """Add the moments `other`, of other pairs, to these moments, in place, and return the moments.
 
         Raises:
             InputError: if d or k differ.
@@ -98,7 +98,7 @@ class PairedMoments(Moments):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild paired moments from the dict that `arrays` returned, without copying the arrays."""
+        """Rebuild paired moments from their arrays by name, as `arrays` returns them. The arrays are not copied."""
         moments = super().from_arrays(arrays)
         moments.split = int(arrays["split"][0])
         return moments

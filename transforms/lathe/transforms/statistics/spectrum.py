@@ -37,9 +37,8 @@ class Spectrum:
 
     @classmethod
     def of(cls, matrix: NDArray[np.float64], rounding: float = 0.0) -> "Spectrum":
-        """Compute the eigendecomposition of a symmetric matrix `(d, d)`.
-
-        Eigenvalues up to `rounding` are set to 0.
+        """Compute the eigenvalues, in descending order, and eigenvectors of a symmetric matrix `(d, d)`. Eigenvalues up
+        to `rounding` are set to 0.
         """
         # `eigh` sorts in ascending order; the copy gives the reversed view the positive strides that torch needs.
         values, vectors = np.linalg.eigh(matrix)
@@ -58,7 +57,7 @@ class Spectrum:
         return int((self.values > RANK_TOLERANCE * self.values.sum()).sum())
 
     def require_rank(self, kind: str, dimensions: int, rows: int) -> None:
-        """Check that the numerical rank is at least `dimensions`.
+        """Check that the rank is at least `dimensions`, so that as many eigenvectors are determined by the data.
 
         Eigenvectors beyond the rank are arbitrary: a map that uses them looks fitted and is not.
 
@@ -93,10 +92,11 @@ because later queries may have it."""
 
 
 def query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return M_λ^½ and M_λ^−½, `(d, d)` each, with M_λ = (1 − λ)·I + λ·M/(tr M/d) and M = E[qqᵀ].
+    """Compute the square root and the inverse root of a matrix that weights directions by queries. Returns both, `(d,
+    d)` each. The matrix mixes the identity with the queries' second moment.
 
-    The expected squared error of a score ⟨q, e⟩ over queries q is eᵀMe, the squared norm of M^½e. Eigenvalues are at
-    least `MIN_EIGENVALUE` of the largest.
+    With M = E[qqᵀ], they are M_λ^½ and M_λ^−½ of M_λ = (1 − λ)·I + λ·M/(tr M/d). The expected squared error of a score
+    ⟨q, e⟩ over queries q is eᵀMe, the squared norm of M^½e. Eigenvalues are at least `MIN_EIGENVALUE` of the largest.
 
     Args:
         queries: moments of the queries.
@@ -129,7 +129,7 @@ class Subspace:
     complement: bool
 
     def energy_outside(self, rows: FloatArray) -> NDArray[np.float64]:
-        """Return the squared norm `(n,)` of the component of each row `(n, d)` that is orthogonal to the subspace."""
+        """Return the squared norm `(n,)` of each row's component that is orthogonal to the subspace."""
         along = rows @ self.directions.T
         energy: NDArray[np.float64] = np.vecdot(along, along).astype(np.float64)
         if not self.complement:

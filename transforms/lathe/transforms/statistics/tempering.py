@@ -8,7 +8,8 @@ NOISE_SHARE = 0.1
 
 
 def tempered_power(values: NDArray[np.float64], dimensions: int) -> float:
-    """Return the power p from 0 to 1 with which a reduction to k principal directions is whitened, (λ)^{−p/2}.
+    """Return the power p, from 0 to 1, with which a reduction to `dimensions` principal directions should be whitened.
+    A direction of variance λ is then scaled by λ^{−p/2}.
 
     SpecTemp (arXiv 2603.19339): with σ² the mean of the smallest tenth of the eigenvalues and SNR(k) = λ_k/σ² − 1,
 
@@ -33,7 +34,8 @@ def tempered_power(values: NDArray[np.float64], dimensions: int) -> float:
 
 
 def _find_knee(curve: NDArray[np.float64]) -> int:
-    """Return the position of the point of a descending curve that is farthest below the line between its ends.
+    """Return the position of the knee of a descending curve. It is the point farthest below the straight line between
+    the ends.
 
     Both axes are scaled to [0, 1]; the position is 0 for a curve of fewer than three points, or one that is flat.
     """

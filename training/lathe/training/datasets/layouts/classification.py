@@ -20,9 +20,8 @@ class Classification(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskClassification", "Classification", "accuracy"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read train and test texts, each with the number of its class in alphabetical order.
-
-        A label that occurs once in a split, or in the test alone, adds a warning.
+        """Read train and test texts with their labels, and return them as columns. A label becomes the number of its
+        class in alphabetical order. A label that occurs once in a split, or in the test alone, adds a warning.
 
         Raises:
             DataSetError: if a file is invalid, or the training texts have fewer than two classes.
@@ -51,9 +50,8 @@ class Classification(Layout):
         return Tables({split: to_columns(rows, self.fields, label=number) for split, rows in splits.items()})
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of each text and the text of its label.
-
-        Blank texts are recorded as left out.
+        """Return a pair for each text, with the text of its label as the positive. Blank texts are recorded as left
+        out.
 
         Raises:
             DataSetError: if a row lacks text or label, or a label has no text.

@@ -29,9 +29,8 @@ class Clustering(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskClustering", "Clustering", "v_measure"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read test texts with their cluster labels.
-
-        Labels that occur once add a warning.
+        """Read the test texts with their cluster labels, and return them as columns. Labels that occur once add a
+        warning.
 
         Raises:
             DataSetError: if the file is invalid, or has fewer than two labels.
@@ -42,7 +41,9 @@ class Clustering(Layout):
         return Tables({"test": to_columns(rows, self.fields, label=str)})
 
     def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the columns, and that each of ten clusterings draws as many texts as there are, with replacement."""
+        """Return the class attributes of the mteb task: the columns' names, and how many texts a clustering draws. Each
+        of mteb's ten clusterings draws as many texts as there are, with replacement.
+        """
         assert isinstance(data, Tables)
         sampled = {
             "max_fraction_of_documents_to_embed": None,
@@ -51,7 +52,8 @@ class Clustering(Layout):
         return {"input_column_name": "text", "label_column_name": "label"} | sampled
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build pairs of consecutive texts of a cluster, joined by newlines, and the text of its label.
+        """Return pairs whose anchor is several consecutive texts of a cluster, joined by newlines. The positive is the
+        text of the cluster's label.
 
         An anchor holds `texts_per_cluster` texts, the last one of a cluster perhaps fewer. Rows of lists, as in old
         mteb sets, are split into rows. Blank texts are recorded as left out.
@@ -79,7 +81,8 @@ class Clustering(Layout):
 
 
 def _split_row_of_lists(record: Record) -> list[Record]:
-    """Return a clustering row as a list: itself, or a record per sentence if it holds lists, as in old mteb sets.
+    """Split a row that holds lists of sentences and labels, as in old mteb sets, into one record per sentence. Any
+    other row is returned alone, in a list.
 
     Raises:
         DataSetError: if the lists have different lengths.

@@ -28,7 +28,7 @@ class PairClassification(Layout):
     symmetric = True
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read pairs of sentences with their labels.
+        """Read the test's pairs of sentences with their labels, 0 or 1, and return them as columns.
 
         Raises:
             DataSetError: if the file is invalid, has a label but 0 and 1, or only one label.
@@ -44,9 +44,8 @@ class PairClassification(Layout):
         return {"label_column_name": "label"}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of the two sentences of each row labelled 1.
-
-        Rows labelled 0, and rows with a blank first sentence, are recorded as left out.
+        """Return a pair of the two sentences for each row labelled 1. Rows labelled 0, and rows with a blank first
+        sentence, are recorded as left out.
 
         Raises:
             DataSetError: if a label is neither 0 nor 1, or a row labelled 1 has no second sentence.

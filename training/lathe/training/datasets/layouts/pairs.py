@@ -21,9 +21,8 @@ class Pairs(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read pairs as a search for the positives of each anchor.
-
-        Each anchor is a query, its positives are relevant, and all positives are the corpus.
+        """Read the test's pairs, and return them as a search. Each anchor is a query, its positives are relevant, and
+        all positives are the corpus.
 
         Raises:
             DataSetError: if the file is invalid.
@@ -54,8 +53,7 @@ class Pairs(Layout):
         return rows.pair_fields(rows.settings.anchor, rows.settings.positive)
 
     def evaluated_task(self, folder: Path, language: str) -> str | None:
-        """Return `translations` if there are two languages, else `pairs`.
-
+        """Return the task that the data set is evaluated as: `translations` if there are two languages, else `pairs`.
         The result is None if there is no test.
         """
         if find_file(folder, "test") is None:

@@ -19,9 +19,8 @@ class Reranking(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Reranking", "map_at_1000"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read queries as a search among their own documents.
-
-        Queries without a positive or a negative are left out.
+        """Read the test's queries with their positive and negative documents, and return them as a search. Each query
+        ranks its own documents only. Queries without a positive or a negative are left out.
 
         Raises:
             DataSetError: if the file is invalid, or no query has both.
@@ -58,7 +57,7 @@ class Reranking(Layout):
         return {"k_values": (*RANKS, 1000)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of query and positive for each positive of each row.
+        """Return a pair of query and document for each positive document of each row.
 
         Blank queries, and queries without a positive, are recorded as left out. The row's negatives are used only if
         the settings say `given`.

@@ -33,7 +33,7 @@ class Retrieval(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read corpus, queries and judgements of the test, as a search in the corpus.
+        """Read corpus, queries and relevance judgements of the test, check them, and return them as a search.
 
         Judgements of missing queries or documents are left out with a warning; so are queries of which no document is
         judged relevant. Queries that only other splits judge are left out without one.
@@ -77,11 +77,8 @@ class Retrieval(Layout):
         return {"k_values": RANKS}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of query and document for each positive judgement.
-
-        Other judgements are recorded as left out.
-
-        Queries and corpus are read into memory.
+        """Return a pair of query and document for each positive relevance judgement of the split. Other judgements are
+        recorded as left out. Queries and corpus are read into memory.
 
         Raises:
             DataSetError: if a file cannot be read, or a query or document has no id or text.
@@ -117,9 +114,8 @@ class Retrieval(Layout):
 
 
 def read_judgements(path: Path) -> list[Judgement]:
-    """Read the place, query id, document id and grade of each line of a qrels file.
-
-    Grades are rounded up.
+    """Read the relevance judgements in a qrels file. Each is a place for messages, a query id, a document id and a
+    grade, which is rounded up.
 
     Raises:
         DataSetError: if the file is missing, empty or malformed.
@@ -154,9 +150,8 @@ def read_judgements(path: Path) -> list[Judgement]:
 
 
 def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
-    """Read the records of the corpus.
-
-    Documents whose text and title are both blank are left out, with a warning.
+    """Read and check the documents of the corpus, and return them. Documents whose text and title are both blank are
+    left out, with a warning.
 
     Raises:
         DataSetError: if the file is invalid, or a title is not a string.
@@ -174,7 +169,9 @@ def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
 
 
 def _read_judged_queries(folder: Path) -> set[str]:
-    """Return the ids of queries that any split judges, so that their absence from the test split is no warning."""
+    """Return the ids of the queries that any split judges. Such a query may be missing in the test split without a
+    warning.
+    """
     judged = set()
     for path in folder.glob("qrels/*.tsv"):
         with suppress(DataSetError):  # nothing is asked of other splits
@@ -183,7 +180,7 @@ def _read_judged_queries(folder: Path) -> set[str]:
 
 
 def _read_identified_rows(data: RowReader, name: str) -> Iterator[Record]:
-    """Yield the rows of `corpus` or `queries`.
+    """Yield the rows of `corpus` or `queries` (`name` says which), each checked to have an id and a text.
 
     Raises:
         DataSetError: at a row without an id or a text.

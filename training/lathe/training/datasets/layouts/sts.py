@@ -33,7 +33,7 @@ class Sts(Layout):
     symmetric = True
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read pairs of sentences with similarity scores by people.
+        """Read the test's pairs of sentences with similarity scores by people, and return them as columns.
 
         Raises:
             DataSetError: if the file is invalid, or all scores are equal.
@@ -44,15 +44,16 @@ class Sts(Layout):
         return Tables({"test": to_columns(rows, self.fields, score=float)})
 
     def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the lowest and the highest score as `min_score` and `max_score`."""
+        """Return the class attributes of the mteb task. They are the lowest and the highest score, as `min_score` and
+        `max_score`.
+        """
         assert isinstance(data, Tables)
         scores = data.splits["test"]["score"]
         return {"min_score": min(scores), "max_score": max(scores)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of the sentences of each row with a score of at least `min_score`.
-
-        Other rows are recorded as left out.
+        """Return a pair of the two sentences for each row whose score reaches `min_score`. Other rows are recorded as
+        left out.
 
         Without `min_score`, the threshold is `POSITIVE_SHARE` of the way from the lowest score to the highest. The rows
         are read twice.

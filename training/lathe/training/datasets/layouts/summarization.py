@@ -19,9 +19,8 @@ class Summarization(Layout):
     mteb_class, mteb_type, main_score = "AbsTaskSummarization", "Summarization", "cosine_spearman"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read texts with machine summaries, their grades, and human summaries.
-
-        Incomplete rows are left out.
+        """Read texts with machine summaries, their grades, and human summaries, and return them as columns. Incomplete
+        rows are left out, with a warning.
 
         Raises:
             DataSetError: if the file is invalid, a row has not one grade for each machine summary, or no row is
@@ -46,14 +45,16 @@ class Summarization(Layout):
         return Tables({"test": to_columns(complete, self.fields)})
 
     def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the lowest and the highest grade as `min_score` and `max_score`, at least 1 apart."""
+        """Return the class attributes of the mteb task. They are the lowest and the highest grade, as `min_score` and
+        `max_score`, at least 1 apart.
+        """
         assert isinstance(data, Tables)
         grades = [grade for row in data.splits["test"]["relevance"] for grade in row]
         # At least 1 apart, because mteb divides by the difference.
         return {"min_score": min(grades), "max_score": max(max(grades), min(grades) + 1)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of text and summary for each human summary.
+        """Return a pair of text and summary for each human summary of each row.
 
         Rows with a blank text, without a summary, or whose `valid` is false are recorded as left out.
 

@@ -59,7 +59,8 @@ class UpstreamCalls:
         self.problem: str | None = None
 
     async def send(self, texts: Sequence[str], options: CallOptions, max_length: int) -> Answer:
-        """Call the API for texts, and retry while that may succeed and patience lasts.
+        """Send one call for texts to the API, and return its answer. A failed call is sent again while that may succeed
+        and the time for retries lasts.
 
         Args:
             texts: texts of one call.
@@ -94,7 +95,7 @@ class UpstreamCalls:
                 raise
 
     async def _wait_for_slot(self, estimate: int) -> None:
-        """Wait until the circuit breaker and the rate limits let a call of about `estimate` tokens through.
+        """Wait until the circuit breaker and the rate limits allow a call of about `estimate` tokens.
 
         Raises:
             UpstreamUnavailableError: if the breaker is open for longer than patience lasts.
@@ -112,7 +113,7 @@ class UpstreamCalls:
             self._require_not_held()
 
     def _require_not_held(self) -> None:
-        """Check that the API did not ask for a pause that is longer than patience lasts.
+        """Check that the API did not ask for a pause that is longer than the time for retries.
 
         Raises:
             UpstreamBusyError: if it did.
@@ -123,9 +124,8 @@ class UpstreamCalls:
             raise UpstreamBusyError(f"{self.spec.provider_name}: {self.problem}", held)
 
     def _record_failure(self, error: CallError, tries: int) -> float:
-        """Record a failure in the circuit breaker and the rate limits.
-
-        Returns the seconds to wait before another try.
+        """Record a failed call in the circuit breaker and the rate limits. Returns the seconds to wait before another
+        try.
         """
         self.problem = str(error)
         if error.retryable and not error.limited:
@@ -142,7 +142,8 @@ class UpstreamCalls:
         return seconds
 
     async def _pause(self, seconds: float, error: CallError, waited: float) -> None:
-        """Wait before another try.
+        """Wait so many seconds before another try, or raise if there should be none. `waited` are the seconds since the
+        first failure.
 
         Raises:
             UpstreamError: if another try would fail, or come after more than `patience` seconds.
@@ -160,6 +161,7 @@ class UpstreamCalls:
         raise UpstreamError(message)
 
     def _record_answer(self, answer: Answer, texts: int, estimate: int) -> Answer:
+        """Record a successful call in the circuit breaker, rate limits and usage counters, and return its answer."""
         self.breaker.record_success()
         self.problem = None
         used = estimate if answer.tokens is None else answer.tokens
@@ -174,7 +176,7 @@ class UpstreamCalls:
 
 
 def _bound_tokens(answer: Answer, texts: Sequence[str], options: CallOptions) -> Answer:
-    """Remove an answer's number of tokens if the texts cannot have so many.
+    """Return an answer, without its number of tokens if the texts cannot have so many.
 
     A token covers at least a byte. Tokens of the model around each text, such as [CLS] and [SEP], come on top.
     """

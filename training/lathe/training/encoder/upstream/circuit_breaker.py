@@ -39,9 +39,8 @@ class CircuitBreaker:
         return self.opened_until is not None
 
     def reserve_call(self) -> float:
-        """Return the seconds until a call may be made, 0 if it may now.
-
-        In the half-open state, only the first caller gets 0.
+        """Return the seconds until a call may be made, 0 if it may be made now. In the half-open state, only the first
+        caller gets 0.
         """
         if self.opened_until is None:
             return 0.0
@@ -60,9 +59,8 @@ class CircuitBreaker:
         self.failures, self.opened_until, self.pause, self.trying = 0, None, FIRST_PAUSE, False
 
     def record_failure(self) -> None:
-        """Count a failure, and open the breaker after `max_failures` in a row.
-
-        A half-open breaker opens again, for a longer pause.
+        """Count a failed call, and open the breaker after `max_failures` in a row. A half-open breaker opens again, for
+        a longer pause.
         """
         self.failures += 1
         if self.open and not self.trying:

@@ -112,7 +112,7 @@ class UpstreamClient:
         await self.client.close()
 
     async def embed(self, texts: Sequence[str], options: CallOptions) -> Answer:
-        """Call the API for texts and return its answer.
+        """Send one call for the texts' vectors to the API, and return its answer.
 
         If it fails and none was answered before, the call is made once more without asking for base64. If that
         succeeds, no later call asks for it. Other failures are not retried.
@@ -152,7 +152,7 @@ class UpstreamClient:
         return replace(answer, stated={name: self.client.redact(value) for name, value in answer.stated.items()})
 
     def _require_plausible(self, payload: bytes, texts: int) -> None:
-        """Check that an answer has no more JSON values than the vectors of `texts` texts need.
+        """Check that a JSON answer has no more values than the vectors of so many texts need, before it is parsed.
 
         Parsed, 60 MB of empty lists would take gigabytes, and seconds in which this process does nothing else.
 
@@ -167,7 +167,7 @@ class UpstreamClient:
             )
 
     async def _post(self, content: bytes, limit: int) -> Received:
-        """Send the body of a call and return the whole response, within the time limit.
+        """Send the JSON body of a call to the API, and return the whole response.
 
         Args:
             content: JSON body.
@@ -188,7 +188,7 @@ class UpstreamClient:
         return received
 
     def _parse_json(self, received: Received) -> Any:
-        """Return the parsed JSON of a response.
+        """Parse the payload of a response as JSON, and return its value.
 
         Raises:
             CallError: if it is not JSON, which is retryable: a proxy may answer for a server that restarts.
@@ -200,9 +200,8 @@ class UpstreamClient:
             raise CallError(f"not JSON but {kind} came back", retryable=True) from None
 
     def _build_status_error(self, received: Received) -> CallError:
-        """Build, without raising, the error for an HTTP status from 300 on.
-
-        It has the API's own message, unless the key was refused.
+        """Return the error for a response with an HTTP status from 300 on, without raising it. It has the API's own
+        message, unless the key was refused.
         """
         status, headers = received.status, received.headers
         if status < REFUSALS:

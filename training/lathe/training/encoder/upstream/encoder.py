@@ -71,9 +71,8 @@ class UpstreamEncoder(PromptedEncoder):
         patience: float = PATIENCE_SECONDS,
         on_usage: OnUsage = lambda _usage, _amount: None,
     ) -> None:
-        """Start the thread of the calls.
-
-        `identify` must be called before texts are encoded.
+        """Prepare the encoder, and start the thread that calls the API. `identify` must be called before texts are
+        encoded.
 
         Args:
             spec: spec with an `upstream`.
@@ -107,7 +106,7 @@ class UpstreamEncoder(PromptedEncoder):
         self._run(self._prepare(key, patience, on_usage))
 
     def _read_key(self) -> str | None:
-        """Read the API's key from the environment.
+        """Read the API's key from the environment variable that the spec names. Returns None if it names none.
 
         Raises:
             EncoderError: if it is not there.
@@ -119,7 +118,9 @@ class UpstreamEncoder(PromptedEncoder):
             raise EncoderError(str(error)) from None
 
     async def _prepare(self, key: str | None, patience: float, on_usage: OnUsage) -> None:
-        """Create what belongs to the event loop: the client, the calls, and the limits on concurrent calls."""
+        """Create the objects that belong to the event loop, and set them as attributes. They are the client, the calls,
+        their concurrency limit, and the space.
+        """
 
         def count(usage: Usage, amount: float) -> None:
             self.usage[usage] += amount  # type: ignore[assignment]
@@ -131,10 +132,7 @@ class UpstreamEncoder(PromptedEncoder):
         self.space = UpstreamSpace(self.spec, self.max_length, self.prompts, self.prompt(None), self.calls, self.store)
 
     def close(self) -> None:
-        """Cancel the calls, close the connections and the store, and end the thread.
-
-        A second call does nothing.
-        """
+        """Cancel the calls, close the connections and the store, and end the thread. A second call does nothing."""
         with self.guard:
             closing, self.closing = self.closing, True
 
@@ -147,7 +145,7 @@ class UpstreamEncoder(PromptedEncoder):
                 self.store.close()
 
     async def _cancel_calls(self) -> None:
-        """Cancel all other tasks of the loop, wait for their end, and close the connections."""
+        """Cancel all other tasks of the event loop, wait for their end, and close the connections."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -155,7 +153,7 @@ class UpstreamEncoder(PromptedEncoder):
         await self.client.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop's thread, and return its result.
+        """Run a coroutine in the thread of the event loop, wait for it, and return its result.
 
         Raises:
             UpstreamUnavailableError: if the encoder is closed, before or meanwhile.
@@ -180,10 +178,7 @@ class UpstreamEncoder(PromptedEncoder):
 
     @property
     def problem(self) -> str | None:
-        """Why some texts get no vectors, or are not stored.
-
-        None if nothing is wrong.
-        """
+        """Sentence that says why some texts get no vectors, or are not stored. None if nothing is wrong."""
         if self.space.problem is not None:
             return f"{self.space.problem}; until then, {self.name} answers for stored texts only"
         if self.unexpected.message is not None:
@@ -193,9 +188,8 @@ class UpstreamEncoder(PromptedEncoder):
         return self.read_problem or self.write_problem
 
     def describe(self) -> dict[str, Any]:
-        """Describe the encoder as a dict for the artifact's metadata.
-
-        Keys are those of the spec, with `fingerprint`, `dimensions`, `max_length` and `prompts`.
+        """Return the encoder's settings as a dict for the artifact's metadata. Keys are those of the spec, with
+        `fingerprint`, `dimensions`, `max_length` and `prompts`.
 
         Of the upstream, it has provider, protocol and what the API states of its model, not address and key.
         """
@@ -220,7 +214,8 @@ class UpstreamEncoder(PromptedEncoder):
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
     ) -> Encoding:
-        """Encode texts to vectors `(n, d)` float32, asking the API only for those that are not stored.
+        """Encode texts to vectors `(n, d)` float32, in the order given. The API is called only for texts whose vectors
+        are not stored.
 
         The API truncates long texts. `on_batch` is called once, when all texts are done.
 
@@ -250,7 +245,7 @@ class UpstreamEncoder(PromptedEncoder):
         return Encoding(normalize_rows(vectors) if normalize else vectors, tokens, int(tokens.sum()))
 
     def build_options(self, prompt: str | None, long_text: LongText, truncation_side: Side) -> CallOptions:
-        """Build the options of the calls that encode texts.
+        """Return the options of the calls that encode texts in this way.
 
         Args:
             prompt: text of the prompt.
@@ -268,9 +263,8 @@ class UpstreamEncoder(PromptedEncoder):
         return CallOptions(prompt, long_text == "truncate", truncation_side)
 
     def encode_each(self, texts: Sequence[str], options: CallOptions) -> list[StoredVector | Exception]:
-        """Return the vector of each text, not normalized, or the error why it has none.
-
-        The error of a text has its position in `texts`.
+        """Return, for each text, its vector, not normalized, or the error that says why it has none. The error has the
+        text's position in `texts`.
 
         Raises:
             EncoderError: if the API does not cut texts at the end that `options` names.
@@ -296,9 +290,8 @@ class UpstreamEncoder(PromptedEncoder):
         ]
 
     def _read_stored(self, keys: Sequence[bytes]) -> list[StoredVector | None]:
-        """Return the stored vector of each key, and None where there is none.
-
-        `read_problem` is set if they cannot be read.
+        """Return the stored vector of each key, in order, and None where there is none. If they cannot be read,
+        `read_problem` is set.
 
         Raises:
             UpstreamError: if stored vectors cannot be read.
@@ -321,9 +314,8 @@ class UpstreamEncoder(PromptedEncoder):
         return hashlib.blake2b(payload, digest_size=16).digest()
 
     async def _ask(self, texts: Mapping[bytes, str], options: CallOptions) -> dict[bytes, StoredVector | Exception]:
-        """Request the vectors of texts that are not stored.
-
-        Returns the vector or the error of each by key.
+        """Request from the API the vectors of texts that are not stored. Returns the vector or the error of each text
+        by its key.
 
         Texts that another call has sent already are not sent again: their results are awaited.
         """
@@ -353,7 +345,8 @@ class UpstreamEncoder(PromptedEncoder):
         return {key: await future for key, future in waiting.items()}
 
     async def _ask_batch(self, texts: Mapping[bytes, str], options: CallOptions) -> None:
-        """Call the API for one batch of texts, store the vectors, and set the results of the texts' futures.
+        """Call the API for one batch of texts, and store the vectors. Each text's vector or error is set as the result
+        of its future in `in_flight`.
 
         If the API refuses the call because of a text, each half is sent as a call, down to the text itself.
         """
@@ -378,14 +371,14 @@ class UpstreamEncoder(PromptedEncoder):
             self.in_flight[key].set_result(outcome)
 
     def _record_unexpected(self, error: Exception) -> UpstreamError:
-        """Record an exception in `unexpected`, and return the error for the texts that it concerns."""
+        """Record an unexpected exception in `unexpected`, and return the error that its texts get."""
         self.unexpected.record(error)
         return UpstreamError(
             f"{self.upstream.provider_name}: an unexpected {locate_error(error)}, from a call or its answer"
         )
 
     def _accept(self, texts: Mapping[bytes, str], answer: Answer) -> list[StoredVector | Exception]:
-        """Check an answer, then store and return its vectors.
+        """Check an answer of the API, store its vectors, and return them in the order of the texts.
 
         A row with NaN, inf or only zeros has no direction: it is an error, and not stored.
 
@@ -417,9 +410,8 @@ class UpstreamEncoder(PromptedEncoder):
         ]
 
     def _store(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int]) -> None:
-        """Store vectors under their keys.
-
-        If that fails, as on a full disk, it is logged and `write_problem` is set: the vectors are valid.
+        """Store vectors under their keys. If that fails, as on a full disk, it is logged and `write_problem` is set,
+        since the vectors are valid.
         """
         assert self.store is not None
         try:
@@ -431,9 +423,8 @@ class UpstreamEncoder(PromptedEncoder):
             self.write_problem = str(error)
 
     def identify(self) -> None:
-        """Set fingerprint, dimensions and space from the vectors of the probe texts.
-
-        Nothing is done if they are set.
+        """Find out by the vectors of test texts which model the API runs, and set fingerprint and dimensions. Nothing
+        is done if they are set.
 
         The API is not asked if a process did so less than `probe_seconds` ago.
 
@@ -463,7 +454,7 @@ def place_error(error: Exception, position: int) -> Exception:
 
 
 def share_tokens(estimates: Sequence[int], total: int | None) -> list[int]:
-    """Divide the tokens of a call among its texts in proportion to estimates.
+    """Divide the tokens of a call among its texts in proportion to the estimates, and return the tokens of each text.
 
     Args:
         estimates: estimated tokens of each text; returned as they are without a `total`.

@@ -100,8 +100,7 @@ class OpenAIProtocol:
         return body if spec.dimensions is None else body | {"dimensions": spec.dimensions}
 
     def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> Answer:
-        """Return the vectors of an answer, ordered by their `index`.
-
+        """Read an OpenAI-style answer: its vectors, ordered by their `index`, its tokens, and the model that it states.
         A vector may be base64 or a list of numbers.
         """
         items = require_list(get_field(found, "data"), "data", count)
@@ -134,10 +133,7 @@ class CohereProtocol:
     cuts_left = True
 
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
-        """Build the body of a call.
-
-        Without a prompt, texts are documents.
-        """
+        """Return the JSON body of a call to Cohere's API, as a dict. Without a prompt, texts are documents."""
         end = "END" if options.truncation_side == "right" else "START"
         body = {
             "model": spec.model,
@@ -149,7 +145,7 @@ class CohereProtocol:
         return body if spec.dimensions is None else body | {"output_dimension": spec.dimensions}
 
     def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> Answer:
-        """Return the vectors in an answer's `embeddings.float`, and the billed tokens."""
+        """Read an answer of Cohere's API: the vectors in `embeddings.float`, and the billed tokens."""
         rows = get_field(get_field(found, "embeddings"), "float")
         meta = found.get("meta")
         billed = meta.get("billed_units") if isinstance(meta, dict) else None
@@ -170,7 +166,7 @@ def prepend_prompt(texts: Sequence[str], options: CallOptions) -> list[str]:
 
 
 def get_field(content: Any, name: str) -> Any:
-    """Return a field of a JSON object.
+    """Check that JSON content is an object with a field of this name, and return the field's value.
 
     Raises:
         MalformedAnswerError: if it is no object that has the field.
@@ -181,7 +177,7 @@ def get_field(content: Any, name: str) -> Any:
 
 
 def require_list(items: Any, name: str, count: int) -> list[Any]:
-    """Return `items` if it is a list of `count` items.
+    """Check that a JSON field holds a list of `count` items, and return the list.
 
     Args:
         items: content of a JSON field.
@@ -199,7 +195,8 @@ def require_list(items: Any, name: str, count: int) -> list[Any]:
 
 
 def stack_rows(embedding_rows: Any, count: int) -> NDArray[np.float32]:
-    """Convert `count` rows, each a list of numbers or base64 of float32, to an array `(n, d)`.
+    """Convert the vectors of an answer to an array `(n, d)` float32. Each is a list of numbers, or float32 in base64,
+    and there must be `count`.
 
     NaN, which JSON cannot write, may come as null; it stays NaN.
 
@@ -214,7 +211,7 @@ def stack_rows(embedding_rows: Any, count: int) -> NDArray[np.float32]:
 
 
 def _read_row(row: Any) -> NDArray[np.float32]:
-    """Convert a list of numbers, or base64 of float32, to a row `(d,)`.
+    """Convert one vector of an answer, a list of numbers or float32 in base64, to an array `(d,)`.
 
     Raises:
         MalformedAnswerError: if it is neither.

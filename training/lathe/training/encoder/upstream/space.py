@@ -80,9 +80,8 @@ class UpstreamSpace:
         return self.found
 
     async def identify(self) -> None:
-        """Find out which space the API's vectors are of, unless an earlier call did.
-
-        Concurrent calls wait for each other.
+        """Find out, by the vectors of test texts, which space (vectors of which model) the API answers. Nothing is done
+        if an earlier call did, and concurrent calls wait for each other.
 
         The API is not asked if a process did so less than `probe_seconds` ago. If it cannot be reached, the space is
         the one that was last confirmed. If its vectors are of another space than before, `problem` says so.
@@ -125,7 +124,7 @@ class UpstreamSpace:
         self._write()
 
     def _require_shared(self, space: StoredSpace) -> None:
-        """Check that another address with the same fingerprint answers the same vectors.
+        """Check that a space has the same vectors as a stored one of another address with the same fingerprint.
 
         They differ if `provider` gives two addresses one name, and they answer by different models.
 
@@ -140,7 +139,8 @@ class UpstreamSpace:
             )
 
     async def check(self) -> None:
-        """Compare the probe texts' vectors with earlier ones, if that was `probe_seconds` ago or more.
+        """Check, every `probe_seconds`, that the API still answers vectors of the same model. The vectors of test texts
+        are compared with earlier ones.
 
         Vectors that were stored since the last comparison are deleted if the space has changed: they may be of either.
 
@@ -155,7 +155,8 @@ class UpstreamSpace:
                 raise SpaceChangedError(self.problem)
 
     def require_stated(self, stated: Mapping[str, str]) -> None:
-        """Check that an answer states the same model as before.
+        """Check that an answer states the same model as earlier ones. Otherwise, texts that are not stored are refused
+        from then on.
 
         Raises:
             SpaceChangedError: if it does not; texts that are not stored are refused from then on.
@@ -168,7 +169,9 @@ class UpstreamSpace:
         return time.time() - space.checked_at >= self.upstream.probe_seconds
 
     def _confirm_or_refuse(self, answered: StoredSpace) -> None:
-        """Store the time of the comparison if an answer is of the known space, else set `problem`."""
+        """Compare the answer to the test texts with the known space. If they agree, store the time of the comparison,
+        else refuse further texts and set `problem`.
+        """
         if change := self._describe_stated(answered.stated) or self._describe_difference(answered.probes):
             self._refuse(change)
             return
@@ -181,7 +184,9 @@ class UpstreamSpace:
             self.store.write_space(self.known, self.address)
 
     def _refuse(self, change: str) -> None:
-        """Refuse texts that are not stored from now on, until a comparison finds the known space again."""
+        """Refuse texts that are not stored from now on, for the reason `change`. Stored vectors that may be of another
+        model are deleted. Texts are refused until a comparison finds the known space again.
+        """
         if self.problem is None:
             log.warning("%s", change)
             if self.store is not None:
@@ -190,9 +195,8 @@ class UpstreamSpace:
         self.found = replace(self.known, checked_at=time.time())
 
     def _describe_stated(self, stated: Mapping[str, str]) -> str | None:
-        """Describe what an answer states otherwise than before, and what to do.
-
-        The result is None if nothing is different.
+        """Return a sentence that says what an answer states otherwise than earlier ones, and what to do. The result is
+        None if nothing is different.
         """
         for name, value in stated.items():
             before = self.known.stated.get(name)
@@ -206,9 +210,8 @@ class UpstreamSpace:
         return None
 
     def _describe_difference(self, probes: NDArray[np.float32]) -> str | None:
-        """Describe how far the probe texts' vectors differ from earlier ones, and what to do.
-
-        The result is None if they are the same.
+        """Return a sentence that says how far the test texts' vectors differ from earlier ones, and what to do. The
+        result is None if they are the same.
         """
         before, now = self.known.probes.shape[1], probes.shape[1]
         cosine = _find_cosine(self.known.probes, probes)
@@ -223,7 +226,7 @@ class UpstreamSpace:
         )
 
     async def _probe(self) -> StoredSpace:
-        """Call the API for the vectors of the probe texts, and return the space that they are of.
+        """Call the API for the vectors of the test texts, check them, and return them as a space.
 
         Raises:
             UpstreamError: if they do not come, are not finite, or have other dimensions than asked for.
@@ -258,9 +261,8 @@ def find_usable(vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 def _find_cosine(before: NDArray[np.float32], now: NDArray[np.float32]) -> float:
-    """Return the lowest cosine between two vectors of the same text.
-
-    It is -1 if their dimensions differ.
+    """Return the lowest cosine between the earlier and the present vector of a text, over all texts. It is -1 if their
+    dimensions differ.
     """
     if before.shape != now.shape:
         return -1.0
@@ -268,10 +270,7 @@ def _find_cosine(before: NDArray[np.float32], now: NDArray[np.float32]) -> float
 
 
 def normalize_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale rows to unit length, as float32.
-
-    A row of zeros stays one.
-    """
+    """Return the rows scaled to unit length, as float32. A row of zeros stays one."""
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     unit: NDArray[np.float32] = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
     return unit

@@ -77,9 +77,8 @@ class UpstreamStore(VectorDatabase):
                 raise sqlite3.DatabaseError(f"a row of spaces: {error}") from None
 
     def write_space(self, space: StoredSpace, asked: str) -> None:
-        """Store a space, or the time of its last comparison if it is stored.
-
-        The first probe vectors are kept.
+        """Store a space with its test vectors. If it is stored already, only the time of its last comparison is
+        updated.
         """
         stated, probes = orjson.dumps(space.stated).decode(), np.ascontiguousarray(space.probes, "<f4")
         with self.guard, self._translate_errors(), self.connection:
@@ -90,9 +89,8 @@ class UpstreamStore(VectorDatabase):
             )
 
     def delete_unconfirmed(self, fingerprint: str) -> int:
-        """Delete the vectors of a space that were stored after its probes were last compared.
-
-        Returns their number.
+        """Delete the vectors of a space that were stored after its test vectors were last compared. Returns the number
+        of deleted vectors.
 
         The probes also count as never compared, so that the next process compares them before it asks for a vector.
         """
@@ -107,7 +105,7 @@ class UpstreamStore(VectorDatabase):
 
 
 def _parse_space(fingerprint: str, stated: str, width: int, probes: bytes, checked_at: float) -> StoredSpace:
-    """Build a space from the values of its row.
+    """Return the space that the values of a database row describe.
 
     Raises:
         ValueError, TypeError, AttributeError: if it is damaged.

@@ -26,9 +26,8 @@ SHARES = (0.1, 0.7, 0.2)
 def blend(
     x: Tensor, outputs: Sequence[Tensor], starts: Sequence[Sequence[float]], block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, a weighted sum of three losses, and its gradient.
-
-    Each loss is relative to its starting value.
+    """Compute, for each output, a weighted sum of three losses of the cosines between rows, and its gradient. Each loss
+    is divided by its value at the start.
 
     The losses are `angular`, `one_minus_pearson` and `neighbour_divergence`, weighted by `SHARES`. They measure the
     size of every cosine, the order of an anchor's cosines, and which rows are near. Rows must have unit length.
@@ -65,9 +64,8 @@ def blend(
 
 
 def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
-    """Return for each output its angular, 1 − Pearson and neighbour loss, unweighted.
-
-    `blend` divides by them.
+    """Return, for each output, the values of the three losses that `blend` adds up. They are the angular, 1 − Pearson
+    and neighbour loss, by which `blend` divides.
     """
 
     def correlation(original_cosines: Tensor) -> AnchorLoss:
@@ -87,11 +85,12 @@ def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
 
 
 def neighbour_divergence(target_probabilities: Tensor, cosines: Tensor) -> AnchorLossAndGradient:
-    """Compute KL(p‖q) `(b,)`, p the target probabilities and q = softmax(cosines/`TEMPERATURE`), and its gradient.
+    """Compute, for each row, the divergence KL(p‖q) from the target probabilities p to q, the softmax of the cosines.
+    Returns it, `(b,)`, and its gradient with respect to the cosines, `(b, n)`.
 
-    The gradient is with respect to `cosines`; both arguments are `(b, n)`. As in stochastic neighbour embedding (Hinton
-    and Roweis, 2002), p is the softmax of the cosines in the original space: which rows are near matters, how far the
-    far rows are matters little.
+    q = softmax(cosines/`TEMPERATURE`); both arguments are `(b, n)`. As in stochastic neighbour embedding (Hinton and
+    Roweis, 2002), p is the softmax of the cosines in the original space: which rows are near matters, how far the far
+    rows are matters little.
     """
     p = target_probabilities
     log_q = (cosines / TEMPERATURE).log_softmax(1)

@@ -30,9 +30,8 @@ def mean_over_anchors(
     prepare: Callable[[Tensor], AnchorLoss],
     block_entries: int = MAX_BLOCK_ENTRIES,
 ) -> list[LossAndGradient]:
-    """Compute, for each output, the mean over anchors of a loss on cosines, and its gradient.
-
-    The cosines are those of an anchor to the other rows.
+    """Compute, for each output, a loss on the cosines of each row to the others, averaged over the rows. Returns the
+    loss and its gradient with respect to the output, for each.
 
     Anchors are processed in blocks, so that memory does not hold all m × m cosines. Rows must have unit length.
 
@@ -71,9 +70,10 @@ def standardize_rows(values: Tensor) -> Tensor:
 
 
 def one_minus_pearson(standardized_targets: Tensor, values: Tensor) -> AnchorLossAndGradient:
-    """Compute 1 − Pearson correlation of each row of `values` with its target, `(b,)`, and the gradient `(b, n)`.
+    """Compute 1 − the Pearson correlation of each row of `values` with its target. Returns it, `(b,)`, and its gradient
+    with respect to `values`, `(b, n)`.
 
-    The gradient is with respect to `values`. Targets are rows that `standardize_rows` returned.
+    Targets are rows that `standardize_rows` returned.
     """
     centred = values - values.mean(1, keepdim=True)
     lengths = centred.norm(dim=1, keepdim=True).clamp_(min=_min_length(values))
@@ -85,7 +85,8 @@ def one_minus_pearson(standardized_targets: Tensor, values: Tensor) -> AnchorLos
 
 
 def _cosines_to_others(z: Tensor, rows: slice) -> Tensor:
-    """Return the cosines of the unit rows `z[rows]` to the m−1 other rows, `(b, m−1)`, in a changed column order.
+    """Return the cosines of the unit rows `z[rows]` to the m−1 other rows, `(b, m−1)`. The order of the columns is
+    changed.
 
     The last column of the `(b, m)` cosines moves to the place of each row's cosine with itself.
     """
@@ -97,7 +98,8 @@ def _cosines_to_others(z: Tensor, rows: slice) -> Tensor:
 
 
 def _expand_to_all_columns(gradient: Tensor, rows: slice) -> Tensor:
-    """Expand a gradient w.r.t. `_cosines_to_others`, `(b, m−1)`, to all m columns, with 0 for a row with itself.
+    """Expand a gradient with respect to the result of `_cosines_to_others`, `(b, m−1)`, to all m rows, `(b, m)`. The
+    gradient of a row with itself is 0.
 
     The order of the m columns is that of the rows.
     """
@@ -113,9 +115,8 @@ def _min_length(values: Tensor) -> float:
 
 
 def angular(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
-    """Compute, for each output, the mean squared error of the pairs' cosines, and its gradient.
-
-    The cosines are compared with those in x.
+    """Compute, for each output, the mean squared difference between the cosines of two rows in the output and in `x`.
+    Returns the loss and its gradient with respect to the output, for each.
 
     GeoPres, Eq. 3. With unit rows X `(m, d)` and Z `(m, p)`,
     L = ‖ZZᵀ − XXᵀ‖²_F/(m(m−1)) = (‖ZᵀZ‖² − 2‖XᵀZ‖² + ‖XᵀX‖²)/(m(m−1)) and

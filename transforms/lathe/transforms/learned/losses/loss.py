@@ -66,9 +66,8 @@ def prefix_losses(
     importance: Sequence[float],
     normalized: bool = True,
 ) -> tuple[list[float], Tensor]:
-    """Return the losses of prefixes of the outputs x Wᵀ, and the gradient of their weighted sum.
-
-    A prefix has the first p outputs, for each p in `sizes`.
+    """Compute the losses of prefixes of the outputs x Wᵀ, each the first p outputs for a p in `sizes`. Returns them,
+    and the gradient of their weighted sum with respect to W.
 
     Args:
         loss: computes the loss of each output, and its gradient with respect to the output.

@@ -22,9 +22,8 @@ TINY = 1e-30
 def positional(
     x: Tensor, outputs: Sequence[Tensor], scaled: bool = False, tile: int | None = None
 ) -> list[LossAndGradient]:
-    """Compute, for each output, the mean squared error of the pairs' distances, and its gradient.
-
-    The distances are compared with those in x.
+    """Compute, for each output, the mean squared difference between the distances of two rows in the output and in `x`.
+    Returns the loss and its gradient with respect to the output, for each.
 
     With δ the distances between the rows of `x` and d those between the rows of an output Z:
 
@@ -109,7 +108,9 @@ class _AugmentedRows:
 
 
 def _upper_tiles(m: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """Yield `(rows, columns)` slices of the tiles on and above the diagonal of an m × m matrix, row by row."""
+    """Divide an m × m matrix into tiles, and yield those on and above the diagonal, row by row. A tile is a pair of
+    slices `(rows, columns)`.
+    """
     parts = [slice(start, min(start + size, m)) for start in range(0, m, size)]
     for index, rows in enumerate(parts):
         for columns in parts[index:]:

@@ -17,9 +17,8 @@ from lathe.transforms.learned.losses.loss import LossAndGradient
 
 
 def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Compute centred, differentiable soft ranks of each row, `(b, n)`.
-
-    Returns them, and the function that backpropagates through them.
+    """Compute soft ranks (a differentiable version of ranks) of the values in each row, centred at 0. Returns the ranks
+    `(b, n)`, and a function that backpropagates a gradient through them.
 
     The ranks are the projection of values/strength on the permutahedron of (1, …, n) − (n+1)/2: Blondel, Teboul,
     Berthet and Djolonga, *Fast Differentiable Sorting and Ranking* (2020), Prop. 3, for all rows
@@ -54,7 +53,8 @@ def soft_ranks(values: Tensor, strength: float) -> tuple[Tensor, Callable[[Tenso
 
 
 def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit a non-increasing sequence to each row by least squares.
+    """Fit a non-increasing sequence to each row by least squares. Returns the group of each entry and its fitted value,
+    the mean of the group.
 
     Isotonic regression by pooling adjacent violators, for all rows at once. Neighbouring groups whose means increase
     end in one group whatever the order of pooling, so every round pools all such runs. One round is enough if
@@ -79,7 +79,9 @@ def non_increasing_regression(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _group_means(values: Tensor, groups: Tensor) -> Tensor:
-    """Return for each entry the mean of its group within its row, `(b, n)`, summed in float64, in the input dtype."""
+    """Return, for each entry, the mean of its group within its row, `(b, n)`. It is summed in float64 and returned in
+    the input dtype.
+    """
     sums = torch.zeros_like(values, dtype=torch.float64).scatter_add_(1, groups, values.double())
     counts = torch.zeros_like(sums).scatter_add_(1, groups, torch.ones_like(sums))
     # A row with few groups has labels without entries, for which this would be 0/0.
@@ -89,9 +91,9 @@ def _group_means(values: Tensor, groups: Tensor) -> Tensor:
 def spearman(
     x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0, block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, 1 − the mean soft Spearman correlation of cosines, and its gradient.
-
-    The cosines of a row to the other rows are compared in `x` and in the output.
+    """Compute, for each output, how badly it keeps the ranks of cosines: 1 − their soft Spearman correlation. The
+    cosines of a row to the other rows are compared with those in `x`, and the mean over rows is taken. Returns the loss
+    and its gradient for each output.
 
     GeoPres, Appendix A.1.2: the Pearson correlation of the soft ranks of an anchor's cosines to all other rows, in `x`
     and in the output. At the published strength of 1 soft ranks are an affine function of the cosines, and the loss is
