@@ -210,7 +210,7 @@ def build_request(add_to: str | None, steps: str | None, normalize: bool, **opti
 
 
 def _validate(kind: type[AnyFit], **fields: Any) -> AnyFit:
-    """Return the request with the fields; raise `BadValueError` for the first option with a wrong value."""
+    """Return the request with the fields, or raise `BadValueError` for the first option with a wrong value."""
     try:
         return kind(**fields)
     except ValidationError as error:

@@ -51,7 +51,7 @@ def sort_longest_first(lengths: Sequence[int]) -> list[int]:
 
 def split_padded_batches(lengths: Sequence[int], budget: int, slack: int) -> Iterator[slice]:
     """Divide texts that are sorted by length, longest first, into batches for padded input. Each batch is yielded as a
-    slice of the texts' positions; it ends before its padded tokens exceed `budget` or its padding exceeds `slack`.
+    slice of the texts' positions. It ends before its padded tokens exceed `budget` or its padding exceeds `slack`.
 
     Args:
         lengths: tokens of each text, longest first.

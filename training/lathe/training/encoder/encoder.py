@@ -349,7 +349,7 @@ class Encoder(PromptedEncoder):
         limit: int | None = None,
     ) -> Pieces:
         """Divide texts into the pieces that the model reads, which remember the text that each belongs to. With
-        `long_text` "mean", a long text becomes several chunks; otherwise each text is one piece.
+        `long_text` "mean", a long text becomes several chunks. Otherwise each text is one piece.
 
         Args:
             texts: the texts.
@@ -414,7 +414,7 @@ class Encoder(PromptedEncoder):
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
         """Tokenize texts behind a prompt, cut to what the model reads, and return them in batches. Each batch also says
-        how many tokens of its texts were cut off. For a static model all texts are one batch; for others the
+        how many tokens of its texts were cut off. For a static model all texts are one batch. For others the
         tokenizer's truncation side stays changed.
         """
         cuts = [self.cut(text, prompt, truncation_side) for text in texts]

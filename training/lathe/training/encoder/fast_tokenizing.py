@@ -89,7 +89,7 @@ class FastTokenizer:
 
 
 def open_fast_tokenizer(model: Any) -> FastTokenizer | None:
-    """Return a fast tokenizer for a model; None if the model has none, or its input would be another.
+    """Return a fast tokenizer for a model, or None if the model has none, or its input would be another.
 
     Args:
         model: the `SentenceTransformer`, with the padding side that it will be used with.

@@ -92,7 +92,7 @@ class EarlierVersion:
 
     def refit_with_rows(self, rows: Vectors, on_progress: Progress) -> tuple[Chain, dict[int, Moments], list[str]]:
         """Update the version's chain with new rows `(n, d)`. Returns the new chain, its moments of old and new rows by
-        refit stage, and warnings; the version itself is not changed.
+        refit stage, and warnings. The version itself is not changed.
 
         The old rows enter through the stored moments. Steps that moments cannot update keep their map, and a quantizer
         that learns from rows is fitted on the new rows alone; the warnings name both. The last warning, that the

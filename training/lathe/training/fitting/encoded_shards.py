@@ -201,8 +201,8 @@ def _save_position(folder: Path, position: Position) -> None:
 def _encode_batch(
     batch: Batch, encoder: TextEncoder | None, on_batch: Callable[[int], None]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
-    """Encode a batch without its blank texts. Returns the vectors `(n, d)` float32 and the hashes of the rows `(n,)`;
-    vectors in the batch are taken as they are. Texts without an encoder give vectors `(0, 0)`.
+    """Encode a batch without its blank texts. Returns the vectors `(n, d)` float32 and the hashes of the rows `(n,)`.
+    Vectors in the batch are taken as they are. Texts without an encoder give vectors `(0, 0)`.
 
     Raises:
         FitError: if the vectors' dimensions are not the encoder's.

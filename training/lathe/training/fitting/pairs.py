@@ -70,7 +70,7 @@ class EncodedPairs:
 
 def read_pairs(pairs: Pairs) -> PairTexts:
     """Read pairs of a query and a document from a file, one on each row, or from a request. Returns the documents of
-    each query; pairs with a blank text are left out.
+    each query. Pairs with a blank text are left out.
 
     Args:
         pairs: the pairs of a request, or a source of texts with two fields, `FILE#query,document`; without names those

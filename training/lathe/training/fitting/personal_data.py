@@ -22,7 +22,7 @@ KEPT = "learned matrices and averages; no texts, and no vectors of single querie
 
 def require_many_queries(request: FitRequest, queries: FloatArray | None) -> None:
     """Check that queries `(m, d)` marked as personal data include at least `MIN_QUERIES` different ones. Raises
-    `FitError` otherwise; None, for no queries, passes.
+    `FitError` otherwise. None, for no queries, passes.
     """
     if not request.personal_data or queries is None:
         return

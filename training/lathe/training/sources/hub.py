@@ -123,7 +123,7 @@ class HubFile:
         return _load_split(replace(self, number=0))[1].shard(self.count, self.number).with_format("arrow")
 
     def count_rows(self) -> int:
-        """Count the rows of the file. The count comes from the footer if it is a parquet file; otherwise the file is
+        """Count the rows of the file. The count comes from the footer if it is a parquet file. Otherwise the file is
         streamed once.
 
         Raises:

@@ -285,8 +285,8 @@ class Sender:
                 await asyncio.wait_for(self.halted.wait(), seconds)
 
     def _halt_if_over_budget(self, tokens: int) -> bool:
-        """Halt the run if the budget does not allow another request of so many tokens. Returns whether it does not;
-        then `spent` says which budget is spent.
+        """Halt the run if the budget does not allow another request of so many tokens. Returns whether it does not.
+        Then `spent` says which budget is spent.
         """
         lacking = self.budget.refusal_reason(tokens)
         if lacking is not None:
