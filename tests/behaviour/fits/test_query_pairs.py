@@ -133,3 +133,26 @@ def test_impossible_pairs_and_sides_are_refused_before_a_job_is_queued(app, sour
     assert answer.status_code in (400, 422), answer.text
     assert words in answer.json()["error"]["message"]
     assert app.client.get("/jobs").json() == before
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"out_of_domain": {"news": "/etc/passwd"}}, "out_of_domain.news"),
+        ({"test_pairs": "/etc/passwd"}, "test_pairs"),
+        ({"steps": [{"kind": "procrustes"}], "targets": "/etc/passwd"}, "targets.path"),
+    ],
+)
+def test_paths_of_a_fit_outside_of_the_data_folder_are_refused_by_the_name_of_their_field(app, source, more, param):
+    answer = post(app, source=source, **{"steps": [{"kind": "r2"}]} | more)
+    assert answer.status_code == 403 and answer.json()["error"]["param"] == param
+
+
+def test_a_fit_reads_pairs_and_out_of_domain_text_below_the_data_folder(start_app, new_home, tmp_path, source, finish):
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)))
+    (tmp_path / "news.jsonl").write_text("\n".join(json.dumps({"text": f"News of day {day}."}) for day in range(60)))
+    with start_app(home=new_home(), data_root=tmp_path) as app:
+        more = {"pairs": "pairs.jsonl", "out_of_domain": {"news": "news.jsonl"}}
+        job = finish(post(app, source=source, steps=ADAPTER, **more).json()["job_id"], app)
+        assert (job["state"], job["error"]) == ("succeeded", None)
+        assert "news" in job["result"]["certificate"]["out_of_domain"]

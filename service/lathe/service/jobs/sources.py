@@ -82,11 +82,16 @@ def _serialize_texts(texts: list[str]) -> bytes:
     return b"\n".join(dump_json({"text": text}) for text in texts)
 
 
-def resolve_allowed_path(written: str, data_root: Path | None) -> str:
+def resolve_allowed_path(written: str, data_root: Path | None, field: str = "source.path") -> str:
     """Check that a path in a request lies in the data root, and return it as `open_source` and jobs read it.
 
     Names of built-in sources are returned unchanged. No link may lead out of the data root, neither now nor when the
     job opens the path.
+
+    Args:
+        written: the path.
+        data_root: folder that paths may lie in; None allows none.
+        field: field of the request that names the path, for errors.
 
     Raises:
         BadValueError: for a data set of the hub, `hf:…`; nothing that a request names is fetched.
@@ -99,23 +104,21 @@ def resolve_allowed_path(written: str, data_root: Path | None) -> str:
         raise BadValueError(
             "the server reads no data sets from the hub: read it with a command, such as lathe fit --source hf:…, "
             "or put its files into the server's data folder",
-            param="source.path",
+            param=field,
         )
     if data_root is None:
         raise ForbiddenError(
-            "paths are off on this server: set LATHE_DATA_ROOT to the folder they may lie in", param="source.path"
+            "paths are off on this server: set LATHE_DATA_ROOT to the folder they may lie in", param=field
         )
     if is_remote(written.partition("#")[0]):
-        raise ForbiddenError("the server reads no URLs: put the file into its data folder", param="source.path")
+        raise ForbiddenError("the server reads no URLs: put the file into its data folder", param=field)
     try:
         return open_source(str(RootedFile(data_root, _make_relative(data_root, written)))).written
     except OutsideSourceError as error:
-        raise ForbiddenError(
-            f"{written[:80]!r} lies outside the server's data folder: {error}", "source.path"
-        ) from None
+        raise ForbiddenError(f"{written[:80]!r} lies outside the server's data folder: {error}", field) from None
     except SourceError:
         raise UnknownNameError(
-            f"there is no source {written[:80]!r} in the server's data folder", param="source.path"
+            f"there is no source {written[:80]!r} in the server's data folder", param=field
         ) from None
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from lathe.training.errors import FitError
 from lathe.training.fitting.gates import require_gates
@@ -60,8 +61,12 @@ class RowSource(JsonObject):
     @model_validator(mode="before")
     @classmethod
     def read_path(cls, content: Any) -> Any:
-        """Return the object that a string, which is a path, stands for."""
-        return {"path": content} if isinstance(content, str) else content
+        """Return the object that a string, a path, stands for. Raises `PydanticCustomError` for other types."""
+        if isinstance(content, str):
+            return {"path": content}
+        if not isinstance(content, dict | RowSource):
+            raise PydanticCustomError("rows_type", "write an object with texts, vectors or path, or the path alone")
+        return content
 
     @model_validator(mode="after")
     def require_exactly_one(self) -> "RowSource":

@@ -180,7 +180,10 @@ def _submit(
     for field, pairs in (("pairs", fit_pairs), ("test_pairs", request.test_pairs)):
         if pairs is not None:
             paths[field] = _store_pairs(field, pairs, files, data_root)
-    corpora = {name: resolve_allowed_path(path, data_root) for name, path in request.out_of_domain.items()}
+    corpora = {
+        name: resolve_allowed_path(path, data_root, f"out_of_domain.{name}")
+        for name, path in request.out_of_domain.items()
+    }
     located = request.with_paths(paths | {"source": source.path}).model_copy(update={"out_of_domain": corpora})
     job = FitJob(encoder=spec, target_encoder=target, request=located, files=tuple(files))
     return services.jobs.submit("fit", job.to_json(), files)
@@ -205,7 +208,7 @@ def _require_usable_pairs(request: FitRequest, fit_pairs: Pairs | None) -> None:
 def _store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: Path | None) -> str:
     """Return the path from which the job reads pairs. Pairs in the request are first added to `files`."""
     if isinstance(pairs, str):
-        return resolve_allowed_path(pairs, data_root)
+        return resolve_allowed_path(pairs, data_root, field)
     name = PAIR_FILES[field]
     files[name] = b"\n".join(dump_json({"query": pair.query, "document": pair.document}) for pair in pairs)
     return name
@@ -244,7 +247,7 @@ def _store_targets(targets: RowSource | None, files: dict[str, bytes], services:
     if targets.texts is not None:
         raise BadValueError("targets are vectors; for texts name their target_encoder", param="targets.texts")
     if targets.path is not None:
-        return {"targets": resolve_allowed_path(targets.path, services.settings.data_root)}
+        return {"targets": resolve_allowed_path(targets.path, services.settings.data_root, "targets.path")}
     rows = targets.vectors or []
     files[FILE_OF_TARGETS] = dump_npy(as_vectors(rows, max_rows=len(rows) + 1))
     return {"targets": FILE_OF_TARGETS}

@@ -1,0 +1,97 @@
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from lathe.training.errors import FitError
+from lathe.training.fitting.requests import AddRows, FitRequest, NewFit, Pair, RowSource
+from lathe.transforms import StepError
+
+R2 = [{"kind": "r2"}]
+
+
+def new_fit(**fields):
+    return NewFit(**{"name": "a", "source": "rows.npy", "steps": R2} | fields)
+
+
+def test_a_request_is_the_same_after_its_journey_as_json():
+    request = new_fit(
+        source={"path": "rows.npy"},
+        queries="queries.npy",
+        gates={"recall_at_10": 0.5},
+        out_of_domain={"news": "news.txt"},
+        test_pairs=[{"query": "q", "document": "d"}],
+        bytes=48,
+        seed=3,
+    )
+    assert NewFit.model_validate_json(request.model_dump_json()) == request
+    assert request.test_pairs == [Pair(query="q", document="d")]
+    addition = AddRows(name="a", source="rows.npy", add_to="a@1")
+    assert AddRows.model_validate_json(addition.model_dump_json()) == addition
+
+
+def test_a_string_is_a_path():
+    assert new_fit(source="rows.npy").source == RowSource(path="rows.npy")
+    assert new_fit(source="rows.npy", targets="t.npy").paths == {"source": "rows.npy", "targets": "t.npy"}
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({}, "exactly one of texts, vectors and path, got none"),
+        ({"texts": ["a"], "path": "b"}, "got texts, path"),
+        ({"text": ["a"]}, "did you mean texts?"),
+        (5, "an object with texts, vectors or path, or the path alone"),
+        ([1.0], "an object with texts, vectors or path, or the path alone"),
+    ],
+)
+def test_a_source_is_refused_unless_it_is_one_of_three(source, words):
+    with pytest.raises(ValidationError, match=words):
+        new_fit(source=source)
+
+
+def test_a_source_that_was_sent_has_no_location_until_it_is_a_file():
+    request = new_fit(source={"texts": ["a"]}, pairs=[{"query": "q", "document": "d"}])
+    assert request.paths == {}
+    with pytest.raises(FitError, match="written to a file"):
+        _ = request.source.location
+    located = request.with_paths({"source": "source.jsonl", "pairs": "pairs.jsonl"})
+    assert (located.source.location, located.pairs) == ("source.jsonl", "pairs.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "words"),
+    [
+        ({"gates": {"novel": 1}}, FitError, "no gate 'novel'"),
+        ({"steps": [{"kind": "novel"}]}, StepError, "novel"),
+        ({"steps": []}, StepError, "at least one step"),
+        ({"queries": "q.npy"}, FitError, "no step is fitted on queries"),
+        ({"targets": "t.npy"}, FitError, "no step is fitted on targets"),
+        ({"steps": [{"kind": "procrustes"}]}, FitError, "name the target encoder"),
+        ({"steps": [{"kind": "procrustes"}], "targets": "t", "target_encoder": "e"}, FitError, "not both"),
+        ({"steps": [{"kind": "query_adapter"}]}, FitError, "name a file of pairs"),
+        ({"pairs": "p.jsonl"}, FitError, "no step is fitted on pairs"),
+        ({"steps": [{"kind": "query_adapter"}], "pairs": "p", "test_pairs": "p"}, FitError, "learned by heart"),
+        ({"personal_data": True}, FitError, "there are none"),
+    ],
+)
+def test_what_can_be_known_before_rows_are_read_is_checked(fields, error, words):
+    with pytest.raises(error, match=words):
+        new_fit(**fields).check()
+
+
+def test_every_field_of_new_fits_alone_is_refused_for_additions_with_the_reason():
+    for field in NewFit.model_fields.keys() - FitRequest.model_fields.keys():
+        with pytest.raises(ValidationError, match="add_to"):
+            AddRows(name="a", source="rows.npy", add_to="a@1", **{field: "any"})
+
+
+def test_a_misspelt_add_to_is_recognized():
+    with pytest.raises(ValidationError, match="did you mean add_to?"):
+        new_fit(addto="a@1")
+
+
+def test_requests_are_imported_without_the_libraries_of_the_fit():
+    code = "import sys, lathe.training.fitting.requests; sys.exit('numpy' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
