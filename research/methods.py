@@ -19,7 +19,7 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoding import encode_source
 from lathe.training.fitting.split import split_heldout
-from lathe.training.fitting.stacked import Selection
+from lathe.training.fitting.stacked import SelectedRows
 from lathe.training.sources.source import open_source
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.quality import local_spearman_of_anchors, recall_of_anchors
@@ -78,7 +78,7 @@ def main() -> None:
         for done, method in enumerate(methods):
             print_progress(done / len(methods), f"fitting and measuring {method}")
             begun = time.monotonic()
-            chain = Chain(parse_steps(method)).fit(Selection(encoded.vectors, fit_rows))
+            chain = Chain(parse_steps(method)).fit(SelectedRows(encoded.vectors, fit_rows))
             figures.append(
                 {"method": method, "fit_rows": len(fit_rows), "fit_seconds": time.monotonic() - begun}
                 | {"bytes": chain.bytes_per_vector}

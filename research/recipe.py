@@ -23,7 +23,7 @@ from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.evaluation.pool import Workers
 from lathe.training.evaluation.statistics import mean_interval
-from lathe.training.finetuning.job import Job, TargetSettings
+from lathe.training.finetuning.job import TargetSettings, TrainingJob
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.mixture_builder import read_sources
 from lathe.training.finetuning.opening import open_target
@@ -62,10 +62,10 @@ class Plan:
     seeds: tuple[int, ...]
     limits: dict[str, int]
 
-    def job(self, target: str, seed: int = 0) -> Job:
+    def job(self, target: str, seed: int = 0) -> TrainingJob:
         """Return the training with a target left out."""
         finance = self.data / "finance"
-        return Job.model_validate(
+        return TrainingJob.model_validate(
             {
                 "sources": [{"folder": finance}],
                 "target": {"folder": finance / target},

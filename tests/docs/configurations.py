@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lathe.service.settings import read_settings
-from lathe.training.finetuning.job import Job
+from lathe.training.finetuning.job import TrainingJob
 from lathe.training.finetuning.job import read_settings as read_job
 from lathe.training.synthesis.job import SynthesisJob
 from tests.helpers import eventually
@@ -53,7 +53,7 @@ def read_search_request(path: Path, _workshop: "Workshop") -> None:
 
 
 READERS: dict[str, Callable[[Path, "Workshop"], object]] = {
-    "job": lambda path, _: read_job(path, Job),
+    "job": lambda path, _: read_job(path, TrainingJob),
     "synthesis": lambda path, _: read_job(path, SynthesisJob),
     "encoders": read_encoders,
     "log line": read_log_line,

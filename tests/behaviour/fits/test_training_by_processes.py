@@ -12,7 +12,7 @@ import pytest
 
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import JobError
-from lathe.training.finetuning.job import Job, TrainingSettings
+from lathe.training.finetuning.job import TrainingJob, TrainingSettings
 from lathe.training.finetuning.run import run_training
 from lathe.training.finetuning.trainer import fit_batch_to_processes
 from tests.helpers import find_free_port
@@ -102,7 +102,7 @@ def job_of(folder):
     """Return a function that builds a job and its file, for processes of `batch_size` pairs a step."""
 
     def build(name, batch_size, cap=None, **given):
-        job = Job.model_validate(
+        job = TrainingJob.model_validate(
             {
                 "encoder": str(folder / "model"),
                 "sources": [{"jsonl": folder / f"{source}.jsonl"} for source in "ab"],

@@ -9,7 +9,7 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
-from lathe.service.http.connection import Connection, Limits, check_connections
+from lathe.service.http.connection import Connection, ConnectionLimits, check_connections
 
 
 class Served:
@@ -55,7 +55,7 @@ def serving(test, app=None, **limits):
 
     async def run():
         served = Served()
-        shared = Limits(**{"connections": 1000, "body_seconds": 120.0} | limits)
+        shared = ConnectionLimits(**{"connections": 1000, "body_seconds": 120.0} | limits)
         config = uvicorn.Config(
             app or served.app,
             http=partial(Connection, limits=shared),

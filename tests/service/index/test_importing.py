@@ -7,7 +7,7 @@ import pytest
 from lathe.service.errors import BadValueError
 from lathe.service.index.importing import Ids, write_id
 from lathe.service.index.items import serialize_metadata
-from lathe.training.sources.kinds import Batch
+from lathe.training.sources.kinds import RowBatch
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_anything_else_is_refused_as_an_id(value, reason):
 
 def build(records, listed=None):
     """Return the imported rows of records."""
-    batch = Batch(np.zeros((len(records), 2), np.float32), records)
+    batch = RowBatch(np.zeros((len(records), 2), np.float32), records)
     return Ids(listed, None, len(records)).build_rows(batch, 0, "vector", None)
 
 

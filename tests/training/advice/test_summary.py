@@ -8,7 +8,7 @@ from lathe.training.advice.advise import Advice
 from lathe.training.advice.budgets import CODES, BudgetComparison, BudgetTrial
 from lathe.training.advice.cost import describe_changed_neighbours, describe_cost
 from lathe.training.advice.debiasing import CONFIDENCE, METHODS, NOTHING, DebiasingComparison, DebiasingTrial
-from lathe.training.advice.matryoshka import Cut, Matryoshka
+from lathe.training.advice.matryoshka import DimensionCut, Matryoshka
 from lathe.training.advice.recommendation import Recommendation
 from lathe.training.advice.sample_size import Shortage
 from lathe.training.advice.sizes import SizeComparison, SizeTrial
@@ -24,7 +24,7 @@ DIAGNOSIS = diagnose(np.random.default_rng(0).standard_normal((100, 8)).astype(n
     "mean_norm": 0.6,
     "noise_floor": 0.03,
 }
-HOLDS = Cut(48, 70.0, 60.0, 65.0)
+HOLDS = DimensionCut(48, 70.0, 60.0, 65.0)
 
 
 def debiasing(by_halves="R2", **problems):
@@ -117,12 +117,12 @@ def test_summary_says_a_long_mean_promises_no_gain_unless_it_decided():
 def test_summary_quotes_a_number_of_first_coordinates_that_supports_its_verdict():
     (said,) = find_sentences("first coordinates")
     assert said.startswith("The first coordinates hold more") and "the first 48 find 70.0 %" in said
-    behind = Cut(96, 80.0, 79.0, 81.0)
+    behind = DimensionCut(96, 80.0, 79.0, 81.0)
     (said,) = find_sentences(
-        "first coordinates", matryoshka=Matryoshka([Cut(192, 99.0, 90.0, 91.0), behind, HOLDS], False)
+        "first coordinates", matryoshka=Matryoshka([DimensionCut(192, 99.0, 90.0, 91.0), behind, HOLDS], False)
     )
     assert "do not reliably hold more" in said and "the first 96 find 80.0 %" in said and "81.0 % at best." in said
-    near = Cut(96, 80.0, 79.0, 79.5)
+    near = DimensionCut(96, 80.0, 79.0, 79.5)
     (said,) = find_sentences("first coordinates", matryoshka=Matryoshka([HOLDS, near], False), encoder=None)
     assert said.endswith("79.5 % at best; 2 points above the average are the least.") and "encoder" not in said
 

@@ -11,7 +11,7 @@ import pytest
 from lathe.training.distributed import cluster, ray_engine
 from lathe.training.distributed.cluster import ANSWER_SECONDS, CONNECT_SECONDS, make_ray_folder
 from lathe.training.distributed.engine import require_same_versions
-from lathe.training.distributed.worker import Introduction, Token, Worker, describe_environment
+from lathe.training.distributed.worker import Introduction, RayWorker, Token, describe_environment
 from lathe.training.errors import EngineError
 from lathe.training.sources.shards import Shard
 from tests.helpers import find_free_port
@@ -91,7 +91,7 @@ def test_a_worker_whose_encoder_differs_is_refused_with_the_difference():
 
 
 def test_a_worker_that_lacks_the_shared_folder_or_a_file_raises_engine_error(tmp_path):
-    worker, token = Worker(None, None, "cpu", 1), Token.write(tmp_path)
+    worker, token = RayWorker(None, None, "cpu", 1), Token.write(tmp_path)
     shard = Shard(file=str(tmp_path / "a.npy"), key="k", width=3, stop=5)
     with pytest.raises(EngineError, match=r"a\.npy is not on .*every node"):
         worker.encode([shard], "text", [tmp_path], token)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lathe.training.distributed.engine import SharedRows
-from lathe.training.distributed.worker import Worker
+from lathe.training.distributed.worker import RayWorker
 from lathe.training.fitting.engines import LOCAL
 from lathe.training.fitting.stacked import Part, Stacked
 from lathe.transforms import Chain, InputError, parse_steps
@@ -23,7 +23,7 @@ SIZES = (1, 3000, BLOCK_ROWS, 2 * BLOCK_ROWS + 5, 7)
 
 def compute_block_moments(blocks, chain, unit):
     """Yield the moments of blocks, computed by a worker in this process."""
-    worker = Worker(None, None, "cpu", 1)
+    worker = RayWorker(None, None, "cpu", 1)
     return (Moments.from_arrays(worker.moments(block, chain, unit)) for block in blocks)
 
 

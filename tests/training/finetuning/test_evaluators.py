@@ -10,7 +10,7 @@ from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.errors import JobError
 from lathe.training.finetuning.evaluators import HeldOutEvaluator, TaskEvaluator, hold_out, open_evaluation_data
 from lathe.training.finetuning.extras import EvaluatorSettings
-from lathe.training.finetuning.job import Job
+from lathe.training.finetuning.job import TrainingJob
 from lathe.training.finetuning.mixture import Mixture
 
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
@@ -41,7 +41,7 @@ def job_of(tmp_path):
         path = tmp_path / "pairs.jsonl"
         path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in ROWS))
         wanted = {"sources": [{"jsonl": path}], "evaluate": evaluate, "training": TRAINING | given}
-        return Job.model_validate(wanted)
+        return TrainingJob.model_validate(wanted)
 
     return build
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from lathe.training.errors import JobError
-from lathe.training.finetuning.job import DataSettings, Job, TrainingSettings, read_settings
+from lathe.training.finetuning.job import DataSettings, TrainingJob, TrainingSettings, read_settings
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 
 JOB = """
@@ -76,7 +76,7 @@ NOT_SETTINGS = [
 def read(tmp_path):
     """Return a function that writes a job file and reads its settings."""
 
-    def written(text, kind=Job):
+    def written(text, kind=TrainingJob):
         path = tmp_path / "job.yaml"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return read_settings(path, kind)
@@ -160,7 +160,7 @@ def test_a_job_file_that_is_binary_or_missing_is_refused(refusal, tmp_path):
     assert refusal(b"\xff\xfe\x00").startswith("job.yaml is not YAML: ")
     for path, reason in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "Is a directory")):
         with pytest.raises(JobError, match=f"{re.escape(str(path))}: {reason}"):
-            read_settings(path, Job)
+            read_settings(path, TrainingJob)
 
 
 def test_messages_of_job_errors_are_one_line(refusal):

@@ -10,7 +10,7 @@ import pytest
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.errors import JobError
-from lathe.training.finetuning.job import Job
+from lathe.training.finetuning.job import TrainingJob
 
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 TEXTS = ["the ledger is closed", "rain", "a committee on the hill, in spring, about the interest of a bank"]
@@ -38,7 +38,7 @@ def job_of(tmp_path):
         ]
         path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
         source = {"jsonl": path, "prompts": {"anchor": INSTRUCTION}}
-        return Job.model_validate({"sources": [source], "training": TRAINING | {"lora": LORA} | given})
+        return TrainingJob.model_validate({"sources": [source], "training": TRAINING | {"lora": LORA} | given})
 
     return build
 

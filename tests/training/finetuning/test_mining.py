@@ -15,7 +15,7 @@ from lathe.training.encoder.unpadding import enable_unpadded
 from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.candidates import Candidates
 from lathe.training.finetuning.extras import NegativeSettings
-from lathe.training.finetuning.job import Job, TargetSettings
+from lathe.training.finetuning.job import TargetSettings, TrainingJob
 from lathe.training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss
 from lathe.training.finetuning.mining import AuxiliaryEncoder
 from lathe.training.finetuning.mining import mine_negatives as mine_one
@@ -73,7 +73,7 @@ def job_of(tmp_path):
     def build(rows=None, source=None, **given):
         path = tmp_path / "pairs.jsonl"
         path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows or []))
-        return Job.model_validate({"sources": [{"jsonl": path} | (source or {}) if rows else source]} | given)
+        return TrainingJob.model_validate({"sources": [{"jsonl": path} | (source or {}) if rows else source]} | given)
 
     return build
 

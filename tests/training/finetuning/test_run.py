@@ -12,7 +12,7 @@ import torch
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.errors import JobError
-from lathe.training.finetuning.job import Job
+from lathe.training.finetuning.job import TrainingJob
 from lathe.training.finetuning.loss import NonFiniteLossError
 from lathe.training.finetuning.regularizers.registry import REGULARIZED
 from lathe.training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
@@ -40,7 +40,7 @@ def job_of(tmp_path, tiny_model, write_data_set):
         named = dict(zip(sources, counts, strict=False))
         for name, count in named.items():
             write_data_set(tmp_path / "data" / name, {"task": "pairs"}, {"train.jsonl": rows_of(name, count)})
-        return Job.model_validate(
+        return TrainingJob.model_validate(
             {
                 "encoder": str(tiny_model),
                 "sources": [{"folder": tmp_path / "data" / name} for name in named],

@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from lathe.training.errors import FitError
-from lathe.training.fitting.requests import AddRows, FitRequest, NewFit, Pair, RowSource
+from lathe.training.fitting.requests import AddRows, FitRequest, NewFit, QueryPair, RowSource
 from lathe.transforms import StepError
 
 R2 = [{"kind": "r2"}]
@@ -26,7 +26,7 @@ def test_a_request_is_the_same_after_its_journey_as_json():
         seed=3,
     )
     assert NewFit.model_validate_json(request.model_dump_json()) == request
-    assert request.test_pairs == [Pair(query="q", document="d")]
+    assert request.test_pairs == [QueryPair(query="q", document="d")]
     addition = AddRows(name="a", source="rows.npy", add_to="a@1")
     assert AddRows.model_validate_json(addition.model_dump_json()) == addition
 

@@ -10,7 +10,7 @@ from lathe.training.synthesis.answer_parsing import (
     remove_thoughts,
 )
 from lathe.training.synthesis.calls import Call, parse_answer
-from lathe.training.synthesis.chat import Answer
+from lathe.training.synthesis.chat import ChatAnswer
 from lathe.training.synthesis.faults import find_fault, is_another_script, is_refusal
 from lathe.training.synthesis.job import DocumentStage, FilterStage, PersonaStage, QueryStage
 
@@ -181,7 +181,7 @@ def test_is_refusal_is_false_for_texts_that_resemble_refusals(text):
 def parse(stage, settings, text, reason="stop", count=2):
     """Return the items of an answer, and the faults of the dropped ones."""
     call = Call(stage, "?", "m", {}, "t", "s", count, ENGLISH)
-    found = parse_answer(Answer(text, reason, 1, 1, True), call, settings)
+    found = parse_answer(ChatAnswer(text, reason, 1, 1, True), call, settings)
     return found.items, [fault for fault, _ in found.dropped]
 
 
@@ -226,4 +226,4 @@ def test_parse_answer_keeps_the_finished_sentences_of_a_passage_that_was_cut_off
 
 def test_parse_answer_accepts_an_english_verdict_for_a_chinese_seed():
     call = Call("filter", "?", "m", {}, "t", "s", 1, CHINESE)
-    assert parse_answer(Answer("yes", "stop", 1, 1, True), call, FilterStage()).items == ["yes"]
+    assert parse_answer(ChatAnswer("yes", "stop", 1, 1, True), call, FilterStage()).items == ["yes"]

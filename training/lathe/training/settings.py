@@ -12,13 +12,13 @@ Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
-class Settings(BaseModel):
+class StrictSettings(BaseModel):
     """Base class of settings read from a file: unknown keys raise a validation error, and values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Prompts(Settings):
+class Prompts(StrictSettings):
     """Prompts put before the texts of a source, both in training and for the reference vectors.
 
     Attributes:

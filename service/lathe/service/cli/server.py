@@ -15,7 +15,7 @@ import uvicorn
 
 from lathe.service import logs
 from lathe.service.app import create_app
-from lathe.service.http.connection import Connection, Limits, check_connections, get_descriptor_limit
+from lathe.service.http.connection import Connection, ConnectionLimits, check_connections, get_descriptor_limit
 from lathe.service.processes.program import ProcessStarter
 from lathe.service.processes.torch_threads import limit_this_thread_to_one_core
 from lathe.service.services import Services
@@ -93,7 +93,7 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
     app = create_app(settings, processes)
     gc.freeze()  # the modules' 230,000 objects, which each full collection would otherwise look at, for 0.1 s
 
-    limits = Limits(settings.max_connections, settings.body_seconds, get_descriptor_limit())
+    limits = ConnectionLimits(settings.max_connections, settings.body_seconds, get_descriptor_limit())
     config = uvicorn.Config(
         app,
         http=partial(Connection, limits=limits),  # type: ignore[arg-type]  # called like the class

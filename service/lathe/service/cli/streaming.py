@@ -16,7 +16,7 @@ from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError, SourceError
 from lathe.training.fitting.encoding import encode_source, format_progress
-from lathe.training.sources.kinds import Batch
+from lathe.training.sources.kinds import RowBatch
 from lathe.training.sources.raw import Record, find_rounded_number
 from lathe.training.sources.source import Source, open_source
 from lathe.training.sources.writers import open_writer
@@ -53,7 +53,7 @@ def embed_source(
     loaded.prompt(prompt)
     target = ChainResolver(open_chains(write=False)).resolve_for_encoder(loaded, chain, dimensions)
 
-    def embed_batch(batch: Batch) -> NDArray[np.float32]:
+    def embed_batch(batch: RowBatch) -> NDArray[np.float32]:
         return target.apply(loaded.encode(list(batch.values), prompt_name=prompt).vectors)
 
     if engine == "local":
@@ -64,11 +64,11 @@ def embed_source(
     with claim_workspace_folder(home.vectors, digest(opened.workspace_key(loaded.vectors_key), prompt)[:32]) as folder:
         with open_engine(engine, address, workers, settings) as opened_engine, ProgressBar() as progress:
             vectors = encode_source(opened, loaded, folder, progress, opened_engine).vectors
-        encoded = EncodedSource(vectors, loaded)
+        encoded = EncodedRows(vectors, loaded)
         _write_file(opened, out, target, lambda batch: target.apply(encoded.take(batch)))
 
 
-class EncodedSource:
+class EncodedRows:
     """Vectors of a source's texts, taken batch by batch in order.
 
     Args:
@@ -79,7 +79,7 @@ class EncodedSource:
     def __init__(self, vectors: Vectors, encoder: TextEncoder) -> None:
         self.vectors, self.encoder, self.taken = vectors, encoder, 0
 
-    def take(self, batch: Batch) -> NDArray[np.float32]:
+    def take(self, batch: RowBatch) -> NDArray[np.float32]:
         """Return the vectors `(n, d)` of the source's next batch, and advance. Blank texts are encoded now."""
         texts = list(batch.values)
         blank = np.array([not text.strip() for text in texts])
@@ -109,13 +109,15 @@ def reduce_source(source: str, out: Path, chain: str, dimensions: int | None) ->
         raise SourceError(f"{source} holds texts: use lathe embed")
     target = ChainResolver(open_chains(write=False)).resolve_for_vectors(dimensions_in, chain, dimensions)
 
-    def reduce_batch(batch: Batch) -> NDArray[np.float32]:
+    def reduce_batch(batch: RowBatch) -> NDArray[np.float32]:
         return target.apply(np.asarray(batch.values, dtype=np.float32))
 
     _write_file(opened, out, target, reduce_batch)
 
 
-def _write_file(source: Source, out: Path, target: Target, transform: Callable[[Batch], NDArray[np.float32]]) -> None:
+def _write_file(
+    source: Source, out: Path, target: Target, transform: Callable[[RowBatch], NDArray[np.float32]]
+) -> None:
     """Write each row of a source with its vector, as `transform` computes it, to a file. Print a summary.
 
     Progress is shown. The summary goes to stderr.
@@ -133,7 +135,7 @@ def _write_file(source: Source, out: Path, target: Target, transform: Callable[[
     typer.echo(f"{out}: {written:,} × {target.dimensions} through {target.chain}, space {target.space_id}", err=True)
 
 
-def _build_records(batch: Batch, field: str) -> list[Record]:
+def _build_records(batch: RowBatch, field: str) -> list[Record]:
     """Return the fields to write beside each vector of a batch: the source's row without its vector field.
 
     Raises:

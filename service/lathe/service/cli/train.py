@@ -15,7 +15,7 @@ from lathe.training.finetuning.regularizers.registry import METHODS
 if TYPE_CHECKING:
     from lathe.service.settings import Settings
     from lathe.training.encoder.spec import EncoderSpec
-    from lathe.training.finetuning.job import Job
+    from lathe.training.finetuning.job import TrainingJob
 
 app = typer.Typer(help="Train encoders on pairs by REZE or other methods.", no_args_is_help=True)
 
@@ -47,12 +47,12 @@ def mine(config: ConfigOption, out: OutOption = None) -> None:
     A training into the same folder uses the negatives.
     """
     _require_training_extra()
-    from lathe.training.finetuning.job import Job, read_settings
+    from lathe.training.finetuning.job import TrainingJob, read_settings
     from lathe.training.finetuning.mining_run import run_mining
     from lathe.training.finetuning.parts import build_example_table, build_mining_table, build_rejection_table
 
     settings, _ = load_state()
-    job = read_settings(config, Job)
+    job = read_settings(config, TrainingJob)
     folder = out or _default_folder(config, "mine")
     with ProgressBar() as progress:
         mined = run_mining(job, _find_mining_encoder(settings, job), settings.device, folder, progress)
@@ -127,12 +127,12 @@ def _train(method: str, config: Path, out: Path | None) -> None:
     _require_training_extra()
     import torch
 
-    from lathe.training.finetuning.job import Job, read_settings
+    from lathe.training.finetuning.job import TrainingJob, read_settings
     from lathe.training.finetuning.report import build_source_table, summarize_offline_phase
     from lathe.training.finetuning.run import get_process_rank, run_training
 
     settings, _ = load_state()
-    job = read_settings(config, Job)
+    job = read_settings(config, TrainingJob)
     torch.set_num_threads(max(1, settings.threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     spec = find_encoder(settings, job.encoder)
     with ProgressBar() as progress:
@@ -158,7 +158,7 @@ def _train(method: str, config: Path, out: Path | None) -> None:
     typer.echo(f"Serve it with: lathe encoders add NAME --model {outcome.model}", err=True)
 
 
-def _find_mining_encoder(settings: "Settings", job: "Job") -> "EncoderSpec":
+def _find_mining_encoder(settings: "Settings", job: "TrainingJob") -> "EncoderSpec":
     return find_encoder(settings, job.negatives.model if job.negatives else None)
 
 

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Limits:
+class ConnectionLimits:
     """Limits and counts that all connections of a server share.
 
     Attributes:
@@ -130,7 +130,7 @@ class Connection(HttpToolsProtocol):
         unread: bytes received since the last complete head or piece of a body.
     """
 
-    def __init__(self, *arguments: Any, limits: Limits, **keywords: Any) -> None:
+    def __init__(self, *arguments: Any, limits: ConnectionLimits, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self.parser: Parser = Parser(self)
         self.limits = limits

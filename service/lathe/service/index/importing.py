@@ -24,7 +24,7 @@ from lathe.service.index.spec import IndexSpec
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError
 from lathe.training.fitting.encoding import format_progress
-from lathe.training.sources.kinds import Batch
+from lathe.training.sources.kinds import RowBatch
 from lathe.training.sources.lines import explain_encoding, strip_byte_order_mark
 from lathe.training.sources.raw import Record
 from lathe.training.sources.source import Source
@@ -89,7 +89,7 @@ class Ids:
         if self.listed is not None and len(self.listed) != total:
             raise BadValueError(f"there are {len(self.listed):,} ids for {total:,} rows", param="ids")
 
-    def build_rows(self, batch: Batch, first: int, vector_field: str, text_field: str | None) -> list[ImportedRow]:
+    def build_rows(self, batch: RowBatch, first: int, vector_field: str, text_field: str | None) -> list[ImportedRow]:
         """Return the rows of a batch as they are imported, each with an id and its other fields as metadata.
 
         Fields other than the id and the vector become metadata, values that JSON lacks as text. If a field `metadata`

@@ -53,7 +53,7 @@ class ProgressReporter:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """The end of a job: either a result or an error."""
 
     result: dict[str, Any] | None = None
@@ -81,7 +81,7 @@ def run_request(
     settings: Settings,
     on_progress: Progress,
     check: Callable[[JobRequest, Settings], None] | None = None,
-) -> Outcome:
+) -> JobOutcome:
     """Validate and run a job's request. Return its result, or the error it failed with, as an outcome.
 
     An unexpected error's traceback is printed to stderr, and its message left out of the outcome: it may quote texts.
@@ -97,26 +97,26 @@ def run_request(
     try:
         request = parse_request(kind, content)
     except ValueError as error:
-        return Outcome(error=str(error))
+        return JobOutcome(error=str(error))
 
     try:
         if check is not None:
             check(request, settings)
-        return Outcome(RUNNERS[kind](request, folder, settings, on_progress))
+        return JobOutcome(RUNNERS[kind](request, folder, settings, on_progress))
     except (TrainingError, TransformError, ServiceError) as error:
-        return Outcome(error=str(error))
+        return JobOutcome(error=str(error))
     except OSError as error:
         # The name without the folder, which callers need not know.
         file = f": {Path(str(error.filename)).name}" if error.filename else ""
-        return Outcome(error=f"{error.strerror}{file}")
+        return JobOutcome(error=f"{error.strerror}{file}")
     except MemoryError:
-        return Outcome(error="out of memory")
+        return JobOutcome(error="out of memory")
     except Exception as error:
         if request.quotable:
             traceback.print_exc()  # into the job's log; the message may quote texts
         else:
             traceback.print_tb(error.__traceback__)  # the stack does not
-        return Outcome(error=f"{type(error).__name__}; the log of the job's process says more")
+        return JobOutcome(error=f"{type(error).__name__}; the log of the job's process says more")
 
 
 def limit_resources(settings: Settings) -> None:

@@ -10,12 +10,12 @@ import pytest
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
 from lathe.service.jobs.jobs import PIECE_BYTES
-from lathe.service.jobs.redis.files import Limits, build_file_key
+from lathe.service.jobs.redis.files import FileLimits, build_file_key
 from lathe.service.jobs.redis.heartbeats import ALIVE_SECONDS, build_queue_name, list_live_workers, read_server_time
 from lathe.service.jobs.redis.jobs import SharedJobs
 from lathe.service.jobs.redis.process import fetch_inputs
 from lathe.service.jobs.redis.queue import LOST_SECONDS, JobRecords
-from lathe.service.jobs.runners import Outcome
+from lathe.service.jobs.runners import JobOutcome
 from lathe.service.processes.program import Spawner
 from lathe.service.redis.connection import RedisConnection
 
@@ -51,7 +51,7 @@ def end(jobs, records):
     """End a job as its process would."""
 
     def ended(job, outcome=None):
-        return records.end((outcome or Outcome({"chain": "mine@1"})).end_job(jobs.get(job.id)))
+        return records.end((outcome or JobOutcome({"chain": "mine@1"})).end_job(jobs.get(job.id)))
 
     return ended
 
@@ -156,7 +156,7 @@ def test_the_end_of_a_job_is_written_only_once(jobs, submit, end, records):
     job = submit()
     first = end(job)
     assert first.state == "succeeded" and first.result == {"chain": "mine@1"} and first.progress == 1.0
-    second = records.end(Outcome(error="too late").end_job(job))
+    second = records.end(JobOutcome(error="too late").end_job(job))
     assert second == first == jobs.get(job.id) == jobs.cancel(job.id)
 
 
@@ -165,7 +165,7 @@ def test_ending_a_job_removes_its_inputs_and_keeps_its_results(submit, end, reco
     assert b"".join(records.files.read(job.id, "source.npy").pieces) == b"vectors"
     (tmp_path / "vectors.npy").write_bytes(b"result")
     assert records.files.store_results(job.id, [tmp_path / "vectors.npy"]) == []
-    end(job, Outcome(error="whatever"))
+    end(job, JobOutcome(error="whatever"))
     assert records.files.read(job.id, "source.npy") is None and records.files.read(job.id, "source.texts.json") is None
     assert b"".join(records.files.read(job.id, "vectors.npy").pieces) == b"result"
 
@@ -196,7 +196,7 @@ def test_storing_a_result_again_replaces_it(submit, records, tmp_path):
 
 
 def test_a_result_over_the_size_limit_is_refused_by_name(submit, redis_server, tmp_path):
-    records = JobRecords(redis_server.client, Limits(result_bytes=10))
+    records = JobRecords(redis_server.client, FileLimits(result_bytes=10))
     for name, size in (("vectors.npy", 11), ("report.html", 10)):
         (tmp_path / name).write_bytes(bytes(size))
     job = submit()
@@ -205,7 +205,7 @@ def test_a_result_over_the_size_limit_is_refused_by_name(submit, redis_server, t
 
 
 def test_prune_removes_the_oldest_ended_jobs_and_all_their_keys(jobs, submit, end, redis_server, tmp_path):
-    records = JobRecords(redis_server.client, Limits(jobs=3))
+    records = JobRecords(redis_server.client, FileLimits(jobs=3))
     (tmp_path / "vectors.npy").write_bytes(b"result")
     waiting, ended = submit(), []
     for _ in range(4):
@@ -226,7 +226,7 @@ def test_prune_removes_the_oldest_ended_jobs_and_all_their_keys(jobs, submit, en
 def test_results_of_the_oldest_jobs_are_removed_over_the_limit_and_the_jobs_stay(
     jobs, submit, end, redis_server, tmp_path
 ):
-    records = JobRecords(redis_server.client, Limits(results_bytes=13))
+    records = JobRecords(redis_server.client, FileLimits(results_bytes=13))
     (tmp_path / "vectors.npy").write_bytes(b"result")
     ended = [submit() for _ in range(3)]
     for job in ended:

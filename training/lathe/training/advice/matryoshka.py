@@ -25,7 +25,7 @@ dimensions and less. There is no such margin at a half, where any coordinates fi
 
 
 @dataclass(frozen=True)
-class Cut:
+class DimensionCut:
     """Recall of the first k coordinates and of k random ones, on held-out rows.
 
     Attributes:
@@ -51,7 +51,7 @@ class Matryoshka:
             `MIN_LEAD` points below a half; False with fewer than two sizes.
     """
 
-    cuts: list[Cut]
+    cuts: list[DimensionCut]
     first_hold_more: bool
 
 
@@ -70,12 +70,12 @@ def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
         # 19 random choices: the first coordinates exceed all of them by chance in one case of 20.
         samples = [np.sort(random.permutation(width)[:size]) for _ in range(RESAMPLES)]
         random_recalls = [100 * recall_at_k(rows, rows[:, coordinates], NEIGHBOURS) for coordinates in samples]
-        cuts.append(Cut(size, first, float(np.mean(random_recalls)), max(random_recalls)))
+        cuts.append(DimensionCut(size, first, float(np.mean(random_recalls)), max(random_recalls)))
 
     return Matryoshka(cuts, len(cuts) > 1 and not find_failing_cuts(cuts))
 
 
-def find_failing_cuts(cuts: list[Cut]) -> list[Cut]:
+def find_failing_cuts(cuts: list[DimensionCut]) -> list[DimensionCut]:
     """Return the cuts at which the first coordinates are not clearly better than random ones in recall@10.
     There they do not beat all random choices, or lead their mean by less than `MIN_LEAD`.
 

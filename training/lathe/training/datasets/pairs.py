@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 
 from lathe.training.datasets.records import MAX_NAMED, Record, Warnings, is_blank, is_label, name_places, shorten_value
 from lathe.training.errors import DataSetError
-from lathe.training.settings import Count, Settings
+from lathe.training.settings import Count, StrictSettings
 
 WhichNegatives = Literal["given", "mined", "none"]
 
@@ -28,7 +28,7 @@ def _convert_keys_to_text(value: Any) -> Any:
 Labels = Annotated[dict[str, str], BeforeValidator(_convert_keys_to_text)]
 
 
-class PairSettings(Settings):
+class PairSettings(StrictSettings):
     """Settings of how the rows of a data set become pairs.
 
     Attributes:

@@ -12,12 +12,12 @@ from lathe.training.distributed.cluster import connect_cluster
 from lathe.training.distributed.encoding import ShardTasks
 from lathe.training.distributed.pool import Pool
 from lathe.training.distributed.tasks import Task
-from lathe.training.distributed.worker import Block, Introduction, Worker, describe_environment
+from lathe.training.distributed.worker import Block, Introduction, RayWorker, describe_environment
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EngineError
 from lathe.training.fitting.encoded_shards import Position
 from lathe.training.fitting.engines import EncodingRun, Report
-from lathe.training.fitting.stacked import Part, Selection, Stacked
+from lathe.training.fitting.stacked import Part, SelectedRows, Stacked
 from lathe.training.sources.shards import Shard
 from lathe.transforms.chain import Chain, serialize_chain
 from lathe.transforms.statistics import Moments
@@ -28,7 +28,7 @@ BlockMoments = Callable[[Iterator[Block], bytes | None, bool], Iterator[Moments]
 The chain is applied to the rows first, then they are L2-normalized if asked."""
 
 
-class SharedRows(Selection):
+class SharedRows(SelectedRows):
     """Lazy selection of rows of encoded vectors: rows are read in this process, moments are computed by workers.
 
     The blocks are those of a single pass in this process and are merged in the same order: the moments are the same to
@@ -201,7 +201,7 @@ class RayEngine:
         mine = describe_environment(encoder)
         device = "cpu" if encoder is None else encoder.device.partition(":")[0]
         spec, prompt_name = (None, None) if encoder is None else (encoder.spec, encoder.default_prompt_name)
-        actor = ray.remote(Worker).options(num_cpus=self.threads, num_gpus=int(device == "cuda"))
+        actor = ray.remote(RayWorker).options(num_cpus=self.threads, num_gpus=int(device == "cuda"))
 
         return Pool(
             start=lambda: actor.remote(spec, prompt_name, device, self.threads),

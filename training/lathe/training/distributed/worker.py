@@ -102,7 +102,7 @@ class Block:
     first: int
 
 
-class Worker:
+class RayWorker:
     """Worker process that encodes shards and computes moments.
 
     Args:

@@ -10,14 +10,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lathe.training.settings import Cosine, Count, Fraction, NotNegative, Positive, Prompts, Settings
+from lathe.training.settings import Cosine, Count, Fraction, NotNegative, Positive, Prompts, StrictSettings
 
 HeldOutMetric = Literal["mrr", "accuracy"]
 HELD_OUT_METRICS: tuple[HeldOutMetric, ...] = ("mrr", "accuracy")
 """Metrics of held-out pairs."""
 
 
-class NegativeSettings(Settings):
+class NegativeSettings(StrictSettings):
     """Settings of hard-negative mining: documents near a query that do not answer it (FinMTEB, Section 4).
 
     Scores are cosines by the auxiliary encoder. Ranks count only documents that are not known positives of the query.
@@ -63,7 +63,7 @@ class NegativeSettings(Settings):
         return self
 
 
-class LoraSettings(Settings):
+class LoraSettings(StrictSettings):
     """Settings of low-rank adapters (Hu et al. 2021), which are merged into the weights after the training.
 
     Attributes:
@@ -81,7 +81,7 @@ class LoraSettings(Settings):
     keep_adapter: bool = False
 
 
-class EvaluatorSettings(Settings):
+class EvaluatorSettings(StrictSettings):
     """Settings of the evaluation during training, after which the model of the best step is kept.
 
     Attributes:

@@ -31,7 +31,7 @@ from lathe.training.datasets.pairs import Labels, PairSettings
 from lathe.training.errors import JobError
 from lathe.training.finetuning.extras import EvaluatorSettings, LoraSettings, NegativeSettings
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
-from lathe.training.settings import Count, Fraction, NotNegative, Positive, Prompts, Seed, Settings
+from lathe.training.settings import Count, Fraction, NotNegative, Positive, Prompts, Seed, StrictSettings
 from lathe.transforms.files import expand_home
 
 Overlap = Literal["refuse", "drop", "allow"]
@@ -42,7 +42,7 @@ else:
     Task = Literal[TRAINABLE]
 
 
-class LocationSettings(Settings):
+class LocationSettings(StrictSettings):
     """Settings of the place of a source: a folder, a file of JSON lines, or a data set of the hub.
 
     Attributes:
@@ -101,7 +101,7 @@ class SourceSettings(PairSettings, LocationSettings):
     corpus: Path | None = None
 
 
-class TargetSettings(Settings):
+class TargetSettings(StrictSettings):
     """Settings of the target: the data set left out of pre-finetuning, a folder in one of our layouts.
 
     Attributes:
@@ -119,7 +119,7 @@ class TargetSettings(Settings):
     labels: Labels = {}
 
 
-class TrainingSettings(Settings):
+class TrainingSettings(StrictSettings):
     """Settings of the training, with the REZE paper's defaults (its Appendix B).
 
     Attributes:
@@ -160,7 +160,7 @@ class TrainingSettings(Settings):
     lora: LoraSettings | None = None
 
 
-class DataSettings(Settings):
+class DataSettings(StrictSettings):
     """Settings shared by jobs and experiments: encoder, sources, regulariser and training.
 
     Attributes:
@@ -183,7 +183,7 @@ class DataSettings(Settings):
     training: TrainingSettings = TrainingSettings()
 
 
-class Job(DataSettings):
+class TrainingJob(DataSettings):
     """Settings of one training job.
 
     Attributes:
@@ -209,7 +209,7 @@ class Job(DataSettings):
         return self
 
 
-Kind = TypeVar("Kind", bound=Settings)
+Kind = TypeVar("Kind", bound=StrictSettings)
 
 
 def read_settings(path: Path, kind: type[Kind]) -> Kind:

@@ -6,7 +6,7 @@ from pathlib import Path
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import JobError
-from lathe.training.finetuning.job import Job
+from lathe.training.finetuning.job import TrainingJob
 from lathe.training.finetuning.mining_statistics import MiningStatistics
 from lathe.training.finetuning.mixture_builder import JobSources, MixtureBuilder
 from lathe.training.finetuning.regularizers.none import NoRegularizer
@@ -19,7 +19,7 @@ NEGATIVES = "negatives"
 
 
 def run_mining(
-    job: Job, auxiliary: EncoderSpec, device: str | None, out: Path, on_progress: Progress
+    job: TrainingJob, auxiliary: EncoderSpec, device: str | None, out: Path, on_progress: Progress
 ) -> dict[str, MiningStatistics]:
     """Mine the hard negatives of a job without training.
     Write them and the report to the job's folder, and return the statistics by source.
@@ -49,7 +49,12 @@ def run_mining(
 
 
 def mine_if_configured(
-    builder: MixtureBuilder, job: Job, auxiliary: EncoderSpec, device: str | None, out: Path, on_progress: Progress
+    builder: MixtureBuilder,
+    job: TrainingJob,
+    auxiliary: EncoderSpec,
+    device: str | None,
+    out: Path,
+    on_progress: Progress,
 ) -> dict[str, MiningStatistics]:
     """Mine hard negatives and add them to the builder's pairs, if the job has settings for it.
     Return the statistics by source, an empty dict without settings.

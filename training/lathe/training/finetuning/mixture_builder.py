@@ -24,7 +24,7 @@ from lathe.training.finetuning.evaluators import (
     hold_out,
     open_evaluation_data,
 )
-from lathe.training.finetuning.job import DataSettings, Job, SourceSettings
+from lathe.training.finetuning.job import DataSettings, SourceSettings, TrainingJob
 from lathe.training.finetuning.mixture import Lengths, Mixture, SourceReport
 from lathe.training.finetuning.opening import open_data_sets, open_target
 
@@ -329,7 +329,7 @@ class JobSources:
         DataSetError: if a data set that the job names itself cannot be used.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         self.job = job
         self.target = open_target(job.target) if job.target else None
         settings = job.evaluate

@@ -31,7 +31,7 @@ from lathe.training.encoder.loading import load_model
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.errors import JobError
 from lathe.training.finetuning.evaluators import Evaluator
-from lathe.training.finetuning.job import Job
+from lathe.training.finetuning.job import TrainingJob
 from lathe.training.finetuning.mining_run import mine_if_configured
 from lathe.training.finetuning.mining_statistics import MiningStatistics
 from lathe.training.finetuning.mixture import Mixture
@@ -105,7 +105,7 @@ MODEL, JOB, SUMMARY, ADAPTER = "model", "job.json", "training.json", "adapter"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """Result of a finished job.
 
     Attributes:
@@ -127,13 +127,13 @@ class Outcome:
 
 def run_training(
     method: str,
-    job: Job,
+    job: TrainingJob,
     spec: EncoderSpec,
     device: str | None,
     out: Path,
     on_progress: Progress,
     auxiliary: EncoderSpec = DEFAULT_ENCODER,
-) -> Outcome:
+) -> TrainingOutcome:
     """Run a training job, or resume it where it stopped.
     The trained model, checkpoints and reports are written to `out`, and the outcome is returned.
 
@@ -194,7 +194,7 @@ class TrainingRun:
     def __init__(
         self,
         method: str,
-        job: Job,
+        job: TrainingJob,
         spec: EncoderSpec,
         device: str | None,
         out: Path,
@@ -207,7 +207,7 @@ class TrainingRun:
         self.spec = replace(self.base, max_length=job.training.max_length or spec.max_length)
         self.auxiliary = auxiliary
 
-    def run_all(self) -> Outcome:
+    def run_all(self) -> TrainingOutcome:
         """Run every step of the job that is not done yet, from reading the sources to the report.
         Return the mixture, regularizer, training summary, warnings and the model's path.
 
@@ -249,7 +249,7 @@ class TrainingRun:
         if get_process_rank() == 0:
             page.write(summary["kept"])
 
-        return Outcome(mixture, self.regularizer, summary, warnings, self.out / MODEL, mined)
+        return TrainingOutcome(mixture, self.regularizer, summary, warnings, self.out / MODEL, mined)
 
     def _report_offline_progress(self, fraction: float, sentence: str) -> None:
         self.on_progress(OFFLINE_SHARE * fraction, sentence)

@@ -21,7 +21,7 @@ from lathe.training.digests import digest
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EngineError, FitError, NotFiniteError, SourceError
 from lathe.training.locks import lock_file
-from lathe.training.sources.kinds import Batch
+from lathe.training.sources.kinds import RowBatch
 from lathe.training.sources.shards import BATCH_ROWS, Shard, open_local_copy, read_shards
 from lathe.transforms.files import continue_file, create_file, make_folder
 from lathe.transforms.json_files import read_json_file
@@ -105,7 +105,7 @@ def encode_shard(
 
 
 def write_shard(
-    shard: Shard, batches: Iterator[Batch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
+    shard: Shard, batches: Iterator[RowBatch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
     """Encode a shard from an iterator of its batches into files in its folder, and return the position reached. The
     folder is locked meanwhile.
@@ -135,7 +135,7 @@ def write_shard(
 
 
 def _write_locked(
-    shard: Shard, batches: Iterator[Batch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
+    shard: Shard, batches: Iterator[RowBatch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
     """Encode a shard's batches, and append their vectors and row hashes to the shard's files. The position is saved
     after each batch, and the last one returned.
@@ -199,7 +199,7 @@ def _save_position(folder: Path, position: Position) -> None:
 
 
 def _encode_batch(
-    batch: Batch, encoder: TextEncoder | None, on_batch: Callable[[int], None]
+    batch: RowBatch, encoder: TextEncoder | None, on_batch: Callable[[int], None]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
     """Encode a batch without its blank texts. Returns the vectors `(n, d)` float32 and the hashes of the rows `(n,)`.
     Vectors in the batch are taken as they are. Texts without an encoder give vectors `(0, 0)`.
@@ -219,7 +219,7 @@ def _encode_batch(
     return vectors, np.array([hash_row(payload) for payload in payloads], dtype=np.uint64)
 
 
-def _find_row(batch: Batch, error: NotFiniteError) -> int:
+def _find_row(batch: RowBatch, error: NotFiniteError) -> int:
     """Return the index in a batch of the text that an error of its texts, blank ones left out, is about."""
     rows = [row for row, text in enumerate(batch.values) if text.strip()]
     return rows[error.position or 0]

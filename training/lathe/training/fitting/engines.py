@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import SourceError
 from lathe.training.fitting.encoded_shards import Position, read_position, shard_folder, write_shard
-from lathe.training.fitting.stacked import Selection
+from lathe.training.fitting.stacked import SelectedRows
 from lathe.training.sources.shards import Shard, open_local_copy, read_shards
 from lathe.training.sources.source import Plan, Source
 from lathe.transforms.vectors import Vectors
@@ -109,7 +109,7 @@ class LocalEngine:
 
     def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
         """Return the chosen rows as a lazy view that reads them when indexed."""
-        return Selection(vectors, chosen)
+        return SelectedRows(vectors, chosen)
 
 
 LOCAL = LocalEngine()

@@ -33,7 +33,7 @@ from lathe.training.fitting.pairs import EncodedPairs, encode_pairs
 from lathe.training.fitting.personal_data import describe_personal_data, require_many_queries
 from lathe.training.fitting.requests import AddRows, FitRequest, NewFit, Pairs
 from lathe.training.fitting.split import sort_distinct, split_heldout
-from lathe.training.fitting.stacked import Selection
+from lathe.training.fitting.stacked import SelectedRows
 from lathe.training.fitting.targets import encode_targets
 from lathe.training.sources.source import Source, open_source
 from lathe.training.workspace import claim_workspace_folder
@@ -344,7 +344,7 @@ def fit_steps(state: NewFitState, on_progress: Progress) -> None:
     chain.to(_choose_fitting_device(state.encoder)).fit(
         state.rows,
         part_of(on_progress, 0, 0.5),
-        None if state.targets is None else Selection(state.targets, state.fit_rows),
+        None if state.targets is None else SelectedRows(state.targets, state.fit_rows),
         checkpoints=state.folder,
         queries=queries,
         pairs=None if state.pairs is None else state.pairs.fit,

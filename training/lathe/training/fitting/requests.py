@@ -90,7 +90,7 @@ class RowSource(JsonObject):
         return self.path
 
 
-class Pair(JsonObject):
+class QueryPair(JsonObject):
     """A query and a document that is relevant to it."""
 
     model_config = ConfigDict(frozen=True)
@@ -99,7 +99,7 @@ class Pair(JsonObject):
     document: Annotated[str, Field(min_length=1)]
 
 
-Pairs = list[Pair] | str
+Pairs = list[QueryPair] | str
 """Pairs sent with the request, or a file of pairs, as `read_pairs` reads it."""
 
 

@@ -113,7 +113,7 @@ class Stacked:
         return self._read_range(0, len(self)).astype(dtype or np.float32, copy=bool(copy))
 
 
-class Selection:
+class SelectedRows:
     """Lazy selection of rows of vectors on disk.
 
     Indexing reads the rows it asks for.

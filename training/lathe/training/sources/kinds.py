@@ -17,7 +17,7 @@ Kind = int | None
 
 
 @dataclass(frozen=True)
-class Batch:
+class RowBatch:
     """Consecutive rows of a source that are all of one kind.
 
     Attributes:
@@ -45,8 +45,8 @@ def detect_batch_kind(raw: RawBatch) -> Kind:
     return len(first) if isinstance(first, list) else 0
 
 
-def validate_rows(raw: RawBatch, kind: Kind) -> Batch:
-    """Check that all rows of a batch are of the given kind and finite. Returns them as a `Batch`, with vectors as
+def validate_rows(raw: RawBatch, kind: Kind) -> RowBatch:
+    """Check that all rows of a batch are of the given kind and finite. Returns them as a `RowBatch`, with vectors as
     float32.
 
     Args:
@@ -61,7 +61,7 @@ def validate_rows(raw: RawBatch, kind: Kind) -> Batch:
         if raw.values.shape[1] != kind:
             width = raw.values.shape[1]
             raise SourceError(f"{raw.file}: vectors {width} wide in a source that began with {kind_name(kind)}")
-        return Batch(_require_finite_rows(raw, raw.values), raw.records)
+        return RowBatch(_require_finite_rows(raw, raw.values), raw.records)
 
     if kind is None:
         for index, value in enumerate(raw.values):
@@ -71,9 +71,9 @@ def validate_rows(raw: RawBatch, kind: Kind) -> Batch:
                 )
             if count := count_written_numbers(value):
                 raise SourceError(f"{raw.describe_row(index)}: {explain_written_vector(count)}")
-        return Batch(raw.values, raw.records)
+        return RowBatch(raw.values, raw.records)
 
-    return Batch(_require_finite_rows(raw, _as_matrix(raw, kind)), raw.records)
+    return RowBatch(_require_finite_rows(raw, _as_matrix(raw, kind)), raw.records)
 
 
 def count_written_numbers(text: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lathe.training.sources.hub import HubFile, is_hub
-from lathe.training.sources.kinds import Batch, Kind, validate_rows
+from lathe.training.sources.kinds import Kind, RowBatch, validate_rows
 from lathe.training.sources.local import parse_local_path
 from lathe.training.sources.raw import Readable, Span
 from lathe.training.sources.readers import BUILT_IN, FORMATS, detect_kind, file_format, find_spans, read_rows
@@ -76,7 +76,7 @@ def merge_into_shard_spans(batches: list[Span]) -> list[Span]:
     return [replace(spans[0], stop=spans[-1].stop) for spans in shards]
 
 
-def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str) -> Iterator[Batch]:
+def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str) -> Iterator[RowBatch]:
     """Read consecutive shards of one file in one pass, and yield validated batches of up to `BATCH_ROWS` rows. No batch
     holds rows of two shards.
 

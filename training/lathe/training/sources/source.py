@@ -15,7 +15,7 @@ from lathe.training.digests import digest
 from lathe.training.errors import AccessError, EmptyError, SourceError
 from lathe.training.sources.bad_shards import BadShards
 from lathe.training.sources.hub import HubFile, is_hub, list_hub
-from lathe.training.sources.kinds import Batch, Kind, detect_batch_kind, kind_name, validate_rows
+from lathe.training.sources.kinds import Kind, RowBatch, detect_batch_kind, kind_name, validate_rows
 from lathe.training.sources.local import display_path, list_local, parse_local_path
 from lathe.training.sources.raw import RawBatch, Span
 from lathe.training.sources.readers import BUILT_IN, FORMATS, detect_kind, file_format, read_rows
@@ -129,7 +129,7 @@ class Source:
         """
         return digest(self.location if self.is_folder else file_key(self.files[0]), self.field, encoder)
 
-    def batches(self, rows: int = BATCH_ROWS) -> Iterator[Batch]:
+    def batches(self, rows: int = BATCH_ROWS) -> Iterator[RowBatch]:
         """Read all rows of the source in order, file by file, and yield validated batches of up to `rows` rows.
 
         Remote files are downloaded one after the other. Damaged files are not skipped here, whatever `bad_shards` says.

@@ -14,7 +14,7 @@ from lathe.training.synthesis.answer_parsing import (
     remove_unfinished_item,
     remove_unfinished_sentence,
 )
-from lathe.training.synthesis.chat import Answer
+from lathe.training.synthesis.chat import ChatAnswer
 from lathe.training.synthesis.faults import find_fault, is_refusal
 from lathe.training.synthesis.job import StageName, StageSettings
 
@@ -82,7 +82,7 @@ class ParsedAnswer:
     dropped: list[tuple[str, str]]
 
 
-def parse_answer(answer: Answer, call: Call, settings: StageSettings) -> ParsedAnswer:
+def parse_answer(answer: ChatAnswer, call: Call, settings: StageSettings) -> ParsedAnswer:
     """Parse a model's answer to a call into its first `call.count` distinct usable items. The result also holds the
     unusable items, each with the reason.
 

@@ -91,7 +91,7 @@ class ChatError(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChatAnswer:
     """Answer of a language model.
 
     Attributes:
@@ -125,7 +125,7 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         """Close the connection."""
         await self.client.close()
 
-    async def ask(self, model: str, prompt: str, parameters: Mapping[str, Any]) -> Answer:
+    async def ask(self, model: str, prompt: str, parameters: Mapping[str, Any]) -> ChatAnswer:
         """Send one prompt to a model of the endpoint and return the answer. There is no retry.
 
         Raises:
@@ -193,7 +193,7 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         return ChatError(f"refused with {status}", message, retryable=False, status=status)
 
 
-def _read_answer(response: Mapping[str, Any], prompt: str) -> Answer:
+def _read_answer(response: Mapping[str, Any], prompt: str) -> ChatAnswer:
     """Build the answer from the first choice of a chat completion's JSON. The tokens of prompt and answer are estimated
     if the endpoint did not count them.
 
@@ -214,7 +214,7 @@ def _read_answer(response: Mapping[str, Any], prompt: str) -> Answer:
     prompt_tokens, completion_tokens = counts or (estimate_tokens(prompt), estimate_tokens(text or refused))
     finish_reason = reason if isinstance(reason, str) else ""
 
-    return Answer(
+    return ChatAnswer(
         text=text or refused,
         finish_reason="content_filter" if refused and not text else finish_reason,
         prompt_tokens=prompt_tokens,

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from lathe.training.settings import Count, NotNegative, Positive, Settings
+from lathe.training.settings import Count, NotNegative, Positive, StrictSettings
 
 StageName = Literal["personas", "queries", "filter", "documents"]
 STAGES: tuple[StageName, ...] = ("personas", "queries", "filter", "documents")
@@ -43,7 +43,7 @@ def _require_free_fields(parameters: dict[str, JsonValue]) -> dict[str, JsonValu
 Parameters = Annotated[dict[str, JsonValue], AfterValidator(_require_free_fields)]
 
 
-class EndpointSettings(Settings):
+class EndpointSettings(StrictSettings):
     """Settings of the endpoint that answers the requests.
 
     Attributes:
@@ -63,7 +63,7 @@ class EndpointSettings(Settings):
     parameters: Parameters = {}
 
 
-class SeedSettings(Settings):
+class SeedSettings(StrictSettings):
     """Settings of the seeds: a file of JSON lines, and the fields of question, answer and, if rows have it, context."""
 
     jsonl: Path
@@ -72,7 +72,7 @@ class SeedSettings(Settings):
     context: str = "context"
 
 
-class StageSettings(Settings):
+class StageSettings(StrictSettings):
     """Settings of the requests of one stage, and limits on the length of its texts.
 
     Attributes:
@@ -139,7 +139,7 @@ class DocumentStage(StageSettings):
     max_characters: Count = 6000
 
 
-class StagesSettings(Settings):
+class StagesSettings(StrictSettings):
     """Settings of the four stages."""
 
     personas: PersonaStage = PersonaStage()
@@ -153,7 +153,7 @@ class StagesSettings(Settings):
         return stage
 
 
-class TemplateSettings(Settings):
+class TemplateSettings(StrictSettings):
     """Settings of the prompt templates.
 
     Attributes:
@@ -166,7 +166,7 @@ class TemplateSettings(Settings):
     shipped: Literal["full", "short"] = "full"
 
 
-class LimitSettings(Settings):
+class LimitSettings(StrictSettings):
     """Limits on rate, retries and total requests, all of which may change between runs.
 
     Attributes:
@@ -192,7 +192,7 @@ class LimitSettings(Settings):
     max_tokens: Count | None = None
 
 
-class PriceSettings(Settings):
+class PriceSettings(StrictSettings):
     """Prices of a million tokens of prompts (`input`) and of answers (`output`)."""
 
     input: NotNegative
@@ -200,7 +200,7 @@ class PriceSettings(Settings):
     currency: str = "USD"
 
 
-class HeldOutSettings(Settings):
+class HeldOutSettings(StrictSettings):
     """Settings of a test set whose texts must not be trained on: a folder of data sets, or a file of JSON lines.
 
     Attributes:
@@ -232,7 +232,7 @@ class HeldOutSettings(Settings):
         return cast(Path, self.folder or self.jsonl)
 
 
-class SynthesisJob(Settings):
+class SynthesisJob(StrictSettings):
     """Settings of one synthesis job.
 
     Attributes:

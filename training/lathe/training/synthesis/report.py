@@ -28,7 +28,7 @@ TEMPLATE = Path(__file__).with_name("summary.txt.j2")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SynthesisOutcome:
     """Result of a run that ended, whether all calls are answered or not.
 
     Attributes:
@@ -53,7 +53,7 @@ class Outcome:
         return self.sender.spent is None and self.sender.error is None and not self.sender.unanswered
 
 
-def write_outcome(outcome: Outcome, out: Path) -> None:
+def write_outcome(outcome: SynthesisOutcome, out: Path) -> None:
     """Write the pairs, the rejected texts and the report of a run to a folder. The files pairs.jsonl, rejected.jsonl
     and report.json replace earlier ones.
     """
@@ -62,7 +62,7 @@ def write_outcome(outcome: Outcome, out: Path) -> None:
     replace_synced(out / REPORT, orjson.dumps(as_json(outcome), option=orjson.OPT_INDENT_2))
 
 
-def build_pair_row(pair: PairDraft, outcome: Outcome) -> dict[str, Any]:
+def build_pair_row(pair: PairDraft, outcome: SynthesisOutcome) -> dict[str, Any]:
     """Build the JSON object of a generated pair, with its texts, its seed and the provenance of each stage. A training
     can read such rows as a source.
     """
@@ -78,7 +78,7 @@ def build_pair_row(pair: PairDraft, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def list_rejected_rows(outcome: Outcome) -> Iterable[dict[str, Any]]:
+def list_rejected_rows(outcome: SynthesisOutcome) -> Iterable[dict[str, Any]]:
     """Yield a JSON object for each rejected text, with stage, reason and seed. Then yield one for each call that got no
     answer.
     """
@@ -89,7 +89,7 @@ def list_rejected_rows(outcome: Outcome) -> Iterable[dict[str, Any]]:
         yield {"stage": call.stage, "reason": "not answered", "text": call.prompt, "seed": call.seed, "error": message}
 
 
-def as_json(outcome: Outcome) -> dict[str, Any]:
+def as_json(outcome: SynthesisOutcome) -> dict[str, Any]:
     """Return the contents of report.json as a dict that can be serialized.
 
     It holds whether the run is complete and why it stopped; counts of pairs, seeds and each stage's texts; tokens and,
@@ -134,7 +134,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     return contents
 
 
-def compute_stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
+def compute_stage_figures(outcome: SynthesisOutcome, stage: StageName) -> dict[str, Any]:
     """Return the figures of one stage, over all runs, for report.json. They are its model, its template's hash, and
     counts of calls, settled calls, answers, unusable answers by reason, kept texts, rejected texts by reason, and
     tokens.
@@ -157,7 +157,7 @@ def compute_stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
     }
 
 
-def count_reasons(outcome: Outcome, stage: str) -> dict[str, int]:
+def count_reasons(outcome: SynthesisOutcome, stage: str) -> dict[str, int]:
     """Count the texts that a stage rejected, and return the counts by reason, the most frequent first."""
     return dict(
         Counter(rejected.reason for rejected in outcome.pipeline.rejected if rejected.stage == stage).most_common()

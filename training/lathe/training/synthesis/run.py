@@ -28,7 +28,7 @@ from lathe.training.synthesis.estimate import Estimate, estimate
 from lathe.training.synthesis.held_out import HeldOut, read_held_out
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
 from lathe.training.synthesis.pipeline import Pipeline
-from lathe.training.synthesis.report import Outcome, write_outcome
+from lathe.training.synthesis.report import SynthesisOutcome, write_outcome
 from lathe.training.synthesis.seeds import Seed, read_seeds
 from lathe.training.synthesis.sender import Sender
 from lathe.training.synthesis.templates import Prompt, read_templates, template_file_name
@@ -107,7 +107,7 @@ def estimate_run(prepared: Prepared, out: Path) -> Estimate:
         return estimate(prepared.pipeline(log), prepared.job, log)
 
 
-def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress) -> Outcome:
+def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress) -> SynthesisOutcome:
     """Send all calls that have no settled answer yet, write the results, and return the outcome. Answers and results
     are in the folder `out`.
 
@@ -124,7 +124,7 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
         log, begun = AnswerLog(out / "answers"), time.monotonic()
         pipeline = prepared.pipeline(log)
         sender = asyncio.run(_ask_all(pipeline, endpoint, prepared.job, log, on_progress))
-        outcome = Outcome(prepared.job, pipeline, log, sender, endpoint, time.monotonic() - begun)
+        outcome = SynthesisOutcome(prepared.job, pipeline, log, sender, endpoint, time.monotonic() - begun)
         write_outcome(outcome, out)  # what was answered makes pairs, however it ended
         if sender.error is not None:
             raise sender.error

@@ -21,7 +21,7 @@ from lathe.training.errors import JobError
 from lathe.training.rate_limiter import MINUTE, RateLimiter
 from lathe.training.synthesis.answer_log import AnswerLog, LoggedAnswer
 from lathe.training.synthesis.calls import Call, parse_answer
-from lathe.training.synthesis.chat import TIME_OUT, UNAUTHORIZED, Answer, Chat, ChatError, estimate_tokens
+from lathe.training.synthesis.chat import TIME_OUT, UNAUTHORIZED, Chat, ChatAnswer, ChatError, estimate_tokens
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
 from lathe.transforms.progress import Progress
 
@@ -204,7 +204,7 @@ class Sender:
                 )
             )
 
-    async def _send_with_retries(self, call: Call, parameters: dict[str, Any]) -> Answer | None:
+    async def _send_with_retries(self, call: Call, parameters: dict[str, Any]) -> ChatAnswer | None:
         """Send a call, retrying after a pause if the endpoint fails, and return its answer, usable or not. Returns None
         if none comes, or if the run is halted or over budget.
 
@@ -229,7 +229,7 @@ class Sender:
 
         return None
 
-    async def _send(self, model: str, prompt: str, parameters: dict[str, Any]) -> Answer | None:
+    async def _send(self, model: str, prompt: str, parameters: dict[str, Any]) -> ChatAnswer | None:
         """Wait for a slot of the rate limiter, send one request, and return its answer. Returns None if the run is
         halted or over budget.
 

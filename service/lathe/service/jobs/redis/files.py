@@ -25,7 +25,7 @@ INPUTS: TypeAdapter[tuple[InputName, ...]] = TypeAdapter(tuple[InputName, ...])
 
 
 @dataclass(frozen=True)
-class Limits:
+class FileLimits:
     """Limits on what Redis keeps of jobs.
 
     Attributes:
@@ -39,7 +39,7 @@ class Limits:
     results_bytes: int = 512 << 20
 
 
-LIMITS = Limits()
+LIMITS = FileLimits()
 
 
 class JobFiles:
@@ -49,7 +49,7 @@ class JobFiles:
         client: Redis client; its errors are not caught here.
     """
 
-    def __init__(self, client: Redis, limits: Limits) -> None:
+    def __init__(self, client: Redis, limits: FileLimits) -> None:
         self.client = client
         self.limits = limits
 

@@ -20,7 +20,7 @@ from lathe.service.jobs.inputs import INPUT_NAMES
 from lathe.service.jobs.redis.queue import JobRecords
 from lathe.service.jobs.redis.worker import SOCKET_SECONDS, may_pass
 from lathe.service.jobs.requests import JobRequest
-from lathe.service.jobs.runners import Outcome, ProgressReporter, limit_resources, run_request
+from lathe.service.jobs.runners import JobOutcome, ProgressReporter, limit_resources, run_request
 from lathe.service.jobs.sources import resolve_allowed_path
 from lathe.service.jobs.store import Job
 from lathe.service.redis.connection import connect
@@ -108,7 +108,7 @@ def _delete_leftovers(jobs: Path) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
-def fetch_inputs(records: JobRecords, job_id: str, folder: Path) -> Outcome | None:
+def fetch_inputs(records: JobRecords, job_id: str, folder: Path) -> JobOutcome | None:
     """Copy a job's input files from Redis to `folder`. Return None, or a failed outcome if they are damaged.
 
     Returns:
@@ -119,15 +119,15 @@ def fetch_inputs(records: JobRecords, job_id: str, folder: Path) -> Outcome | No
         for name in names:
             input_file = records.files.read(job_id, name)
             if input_file is None:
-                return Outcome(error="the job's inputs are missing in Redis: send the job again")
+                return JobOutcome(error="the job's inputs are missing in Redis: send the job again")
             with create_file(folder / name) as file:
                 file.writelines(input_file.pieces)
     except (ValueError, redis_errors.ResponseError):
-        return Outcome(error="the job's inputs in Redis are damaged: send the job again")
+        return JobOutcome(error="the job's inputs in Redis are damaged: send the job again")
     return None
 
 
-def _store_results(records: JobRecords, job_id: str, outcome: Outcome, result_files: list[Path]) -> Outcome:
+def _store_results(records: JobRecords, job_id: str, outcome: JobOutcome, result_files: list[Path]) -> JobOutcome:
     """Store a successful job's result files in Redis, and return its outcome, changed if they are too large.
 
     Nothing is stored for a failed job. If the vectors are too large, the outcome explains that in place of their URL.

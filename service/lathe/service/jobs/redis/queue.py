@@ -23,7 +23,7 @@ from redis import Redis
 from redis import exceptions as redis_errors
 
 from lathe.service.errors import UnknownNameError
-from lathe.service.jobs.redis.files import LIMITS, JobFiles, Limits, build_input_keys, split_pieces, write_file
+from lathe.service.jobs.redis.files import LIMITS, FileLimits, JobFiles, build_input_keys, split_pieces, write_file
 from lathe.service.jobs.redis.heartbeats import list_live_workers, read_server_time
 from lathe.service.jobs.redis.record import FIELDS, JOBS, RECORD, JobRecord, decode_id, filter_job_ids, parse_record
 from lathe.service.jobs.store import Job, is_job_id
@@ -68,7 +68,7 @@ class JobRecords:
         client: Redis client; its errors are not caught here.
     """
 
-    def __init__(self, client: Redis, limits: Limits = LIMITS) -> None:
+    def __init__(self, client: Redis, limits: FileLimits = LIMITS) -> None:
         self.client = client
         self.limits = limits
         self.files = JobFiles(client, limits)

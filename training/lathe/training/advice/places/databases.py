@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from lathe.training.advice.places.forms import Element, StoredForm
-from lathe.training.advice.places.place import LINKS, Candidate, Cost, Place, count_link_bytes, list_reductions
+from lathe.training.advice.places.place import LINKS, Candidate, Place, PlaceCost, count_link_bytes, list_reductions
 
 PAGE = 8192 - 24 - 8
 """Bytes of a page of PostgreSQL for the tuples of an HNSW index: without its header and pgvector's opaque data."""
@@ -53,7 +53,7 @@ def _list_pgvector(dimensions: int) -> Iterator[Candidate]:
         yield Candidate(form, None, words, commands=(*reduce, drop), one_line=False)
 
 
-def _measure_pgvector(candidate: Candidate, rows: int) -> Cost:
+def _measure_pgvector(candidate: Candidate, rows: int) -> PlaceCost:
     """Compute the bytes that a candidate takes in PostgreSQL for so many rows.
     They are those of the searched column, of the HNSW index, and of the full vectors beside it.
 
@@ -70,7 +70,7 @@ def _measure_pgvector(candidate: Candidate, rows: int) -> Cost:
     column = 0 if candidate.form.element == "bit" else stored * rows
     beside = 0 if candidate.beside is None else (candidate.beside.bytes + 8) * rows
 
-    return Cost(column, 8192 * pages, beside)
+    return PlaceCost(column, 8192 * pages, beside)
 
 
 def _align(size: int) -> int:
@@ -80,14 +80,14 @@ def _align(size: int) -> int:
 # Places that keep the vectors that are searched in memory, and the full ones on the disk.
 
 
-def _measure_graph(candidate: Candidate, rows: int) -> Cost:
+def _measure_graph(candidate: Candidate, rows: int) -> PlaceCost:
     beside = 0 if candidate.beside is None else candidate.beside.bytes * rows
-    return Cost(candidate.form.bytes * rows, count_link_bytes() * rows, beside)
+    return PlaceCost(candidate.form.bytes * rows, count_link_bytes() * rows, beside)
 
 
-def _measure_flat(candidate: Candidate, rows: int) -> Cost:
+def _measure_flat(candidate: Candidate, rows: int) -> PlaceCost:
     beside = 0 if candidate.beside is None else candidate.beside.bytes * rows
-    return Cost(candidate.form.bytes * rows, 0, beside)
+    return PlaceCost(candidate.form.bytes * rows, 0, beside)
 
 
 def _list_reduced(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lathe.training.advice.places.forms import FormSearch, StoredForm
-from lathe.training.advice.places.place import Candidate, Cost, Place
+from lathe.training.advice.places.place import Candidate, Place, PlaceCost
 from lathe.training.advice.places.recall import (
     CANDIDATES,
     PART,
@@ -65,7 +65,7 @@ class Option:
 
     candidate: Candidate
     multiple: int
-    bytes: Cost
+    bytes: PlaceCost
     counted: int
     recall: ExpectedRecall
     alone: ExpectedRecall

@@ -39,7 +39,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Cost:
+class PlaceCost:
     """Bytes that vectors take in a place.
 
     Attributes:
@@ -75,7 +75,7 @@ class Place:
     title: str
     counted: Counted
     list_candidates: Callable[[int], Iterator[Candidate]]
-    measure: Callable[[Candidate, int], Cost]
+    measure: Callable[[Candidate, int], PlaceCost]
 
 
 def list_reductions(dimensions: int) -> Iterator[tuple[int, str]]:

@@ -17,7 +17,7 @@ from lathe.training.encoder.batching import estimate_tokens
 from lathe.training.encoder.spec import UpstreamSpec
 from lathe.training.encoder.upstream.circuit_breaker import CircuitBreaker
 from lathe.training.encoder.upstream.client import CallError, UpstreamClient
-from lathe.training.encoder.upstream.protocols import Answer, CallOptions
+from lathe.training.encoder.upstream.protocols import ApiAnswer, CallOptions
 from lathe.training.errors import UpstreamBusyError, UpstreamError, UpstreamUnavailableError
 from lathe.training.rate_limiter import RateLimiter
 
@@ -58,7 +58,7 @@ class UpstreamCalls:
         self.breaker = CircuitBreaker()
         self.problem: str | None = None
 
-    async def send(self, texts: Sequence[str], options: CallOptions, max_length: int) -> Answer:
+    async def send(self, texts: Sequence[str], options: CallOptions, max_length: int) -> ApiAnswer:
         """Send one call for texts to the API, and return its answer. A failed call is sent again while that may succeed
         and the time for retries lasts.
 
@@ -160,7 +160,7 @@ class UpstreamCalls:
 
         raise UpstreamError(message)
 
-    def _record_answer(self, answer: Answer, texts: int, estimate: int) -> Answer:
+    def _record_answer(self, answer: ApiAnswer, texts: int, estimate: int) -> ApiAnswer:
         """Record a successful call in the circuit breaker, rate limits and usage counters, and return its answer."""
         self.breaker.record_success()
         self.problem = None
@@ -175,7 +175,7 @@ class UpstreamCalls:
         return answer
 
 
-def _bound_tokens(answer: Answer, texts: Sequence[str], options: CallOptions) -> Answer:
+def _bound_tokens(answer: ApiAnswer, texts: Sequence[str], options: CallOptions) -> ApiAnswer:
     """Return an answer, without its number of tokens if the texts cannot have so many.
 
     A token covers at least a byte. Tokens of the model around each text, such as [CLS] and [SEP], come on top.

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from lathe.training.encoder.spec import UpstreamSpec
-from lathe.training.encoder.upstream.protocols import PROTOCOLS, Answer, CallOptions, MalformedAnswerError
+from lathe.training.encoder.upstream.protocols import PROTOCOLS, ApiAnswer, CallOptions, MalformedAnswerError
 from lathe.training.endpoint import parse_retry_after
 from lathe.training.endpoint_client import (
     RATE_LIMIT,
@@ -111,7 +111,7 @@ class UpstreamClient:
         """Close the connections."""
         await self.client.close()
 
-    async def embed(self, texts: Sequence[str], options: CallOptions) -> Answer:
+    async def embed(self, texts: Sequence[str], options: CallOptions) -> ApiAnswer:
         """Send one call for the texts' vectors to the API, and return its answer.
 
         If it fails and none was answered before, the call is made once more without asking for base64. If that
@@ -134,7 +134,7 @@ class UpstreamClient:
         self.answered = True
         return answer
 
-    async def _embed(self, texts: Sequence[str], options: CallOptions, base64: bool) -> Answer:
+    async def _embed(self, texts: Sequence[str], options: CallOptions, base64: bool) -> ApiAnswer:
         body = self.protocol.build_body(self.spec, texts, options)
         if not base64:
             body.pop("encoding_format", None)

@@ -18,7 +18,7 @@ from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
 from lathe.training.encoder.texts import require_unicode
 from lathe.training.encoder.upstream.calls import OnUsage, UpstreamCalls, Usage
 from lathe.training.encoder.upstream.client import CallError, UpstreamClient, count_call_texts
-from lathe.training.encoder.upstream.protocols import PROTOCOLS, Answer, CallOptions
+from lathe.training.encoder.upstream.protocols import PROTOCOLS, ApiAnswer, CallOptions
 from lathe.training.encoder.upstream.space import UpstreamSpace, find_usable, normalize_rows
 from lathe.training.encoder.upstream.store import UpstreamStore
 from lathe.training.encoder.vector_database import StoredVector
@@ -377,7 +377,7 @@ class UpstreamEncoder(PromptedEncoder):
             f"{self.upstream.provider_name}: an unexpected {locate_error(error)}, from a call or its answer"
         )
 
-    def _accept(self, texts: Mapping[bytes, str], answer: Answer) -> list[StoredVector | Exception]:
+    def _accept(self, texts: Mapping[bytes, str], answer: ApiAnswer) -> list[StoredVector | Exception]:
         """Check an answer of the API, store its vectors, and return them in the order of the texts.
 
         A row with NaN, inf or only zeros has no direction: it is an error, and not stored.

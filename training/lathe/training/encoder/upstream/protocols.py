@@ -43,7 +43,7 @@ class CallOptions:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ApiAnswer:
     """Vectors of a call's texts.
 
     Attributes:
@@ -75,7 +75,7 @@ class EmbeddingsProtocol(Protocol):
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
         """Return the JSON body of a call."""
 
-    def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> Answer:
+    def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
         """Return the vectors in a JSON answer, in the order of the `count` texts.
 
         Raises:
@@ -99,7 +99,7 @@ class OpenAIProtocol:
         body = {"model": spec.model, "input": prepend_prompt(texts, options), "encoding_format": "base64"}
         return body if spec.dimensions is None else body | {"dimensions": spec.dimensions}
 
-    def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> Answer:
+    def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
         """Read an OpenAI-style answer: its vectors, ordered by their `index`, its tokens, and the model that it states.
         A vector may be base64 or a list of numbers.
         """
@@ -116,7 +116,7 @@ class OpenAIProtocol:
         model = found.get("model")
         stated = {"model": model} if isinstance(model, str) else {}
 
-        return Answer(stack_rows(rows, count), read_count(tokens), stated | read_space(headers))
+        return ApiAnswer(stack_rows(rows, count), read_count(tokens), stated | read_space(headers))
 
 
 class CohereProtocol:
@@ -144,13 +144,13 @@ class CohereProtocol:
         }
         return body if spec.dimensions is None else body | {"output_dimension": spec.dimensions}
 
-    def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> Answer:
+    def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
         """Read an answer of Cohere's API: the vectors in `embeddings.float`, and the billed tokens."""
         rows = get_field(get_field(found, "embeddings"), "float")
         meta = found.get("meta")
         billed = meta.get("billed_units") if isinstance(meta, dict) else None
         tokens = billed.get("input_tokens") if isinstance(billed, dict) else None
-        return Answer(stack_rows(rows, count), read_count(tokens))
+        return ApiAnswer(stack_rows(rows, count), read_count(tokens))
 
 
 PROTOCOLS: dict[UpstreamProtocol, EmbeddingsProtocol] = {

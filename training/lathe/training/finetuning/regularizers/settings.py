@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lathe.training.settings import NotNegative, Settings
+from lathe.training.settings import NotNegative, StrictSettings
 
 
-class RegularizerSettings(Settings):
+class RegularizerSettings(StrictSettings):
     """Settings of REZE's regulariser, with the paper's defaults.
 
     Attributes:
