@@ -96,7 +96,7 @@ def test_the_pointer_size_routes_and_uses_are_named_when_they_are_damaged(damage
     with within_limits():
         with pytest.raises(ArtifactError, match="pointer of the chain mine"):
             registry.read_pointer("mine")
-        with pytest.raises(ArtifactError, match=r"places\.json cannot be read"):
+        with pytest.raises(ArtifactError, match=r"size_routes\.json cannot be read"):
             registry.size_routes.read()
         assert "size_routes.json cannot be read" in registry.size_routes.find_problem()
         with pytest.raises(ArtifactError, match=r"uses\.json cannot be read"):

@@ -223,7 +223,7 @@ def test_reindexing_with_another_encoder_serves_throughout_and_equals_a_new_inde
                 aligned.append(answer.json())
                 bare = server.post(f"{MOVING}/upsert", ids=["bare"], vectors=[[1.0] * 384], space_id=old["space_id"])
                 assert bare.status_code == 409, bare.text  # without a text it could not move
-            time.sleep(0.2)
+            time.sleep(0.02)  # the alignment answers for a moment only, before the cutover
         assert ended(server, url) == ("succeeded", None)
     for answer in answers:
         assert [items[0]["id"] for items in answer["results"]] == [f"t{n}" for n in range(4)]
