@@ -140,7 +140,6 @@ def test_impossible_pairs_and_sides_are_refused_before_a_job_is_queued(app, sour
     [
         ({"out_of_domain": {"news": "/etc/passwd"}}, "out_of_domain.news"),
         ({"test_pairs": "/etc/passwd"}, "test_pairs"),
-        ({"steps": [{"kind": "procrustes"}], "targets": "/etc/passwd"}, "targets.path"),
     ],
 )
 def test_paths_of_a_fit_outside_of_the_data_folder_are_refused_by_the_name_of_their_field(app, source, more, param):

@@ -247,7 +247,7 @@ def _store_targets(targets: RowSource | None, files: dict[str, bytes], services:
     if targets.texts is not None:
         raise BadValueError("targets are vectors; for texts name their target_encoder", param="targets.texts")
     if targets.path is not None:
-        return {"targets": resolve_allowed_path(targets.path, services.settings.data_root, "targets.path")}
+        return {"targets": resolve_allowed_path(targets.path, services.settings.data_root)}
     rows = targets.vectors or []
     files[FILE_OF_TARGETS] = dump_npy(as_vectors(rows, max_rows=len(rows) + 1))
     return {"targets": FILE_OF_TARGETS}
