@@ -17,7 +17,8 @@ from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError
 from lathe.training.fitting.earlier_version import EarlierVersion
 from lathe.training.fitting.engines import LOCAL, FitEngine
-from lathe.training.fitting.fit import FittedChain, add_rows, fit_new_chain
+from lathe.training.fitting.fit import add_rows, fit_new_chain
+from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.requests import AddRows, FitRequest, NewFit
 from lathe.transforms.files import create_file
 from lathe.transforms.progress import Progress

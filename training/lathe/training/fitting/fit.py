@@ -4,146 +4,33 @@ Each stage is a function that reads and extends the `FitState`. `NEW_FIT` and `A
 of fits, in order. What becomes of the fitted chain, such as its publication, is the caller's business.
 """
 
-import platform
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
-from lathe.training.fitting.code_search import (
-    CodeSearch,
-    encode_heldout_halves,
-    keep_default,
-    read_queries,
-    search_codes,
-)
+from lathe.training.fitting.certifying import certify_addition, certify_new_chain
+from lathe.training.fitting.code_search import encode_heldout_halves, keep_default, read_queries, search_codes
 from lathe.training.fitting.earlier_version import EarlierVersion, compute_stored_moments
-from lathe.training.fitting.encoding import EncodedSource, encode_source
+from lathe.training.fitting.encoding import encode_source
 from lathe.training.fitting.engines import LOCAL, FitEngine
+from lathe.training.fitting.fit_state import AdditionState, FitState, FittedChain, NewFitState
 from lathe.training.fitting.gates import list_failed_gates
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
-from lathe.training.fitting.pairs import EncodedPairs, encode_pairs
-from lathe.training.fitting.personal_data import describe_personal_data, require_many_queries
-from lathe.training.fitting.requests import AddRows, FitRequest, NewFit, Pairs
-from lathe.training.fitting.split import sort_distinct, split_heldout
+from lathe.training.fitting.pairs import encode_pairs
+from lathe.training.fitting.personal_data import require_many_queries
+from lathe.training.fitting.requests import AddRows, NewFit, Pairs
+from lathe.training.fitting.split import split_heldout
 from lathe.training.fitting.stacked import SelectedRows
 from lathe.training.fitting.targets import encode_targets
-from lathe.training.sources.source import Source, open_source
+from lathe.training.sources.source import open_source
 from lathe.training.workspace import claim_workspace_folder
-from lathe.transforms.artifact import FitDistribution, FitStatistics
-from lathe.transforms.base import Transform
-from lathe.transforms.chain import Chain, retained_subspace
+from lathe.transforms.artifact import FitStatistics
+from lathe.transforms.chain import Chain
 from lathe.transforms.progress import Progress, part_of
-from lathe.transforms.quality import Certificate, certify
-from lathe.transforms.statistics import Moments
-from lathe.transforms.vectors import FloatArray, Vectors
-
-
-@dataclass(frozen=True)
-class FittedChain:
-    """Fitted chain with its certificate and statistics.
-
-    Attributes:
-        chain: the chain; its metadata holds encoder, provenance and certificate.
-        statistics: statistics of the fitted rows, to be stored with the chain.
-        certificate: see `lathe.transforms.quality.certify`.
-        failed_gates: keys of the gates that failed.
-        encoded: the whole source as vectors.
-    """
-
-    chain: Chain
-    statistics: FitStatistics
-    certificate: Certificate
-    failed_gates: list[str]
-    encoded: EncodedSource
-
-
-@dataclass(kw_only=True)
-class FitState:
-    """What a fit has so far.
-
-    Attributes:
-        request: the request.
-        encoder: encoder of the source's texts or vectors; None for vectors without an encoder.
-        workspace: folder of the workspace folders.
-        engine: encodes the source and computes moments.
-        command: the user's command, for the provenance.
-        chain: the chain to fit.
-        source: the source.
-        corpora: texts of the out-of-domain corpora.
-        files: keeps the files with vectors until the caller is done with the result.
-        folder: workspace folder of the source.
-        encoded: the source as vectors.
-        fit_rows, heldout_rows: indices of the rows to fit on, and of those held out.
-        rows: vectors of the rows to fit on, read lazily `(n, d)`.
-        pairs: vectors of queries and relevant documents; None without any.
-        out_of_domain: out-of-domain vectors by corpus.
-        moments: moments of the fitted rows by refit stage, if they are to be stored.
-        distribution: distribution of the fitted rows; None if it is unknown.
-        warnings: what the certificate warns of, besides what it finds itself.
-        certificate: the certificate.
-    """
-
-    request: FitRequest
-    encoder: TextEncoder | None
-    workspace: Path
-    engine: FitEngine
-    command: str | None
-    chain: Chain
-    source: Source
-    corpora: OutOfDomainTexts
-    files: ExitStack = field(default_factory=ExitStack)
-    folder: Path = field(init=False)
-    encoded: EncodedSource = field(init=False)
-    fit_rows: NDArray[np.int64] = field(init=False)
-    heldout_rows: NDArray[np.int64] = field(init=False)
-    rows: Vectors = field(init=False)
-    pairs: EncodedPairs | None = None
-    out_of_domain: dict[str, FloatArray] = field(default_factory=dict)
-    moments: dict[int, Moments] = field(default_factory=dict)
-    distribution: FitDistribution | None = None
-    warnings: list[str] = field(default_factory=list)
-    certificate: Certificate = field(init=False)
-
-    def read_heldout(self) -> FloatArray:
-        """Read the vectors of the held-out rows `(m, d)`."""
-        return np.array(self.encoded.vectors[self.heldout_rows])
-
-
-@dataclass(kw_only=True)
-class NewFitState(FitState):
-    """What a fit of new steps has so far.
-
-    Attributes:
-        target_encoder: encoder whose vectors of the same texts are the targets; None without one.
-        targets: targets of all rows `(n, k)`; None without any.
-        search: result of the search for codes; None without a budget of bytes.
-    """
-
-    request: NewFit
-    target_encoder: TextEncoder | None
-    targets: Vectors | None = None
-    search: CodeSearch | None = None
-
-
-@dataclass(kw_only=True)
-class AdditionState(FitState):
-    """What an addition of rows has so far.
-
-    Attributes:
-        earlier: the version that the rows are added to.
-    """
-
-    request: AddRows
-    earlier: EarlierVersion
-
+from lathe.transforms.vectors import FloatArray
 
 Stage = tuple[Callable[[Any, Progress], None], float]
 """A stage's function of the state and a progress callback, and the overall progress at its end, in [0, 1]."""
@@ -395,71 +282,13 @@ def encode_out_of_domain(state: FitState, on_progress: Progress) -> None:
     state.out_of_domain = state.corpora.encode(state.encoder, state.workspace / "out_of_domain", on_progress)
 
 
-def certify_new_chain(state: NewFitState, on_progress: Progress) -> None:
-    """Measure the new chain on held-out rows, and write certificate and provenance into its metadata. Also sets
-    `state.distribution`, the distribution of the rows.
+def _choose_fitting_device(encoder: TextEncoder | None) -> str:
+    """Return the device to train steps on.
+
+    This is the encoder's GPU, or any GPU for vectors without an encoder; without a GPU, the CPU.
     """
-    on_progress(0.0, "measuring on held-out vectors")
-    targets = None if state.targets is None else np.array(state.targets[state.heldout_rows])
-    _certify(state, len(state.fit_rows), targets, state.target_encoder, state.search)
-    state.distribution = FitDistribution.measure(state.rows, state.read_heldout(), retained_subspace(state.chain), None)
-
-
-def certify_addition(state: AdditionState, on_progress: Progress) -> None:
-    """Measure the new version and the earlier one on the same held-out rows. The certificate is written into the new
-    chain's metadata, and `state.distribution` is set if the earlier version has one.
-    """
-    on_progress(0.0, "measuring on held-out vectors")
-    earlier = state.earlier
-    _certify(state, n_fit=len(state.fit_rows) + earlier.count)
-    state.certificate["compared_to"] = earlier.certify_on(state.read_heldout(), state.out_of_domain, state.request.seed)
-    state.chain.metadata["target_encoder"] = earlier.chain.metadata.get("target_encoder")
-    state.chain.metadata["provenance"] |= earlier.provenance()
-
-    if earlier.reference is not None:  # else nobody knows what the older rows looked like
-        subspace = retained_subspace(state.chain)
-        state.distribution = FitDistribution.measure(state.rows, state.read_heldout(), subspace, earlier.reference)
-
-
-def _certify(
-    state: FitState,
-    n_fit: int,
-    targets: FloatArray | None = None,
-    target_encoder: TextEncoder | None = None,
-    search: CodeSearch | None = None,
-) -> None:
-    """Measure the chain on held-out rows, and set its metadata to encoders, provenance and certificate. Sets
-    `state.certificate`, too.
-
-    Args:
-        state: the fit.
-        n_fit: number of all rows that the chain was fitted on.
-        targets: targets of the held-out rows `(m, k)`, or None.
-        target_encoder: encoder of the targets, or None.
-        search: result of the search for codes, or None.
-    """
-    encoder, pairs = state.encoder, state.pairs
-    certificate = certify(
-        state.chain,
-        state.read_heldout(),
-        n_fit=n_fit,
-        seed=state.request.seed,
-        out_of_domain=state.out_of_domain,
-        warnings=_list_source_warnings(state) + state.warnings + (pairs.warnings if pairs else []),
-        targets=targets,
-        pairs=pairs.test if pairs else None,
-        out_of_domain_pairs=pairs.out_of_domain if pairs else None,
-    )
-    certificate |= describe_personal_data(state.request)
-    if "codes" in certificate:
-        certificate["codes"] |= (search or CodeSearch(state.chain, [], {})).describe()
-    state.certificate = certificate
-    state.chain.metadata = {
-        "encoder": encoder.describe() if encoder else None,
-        "target_encoder": target_encoder.describe() if target_encoder else None,
-        "provenance": _build_provenance(state) | {"training": list_training_logs(state.chain)},
-        "certificate": certificate,
-    }
+    device = best_device() if encoder is None else encoder.device
+    return device if device.startswith("cuda") else "cpu"  # other devices have no float64
 
 
 NEW_FIT: tuple[Stage, ...] = (
@@ -483,52 +312,3 @@ ADDITION: tuple[Stage, ...] = (
     (certify_addition, 1.0),
 )
 """Stages of an addition of rows to a version."""
-
-
-def _build_provenance(state: FitState) -> dict[str, Any]:
-    """Return the provenance of a chain as a dict that can be serialized as JSON. It holds no texts and no paths of this
-    machine.
-
-    It has the source's name, row count and digest, files left out, seed, gates, command, and library versions.
-    """
-    return {
-        "source": state.source.name,
-        "left_out": dict(state.encoded.left_out),
-        "rows": int(state.encoded.vectors.shape[0]),
-        "rows_digest": state.encoded.digest,
-        "seed": state.request.seed,
-        "gates": dict(state.request.gates),
-        "command": state.command,
-        "libraries": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
-    }
-
-
-def _choose_fitting_device(encoder: TextEncoder | None) -> str:
-    """Return the device to train steps on.
-
-    This is the encoder's GPU, or any GPU for vectors without an encoder; without a GPU, the CPU.
-    """
-    device = best_device() if encoder is None else encoder.device
-    return device if device.startswith("cuda") else "cpu"  # other devices have no float64
-
-
-def list_training_logs(chain: Chain) -> list[dict[str, Any]]:
-    """Return kind and training log, as a dict, of each step that was trained by gradient descent."""
-    steps = [step for step in chain.transforms if isinstance(step, Transform)]
-    return [{"kind": step.kind} | step.training_log.as_json() for step in steps if step.training_log is not None]
-
-
-def _list_source_warnings(state: FitState) -> list[str]:
-    """Return warnings about the source for the certificate. They report missing out-of-domain text, files left out or
-    empty, blank texts, and repeated rows.
-    """
-    encoded, warnings = state.encoded, []
-    if not state.out_of_domain:
-        warnings.append("not measured on out-of-domain text: the vectors name no encoder to make any with")
-    warnings += [f"{name} was left out: {reason}" for name, reason in encoded.left_out.items()]
-    warnings += [f"{name} holds no rows" for name in encoded.empty]
-    if encoded.blank:
-        warnings.append(f"{encoded.blank} blank texts were left out")
-    if repeated := len(encoded.hashes) - len(sort_distinct(encoded.hashes)):
-        warnings.append(f"{repeated} rows repeat others; they count in the fit, and once among the held-out")
-    return warnings

@@ -1,0 +1,124 @@
+"""What a fit has while its stages run, and its result."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.fitting.code_search import (
+    CodeSearch,
+)
+from lathe.training.fitting.earlier_version import EarlierVersion
+from lathe.training.fitting.encoding import EncodedSource
+from lathe.training.fitting.engines import FitEngine
+from lathe.training.fitting.out_of_domain import OutOfDomainTexts
+from lathe.training.fitting.pairs import EncodedPairs
+from lathe.training.fitting.requests import AddRows, FitRequest, NewFit
+from lathe.training.sources.source import Source
+from lathe.transforms.artifact import FitDistribution, FitStatistics
+from lathe.transforms.chain import Chain
+from lathe.transforms.quality import Certificate
+from lathe.transforms.statistics import Moments
+from lathe.transforms.vectors import FloatArray, Vectors
+
+
+@dataclass(frozen=True)
+class FittedChain:
+    """Fitted chain with its certificate and statistics.
+
+    Attributes:
+        chain: the chain; its metadata holds encoder, provenance and certificate.
+        statistics: statistics of the fitted rows, to be stored with the chain.
+        certificate: see `lathe.transforms.quality.certify`.
+        failed_gates: keys of the gates that failed.
+        encoded: the whole source as vectors.
+    """
+
+    chain: Chain
+    statistics: FitStatistics
+    certificate: Certificate
+    failed_gates: list[str]
+    encoded: EncodedSource
+
+
+@dataclass(kw_only=True)
+class FitState:
+    """What a fit has so far.
+
+    Attributes:
+        request: the request.
+        encoder: encoder of the source's texts or vectors; None for vectors without an encoder.
+        workspace: folder of the workspace folders.
+        engine: encodes the source and computes moments.
+        command: the user's command, for the provenance.
+        chain: the chain to fit.
+        source: the source.
+        corpora: texts of the out-of-domain corpora.
+        files: keeps the files with vectors until the caller is done with the result.
+        folder: workspace folder of the source.
+        encoded: the source as vectors.
+        fit_rows, heldout_rows: indices of the rows to fit on, and of those held out.
+        rows: vectors of the rows to fit on, read lazily `(n, d)`.
+        pairs: vectors of queries and relevant documents; None without any.
+        out_of_domain: out-of-domain vectors by corpus.
+        moments: moments of the fitted rows by refit stage, if they are to be stored.
+        distribution: distribution of the fitted rows; None if it is unknown.
+        warnings: what the certificate warns of, besides what it finds itself.
+        certificate: the certificate.
+    """
+
+    request: FitRequest
+    encoder: TextEncoder | None
+    workspace: Path
+    engine: FitEngine
+    command: str | None
+    chain: Chain
+    source: Source
+    corpora: OutOfDomainTexts
+    files: ExitStack = field(default_factory=ExitStack)
+    folder: Path = field(init=False)
+    encoded: EncodedSource = field(init=False)
+    fit_rows: NDArray[np.int64] = field(init=False)
+    heldout_rows: NDArray[np.int64] = field(init=False)
+    rows: Vectors = field(init=False)
+    pairs: EncodedPairs | None = None
+    out_of_domain: dict[str, FloatArray] = field(default_factory=dict)
+    moments: dict[int, Moments] = field(default_factory=dict)
+    distribution: FitDistribution | None = None
+    warnings: list[str] = field(default_factory=list)
+    certificate: Certificate = field(init=False)
+
+    def read_heldout(self) -> FloatArray:
+        """Read the vectors of the held-out rows `(m, d)`."""
+        return np.array(self.encoded.vectors[self.heldout_rows])
+
+
+@dataclass(kw_only=True)
+class NewFitState(FitState):
+    """What a fit of new steps has so far.
+
+    Attributes:
+        target_encoder: encoder whose vectors of the same texts are the targets; None without one.
+        targets: targets of all rows `(n, k)`; None without any.
+        search: result of the search for codes; None without a budget of bytes.
+    """
+
+    request: NewFit
+    target_encoder: TextEncoder | None
+    targets: Vectors | None = None
+    search: CodeSearch | None = None
+
+
+@dataclass(kw_only=True)
+class AdditionState(FitState):
+    """What an addition of rows has so far.
+
+    Attributes:
+        earlier: the version that the rows are added to.
+    """
+
+    request: AddRows
+    earlier: EarlierVersion
