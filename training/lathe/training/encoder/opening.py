@@ -51,4 +51,5 @@ def _open_model(spec: EncoderSpec, device: str | None, stores: VectorStores | No
     except (UpstreamError, OSError) as error:
         log.warning("vectors of %s are not stored: %s", spec.name, error)
         return encoder
+    atexit.register(database.close)
     return StoredEncoder(encoder, database)

@@ -83,19 +83,20 @@ class StoredEncoder(PromptedEncoder):
         keys = self._compute_keys(texts, options)
         stored = self._read(keys)
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in stored}
+        missing_keys = list(missing)
         padded = 0
-        try:
-            for start in range(0, len(missing), STORE_TEXTS):
-                block = dict(list(missing.items())[start : start + STORE_TEXTS])
-                done = len(texts) - len(missing) + start
-                report = None if on_batch is None else (lambda count, done=done: on_batch(done + count))
-                encoding = self.encoder.encode(list(block.values()), on_batch=report, **options)
-                padded += encoding.padded
-                stored |= self._write(list(block), encoding)
-        except EncoderError:
-            # The message counts the texts that were encoded now; it must count those that the caller gave.
-            self.encoder.encode(texts, on_batch=None, **options)
-            raise
+        for start in range(0, len(missing), STORE_TEXTS):
+            block = missing_keys[start : start + STORE_TEXTS]
+            done = len(texts) - len(missing) + start
+            report = None if on_batch is None else (lambda count, done=done: on_batch(done + count))
+            try:
+                encoding = self.encoder.encode([missing[key] for key in block], on_batch=report, **options)
+            except EncoderError:
+                if len(block) < len(texts):  # the message counts the texts of the block, not those of the caller
+                    self.encoder.encode(texts, **options)
+                raise
+            padded += encoding.padded
+            stored |= self._write(block, encoding)
 
         vectors = np.empty((len(texts), self.dimensions), np.float32)
         tokens = np.empty(len(texts), np.int64)
