@@ -97,7 +97,8 @@ def open_fast_tokenizer(model: Any) -> FastTokenizer | None:
     try:
         fast = FastTokenizer(model)
         tensors = {name for name, value in fast._read_settings(None).items() if isinstance(value, torch.Tensor)}
-        prompts = {None, *(prompt for prompt in model.prompts.values() if prompt)}
+        # Prompts differ in their texts alone, so that one of them stands for all.
+        prompts = [None, *[prompt for prompt in model.prompts.values() if prompt][:1]]
         if tensors <= PER_TOKEN and all(fast.agrees(prompt) for prompt in prompts):
             return fast
     except Exception:  # tokenizers of models' own fail with whatever error comes first
