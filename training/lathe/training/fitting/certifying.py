@@ -26,7 +26,7 @@ def certify_new_chain(state: NewFitState, on_progress: Progress) -> None:
     on_progress(0.0, "measuring on held-out vectors")
     targets = None if state.targets is None else np.array(state.targets[state.heldout_rows])
     _certify(state, len(state.fit_rows), targets, state.target_encoder, state.search)
-    state.distribution = FitDistribution.measure(state.rows, state.read_heldout(), retained_subspace(state.chain), None)
+    state.distribution = FitDistribution.measure(state.rows, state.heldout, retained_subspace(state.chain), None)
 
 
 def certify_addition(state: AdditionState, on_progress: Progress) -> None:
@@ -36,13 +36,13 @@ def certify_addition(state: AdditionState, on_progress: Progress) -> None:
     on_progress(0.0, "measuring on held-out vectors")
     earlier = state.earlier
     _certify(state, n_fit=len(state.fit_rows) + earlier.count)
-    state.certificate["compared_to"] = earlier.certify_on(state.read_heldout(), state.out_of_domain, state.request.seed)
+    state.certificate["compared_to"] = earlier.certify_on(state.heldout, state.out_of_domain, state.request.seed)
     state.chain.metadata["target_encoder"] = earlier.chain.metadata.get("target_encoder")
     state.chain.metadata["provenance"] |= earlier.provenance()
 
     if earlier.reference is not None:  # else nobody knows what the older rows looked like
         subspace = retained_subspace(state.chain)
-        state.distribution = FitDistribution.measure(state.rows, state.read_heldout(), subspace, earlier.reference)
+        state.distribution = FitDistribution.measure(state.rows, state.heldout, subspace, earlier.reference)
 
 
 def _certify(
@@ -65,7 +65,7 @@ def _certify(
     encoder, pairs = state.encoder, state.pairs
     certificate = certify(
         state.chain,
-        state.read_heldout(),
+        state.heldout,
         n_fit=n_fit,
         seed=state.request.seed,
         out_of_domain=state.out_of_domain,

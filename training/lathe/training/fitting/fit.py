@@ -252,9 +252,7 @@ def _search_codes(state: NewFitState, queries: FloatArray | None, on_progress: P
         state.search = keep_default(state.chain, halves)
         return
     keep_moments = state.request.keep_moments
-    state.search = search_codes(
-        state.chain, state.rows, halves, state.read_heldout(), queries, keep_moments, on_progress
-    )
+    state.search = search_codes(state.chain, state.rows, halves, state.heldout, queries, keep_moments, on_progress)
     state.chain = state.search.chain
 
 

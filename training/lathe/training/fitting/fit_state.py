@@ -2,15 +2,14 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.encoder.text_encoder import TextEncoder
-from lathe.training.fitting.code_search import (
-    CodeSearch,
-)
+from lathe.training.fitting.code_search import CodeSearch
 from lathe.training.fitting.earlier_version import EarlierVersion
 from lathe.training.fitting.encoding import EncodedSource
 from lathe.training.fitting.engines import FitEngine
@@ -91,8 +90,9 @@ class FitState:
     warnings: list[str] = field(default_factory=list)
     certificate: Certificate = field(init=False)
 
-    def read_heldout(self) -> FloatArray:
-        """Read the vectors of the held-out rows `(m, d)`."""
+    @cached_property
+    def heldout(self) -> FloatArray:
+        """Vectors of the held-out rows `(m, d)`, read when they are first needed."""
         return np.array(self.encoded.vectors[self.heldout_rows])
 
 

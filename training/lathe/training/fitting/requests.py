@@ -141,17 +141,10 @@ class FitRequest(JsonObject):
     bad_shards: BadShards = "refuse"
 
     @property
-    def sources(self) -> dict[str, RowSource | Pairs]:
-        """Rows and pairs that the request names, by field."""
-        named = {field: getattr(self, field, None) for field in (*ROW_FIELDS, *PAIR_FIELDS)}
-        return {field: source for field, source in named.items() if source is not None}
-
-    @property
     def paths(self) -> dict[str, str]:
         """Paths of the request's sources, by field. Sources whose data were sent with the request are missing."""
-        paths = {
-            field: source.path if isinstance(source, RowSource) else source for field, source in self.sources.items()
-        }
+        sources = {field: getattr(self, field, None) for field in (*ROW_FIELDS, *PAIR_FIELDS)}
+        paths = {field: source.path if isinstance(source, RowSource) else source for field, source in sources.items()}
         return {field: path for field, path in paths.items() if isinstance(path, str)}
 
     def with_paths(self, paths: Mapping[str, str]) -> Self:
