@@ -65,7 +65,8 @@ def _queue_new_fit(request: NewFit, services: Services) -> Job:
     require_name(request.name)
     request.check()
     engine = services.embedder.find_engine(request.encoder, param="encoder")
-    source, spec = _receive_source(request, request.encoder, engine, services)
+    source = receive(request.source, services.settings.data_root)
+    spec = engine.spec if source.texts or request.encoder is not None else None  # vectors may have no encoder
     dimensions = _count_dimensions(source, spec, engine)
     require_distinct(source, "a fit")
     if dimensions is not None:
@@ -74,11 +75,9 @@ def _queue_new_fit(request: NewFit, services: Services) -> Job:
     target = None
     if request.target_encoder is not None:
         target = services.embedder.find_engine(request.target_encoder, param="target_encoder").spec
-    files = dict(source.files)
-    paths = _store_queries(request.queries, dimensions, files, services) | _store_targets(
-        request.targets, files, services
-    )
-    return _submit(request, spec, target, paths, source, files, services)
+    queries = _store_queries(request.queries, dimensions, source.files, services)
+    targets = _store_targets(request.targets, source.files, services)
+    return _submit(request, spec, target, queries | targets, source, services)
 
 
 def _queue_addition(request: AddRows, services: Services) -> Job:
@@ -89,7 +88,8 @@ def _queue_addition(request: AddRows, services: Services) -> Job:
     require_moments(version.ref, version.chain.metadata)
     encoder = request.encoder or (version.chain.metadata.get("encoder") or {}).get("name")
     engine = services.embedder.find_engine(encoder, param="encoder")
-    source, spec = _receive_source(request, encoder, engine, services)
+    source = receive(request.source, services.settings.data_root)
+    spec = engine.spec if source.texts or encoder is not None else None
     dimensions = _count_dimensions(source, spec, engine)
     require_distinct(source, "a fit")
     _require_same_encoder(version, spec, engine)
@@ -97,25 +97,7 @@ def _queue_addition(request: AddRows, services: Services) -> Job:
         version.chain.signature(dimensions)
 
     request = request.model_copy(update={"add_to": version.ref})
-    return _submit(request, spec, None, {}, source, dict(source.files), services)
-
-
-def _receive_source(
-    request: FitRequest, encoder: str | None, engine: Engine, services: Services
-) -> tuple[JobSource, EncoderSpec | None]:
-    """Check a fit's source, and return it with the spec of its encoder, or None for vectors without one.
-
-    Args:
-        request: the fit.
-        encoder: name of the encoder that the request, or the version to add to, names; None without one.
-        engine: that encoder, or the default one.
-        services: settings with the data root.
-
-    Raises:
-        ServiceError, SourceError: if the source cannot be used.
-    """
-    source = receive(request.source, services.settings.data_root)
-    return source, engine.spec if source.texts or encoder is not None else None
+    return _submit(request, spec, None, {}, source, services)
 
 
 def _count_dimensions(source: JobSource, spec: EncoderSpec | None, engine: Engine) -> int | None:
@@ -160,7 +142,6 @@ def _submit(
     target: EncoderSpec | None,
     paths: dict[str, str],
     source: JobSource,
-    files: dict[str, bytes],
     services: Services,
 ) -> Job:
     """Resolve the paths of all inputs of a fit, add the pairs to the job's files, queue the job and return it.
@@ -170,8 +151,7 @@ def _submit(
         spec: encoder of the rows, or None.
         target: encoder of the targets, or None.
         paths: where the job reads queries and targets, by field.
-        source: the rows to fit on.
-        files: contents of the files that go with the job, by name; those of pairs are added.
+        source: the rows to fit on; files of pairs are added to its own.
         services: the services.
     """
     data_root = services.settings.data_root
@@ -179,14 +159,14 @@ def _submit(
     _require_usable_pairs(request, fit_pairs)
     for field, pairs in (("pairs", fit_pairs), ("test_pairs", request.test_pairs)):
         if pairs is not None:
-            paths[field] = _store_pairs(field, pairs, files, data_root)
+            paths[field] = _store_pairs(field, pairs, source.files, data_root)
     corpora = {
         name: resolve_allowed_path(path, data_root, f"out_of_domain.{name}")
         for name, path in request.out_of_domain.items()
     }
     located = request.with_paths(paths | {"source": source.path}).model_copy(update={"out_of_domain": corpora})
-    job = FitJob(encoder=spec, target_encoder=target, request=located, files=tuple(files))
-    return services.jobs.submit("fit", job.to_json(), files)
+    job = FitJob(encoder=spec, target_encoder=target, request=located, files=tuple(source.files))
+    return services.jobs.submit("fit", job.to_json(), source.files)
 
 
 def _require_usable_pairs(request: FitRequest, fit_pairs: Pairs | None) -> None:
