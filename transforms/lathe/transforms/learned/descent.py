@@ -266,7 +266,7 @@ def _evaluate(
     heldout: Tensor, loss: LossFunction, parameters: Mapping[str, Tensor], best: dict[str, Tensor], log: TrainingLog
 ) -> None:
     """Compute the held-out loss and append it to `log`. If it is the lowest so far, the parameters are copied to
-    `best`; `log.stopped_early` is set when patience has run out.
+    `best`. When patience has run out, `log.stopped_early` is set.
     """
     # The gradients that this stores are replaced by the next batch's before the optimizer's next step.
     log.heldout_losses.append(loss(heldout))
