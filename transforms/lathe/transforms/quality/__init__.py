@@ -4,6 +4,7 @@ from lathe.transforms.quality.certificate import (
     MIN_ROWS_PER_DIMENSION,
     Certificate,
     certify,
+    compare_searches,
     geometry_measures,
     relevance_measures,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "centered_alignment",
     "certify",
     "compare_neighbours",
+    "compare_searches",
     "cross_recall_at_k",
     "diagnose",
     "geometry_measures",

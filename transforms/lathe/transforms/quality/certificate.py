@@ -162,20 +162,36 @@ def relevance_measures(chain: Chain, pairs: QueryPairs) -> Certificate:
     """Measure how a chain changes nDCG@10 and recall@10 of searches with known relevant documents. Returns the values
     before and after it as a dict that can be serialized as JSON.
 
-    `{queries, documents, ndcg_at_10: {before, after, gain, ci95}, recall_at_10: {…}}`: the counts, and the measures of
-    `measure_relevance` by cosines of the vectors before the chain and by the chain's own scores. `gain` is the mean
-    difference, and `ci95` half the width of its 95 % interval, paired by query; null for a single query.
+    The dict is that of `compare_searches`: before the chain, scores are cosines, and after it the chain's own scores.
 
     Args:
         chain: fitted.
         pairs: vectors before the chain.
     """
-    before = measure_relevance(pairs.map(_unit_rows, _unit_rows))
-    after = measure_relevance(pairs.map(chain.transform_queries, chain.floats))
-    measures: Certificate = {"queries": len(pairs), "documents": len(pairs.documents)}
+    after = pairs.map(chain.transform_queries, chain.floats)
+    return compare_searches(pairs.map(_unit_rows, _unit_rows), after)
+
+
+def compare_searches(before: QueryPairs, after: QueryPairs) -> Certificate:
+    """Compare nDCG@10 and recall@10 of the same queries and documents with other vectors. Returns a dict that can be
+    serialized as JSON.
+
+    The vectors may come from two encoders, or from before and after a chain. Scores are inner products.
+
+    Args:
+        before: vectors of queries and documents, as they were.
+        after: other vectors of the same queries, in the same order, and of documents.
+
+    Returns:
+        `{queries, documents, ndcg_at_10: {before, after, gain, ci95}, recall_at_10: {…}}`: the counts, and the measures
+        of `measure_relevance`. `gain` is the mean difference, and `ci95` half the width of its 95 % interval, paired by
+        query; null for a single query.
+    """
+    measures: Certificate = {"queries": len(before), "documents": len(before.documents)}
+    searches = zip(("ndcg_at_10", "recall_at_10"), measure_relevance(before), measure_relevance(after), strict=True)
 
     # Paired by query: the spread of the differences is far smaller than that of the measures.
-    for name, old, new in zip(("ndcg_at_10", "recall_at_10"), before, after, strict=True):
+    for name, old, new in searches:
         gains = new - old
         half = NORMAL_QUANTILE * float(gains.std(ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else None
         measures[name] = {
