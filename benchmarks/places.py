@@ -22,8 +22,8 @@ from benchmarks.report import markdown_table, parser, write_report
 from lathe.service.index.graph_trial import measure_graph
 from lathe.training.advice.places.databases import PLACES
 from lathe.training.advice.places.decision import Option, PlaceDecision, PlaceGoal, decide
-from lathe.training.advice.row_sample import RowSample
 from lathe.training.advice.sample import build_vector_sample
+from lathe.training.sources.row_sample import RowSample
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.progress import no_progress
 

@@ -23,7 +23,6 @@ import torch
 
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.training.advice.debiasing import LARGE_MEAN, METHODS, NOTHING, choose_by_mean_norm, compare_debiasing
-from lathe.training.advice.row_sample import RowSample
 from lathe.training.advice.sample import build_text_sample, list_texts_to_encode
 from lathe.training.advice.sample_size import MIN_ROWS
 from lathe.training.encoder.spec import DEFAULT_ENCODER, Pooling
@@ -35,6 +34,7 @@ from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.training.evaluation.suites import Entry, open_suite
 from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, score_methods
 from lathe.training.reporting.text import format_percent, format_points
+from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
 from lathe.transforms.files import replace_synced

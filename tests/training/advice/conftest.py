@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from lathe.training.advice.row_sample import RowSample
 from lathe.training.advice.sample import MIN_HALVES, OutOfDomainVectors, Sample, TextHalves
 from lathe.training.advice.sizes import REDUCERS
+from lathe.training.sources.row_sample import RowSample
 
 
 @pytest.fixture

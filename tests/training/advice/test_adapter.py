@@ -9,8 +9,8 @@ from lathe.training.advice.adapter import try_adapter
 from lathe.training.advice.advise import advise
 from lathe.training.advice.encoding import SampleEncoder
 from lathe.training.advice.request import AdviceRequest
-from lathe.training.advice.row_sample import RowSample
 from lathe.training.errors import AdviceError, FitError
+from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.progress import no_progress
 from tests.training.fitting.test_pairs import NumberEncoder, pairs_of, write
 

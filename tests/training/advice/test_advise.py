@@ -14,11 +14,11 @@ from lathe.training.advice.advise import (
 )
 from lathe.training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
 from lathe.training.advice.request import AdviceRequest
-from lathe.training.advice.row_sample import RowSample
 from lathe.training.advice.sizes import SizeComparison, SizeTrial
 from lathe.training.advice.summary import summarize_advice
 from lathe.training.errors import AdviceError
 from lathe.training.evaluation.statistics import Interval
+from lathe.training.sources.row_sample import RowSample
 
 FULL = SizeTrial("", 384, 1.0, 1.0, Interval(1.0, None, None), 0.5, Interval(0.0, None, None), 1536, 8.0)
 SIZE = replace(FULL, reducer="PCA", dimensions=96, rescored_4x=Interval(0.97, 0.96, 0.98), loss=Interval(-1, -2, 0))

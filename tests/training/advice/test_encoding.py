@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from lathe.training.advice.encoding import SampleEncoder, encode_out_of_domain
-from lathe.training.advice.row_sample import RowSample
 from lathe.training.advice.sample import (
     MIN_HALVES,
     build_text_sample,
@@ -14,6 +13,7 @@ from lathe.training.advice.sample import (
 )
 from lathe.training.errors import EncoderError
 from lathe.training.fitting.out_of_domain import sample_texts
+from lathe.training.sources.row_sample import RowSample
 from lathe.training.sources.source import open_source
 
 TEXTS = [f"text {number} speaks of the number {number} and then of {number + 1}" for number in range(200)]

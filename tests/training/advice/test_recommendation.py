@@ -5,11 +5,11 @@ import pytest
 from lathe.training.advice.budgets import CODES, BudgetComparison, BudgetTrial
 from lathe.training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
 from lathe.training.advice.recommendation import recommend, recommend_budget
-from lathe.training.advice.row_sample import RowSample
 from lathe.training.advice.sample import count_heldout
 from lathe.training.advice.sample_size import check_row_count, list_shortages, rows_for_fit, rows_for_heldout
 from lathe.training.advice.sizes import SizeComparison, SizeTrial
 from lathe.training.evaluation.statistics import Interval
+from lathe.training.sources.row_sample import RowSample
 
 UNCLEAR = Interval(0.0, -0.2, 0.2)
 

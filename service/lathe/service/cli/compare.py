@@ -60,7 +60,7 @@ def _sample_vectors(
     """Sample distinct rows of a source and return their vectors `(n, d)`, encoding texts if needed."""
     import numpy as np
 
-    from lathe.training.advice.row_sample import sample_rows
+    from lathe.training.sources.row_sample import sample_rows
     from lathe.training.sources.source import open_source
 
     sample = sample_rows(open_source(source), rows, seed)

@@ -9,8 +9,8 @@ import pytest
 from lathe.training.advice.places.databases import PLACES
 from lathe.training.advice.places.decision import PlaceGoal, decide
 from lathe.training.advice.request import PlaceName
-from lathe.training.advice.row_sample import RowSample
 from lathe.training.advice.sample import build_vector_sample
+from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.progress import no_progress
 
 

@@ -7,13 +7,13 @@ import numpy as np
 
 from lathe.training.advice.encoding import SampleEncoder
 from lathe.training.advice.request import AdviceRequest
-from lathe.training.advice.row_sample import RowSample
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import AdviceError
 from lathe.training.fitting.encoded_shards import hash_row
 from lathe.training.fitting.encoding import EncodedSource
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
 from lathe.training.fitting.pairs import encode_pairs
+from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import InputError
 from lathe.transforms.progress import Progress

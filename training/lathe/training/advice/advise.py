@@ -20,7 +20,6 @@ from lathe.training.advice.places.databases import PLACES
 from lathe.training.advice.places.decision import PlaceDecision, PlaceGoal, decide
 from lathe.training.advice.recommendation import Recommendation, compute_preserved_shares, recommend, recommend_budget
 from lathe.training.advice.request import AdviceRequest
-from lathe.training.advice.row_sample import sample_rows
 from lathe.training.advice.sample import Sample, build_text_sample, build_vector_sample, list_texts_to_encode
 from lathe.training.advice.sample_size import MIN_ROWS, Shortage, check_row_count, list_shortages
 from lathe.training.advice.sizes import SizeComparison, SizeMeasurer, SizeTrial
@@ -30,6 +29,7 @@ from lathe.training.errors import AdviceError
 from lathe.training.evaluation.statistics import cosine_similarity
 from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, NewFit, RowSource
 from lathe.training.reporting.text import format_percent
+from lathe.training.sources.row_sample import sample_rows
 from lathe.training.sources.source import open_source
 from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.chain import parse_steps

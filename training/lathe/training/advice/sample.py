@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from lathe.training.advice.row_sample import RowSample
+from lathe.training.sources.row_sample import RowSample
 from lathe.training.split_half import count_scripts, cut_in_two
 from lathe.transforms.vectors import FloatArray
 

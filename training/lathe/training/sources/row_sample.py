@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lathe.training.errors import AdviceError
+from lathe.training.errors import EmptyError
 from lathe.training.sources.source import Source
 from lathe.transforms.vectors import FloatArray
 
@@ -53,7 +53,7 @@ def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
 
     Raises:
         SourceError: if the source cannot be read.
-        AdviceError: if the source has no rows that are not blank.
+        EmptyError: if the source has no rows that are not blank.
     """
     lowest, blank, rows = LowestKeys(most), 0, 0
     salt = seed.to_bytes(8, "little")
@@ -77,7 +77,7 @@ def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
 
     sampled = list(lowest)
     if not sampled:
-        raise AdviceError(f"the source {source.name} holds nothing to advise on")
+        raise EmptyError(f"the source {source.name} holds no rows that are not blank")
 
     return RowSample(
         texts=[str(value) for value in sampled] if of_texts else [],

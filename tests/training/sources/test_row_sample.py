@@ -4,8 +4,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from lathe.training.advice.row_sample import sample_rows
-from lathe.training.errors import AdviceError, SourceError
+from lathe.training.errors import EmptyError, SourceError
+from lathe.training.sources.row_sample import sample_rows
 from lathe.training.sources.source import open_source
 
 
@@ -69,7 +69,7 @@ def test_sample_rows_takes_under_2_megabytes_for_100_of_50_000_vectors(tmp_path)
 
 
 def test_sample_rows_refuses_a_source_of_blank_texts_or_without_the_field(tmp_path):
-    with pytest.raises(AdviceError, match="holds nothing"):
+    with pytest.raises(EmptyError, match="holds no rows"):
         sample_rows(source_of(tmp_path / "a.jsonl", [" ", "\t"]), 10)
     (tmp_path / "b.jsonl").write_text('{"other": 1}\n')
     with pytest.raises(SourceError, match="text"):
