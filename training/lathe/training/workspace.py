@@ -17,9 +17,9 @@ KEPT_SECONDS = 7 * 24 * 3600
 
 
 @contextmanager
-def claim_workspace_folder(root: Path, key: str) -> Iterator[Path]:
+def claim_workspace_folder(root: Path, key: str, keep: bool = False) -> Iterator[Path]:
     """Create the folder `root/key.N`, or resume one that an earlier run left, and yield its path, locked for the block.
-    The folder is deleted if the block succeeds.
+    The folder is deleted if the block succeeds, unless `keep`.
 
     If the block raises or the process is killed, the folder stays, and the next call with the same key resumes it. N is
     the lowest number whose folder is not locked, so that concurrent runs with the same key get different folders.
@@ -39,7 +39,8 @@ def claim_workspace_folder(root: Path, key: str) -> Iterator[Path]:
         with lock:
             make_folder(folder)
             yield folder
-            _delete_locked(folder)
+            if not keep:
+                _delete_locked(folder)
         return
 
 

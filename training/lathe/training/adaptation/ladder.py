@@ -1,0 +1,327 @@
+"""The ladder: each change is made and measured on held-out queries, and the cheapest that is not beaten is recommended.
+
+judged queries ─┬─ three fifths: adapters and encoders learn from them
+                ├─ a fifth: by these the change is chosen
+                └─ a fifth: on these the gain of the choice is reported, which chance in choosing cannot raise
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.adaptation.budget import Budget
+from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.adaptation.rungs import RUNGS, Rung
+from lathe.training.adaptation.searches import JudgedSearches, JudgedVectors, encode_searches, read_searches
+from lathe.training.adaptation.training import MIN_QUERIES, PASSES, find_obstacle, measure_rate, train_rung
+from lathe.training.adaptation.trial import Relevance, Trial, choose_trial
+from lathe.training.digests import digest
+from lathe.training.encoder.opening import open_encoder
+from lathe.training.encoder.spec import EncoderSpec, VectorStores
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.fitting.out_of_domain import OutOfDomainTexts
+from lathe.training.fitting.pairs import encode_halves
+from lathe.training.fitting.requests import CODES
+from lathe.training.workspace import claim_workspace_folder
+from lathe.transforms.base import QueryPairs, measure_relevance
+from lathe.transforms.chain import Chain, build_steps, parse_steps
+from lathe.transforms.errors import InputError
+from lathe.transforms.progress import Progress, part_of
+
+PROBES = 64
+"""Number of documents on which the rate of the encoder is measured."""
+
+ENCODED, FITTED = 0.2, 0.3
+"""Progress once the base encoder has encoded all texts, and once all rungs without training are measured."""
+
+OUT_OF_DOMAIN = {"pydoc": "pydoc:"}
+"""Out-of-domain corpora by name, whose halves of texts search each other."""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Result of an adaptation.
+
+    Attributes:
+        request: what was asked.
+        spec: spec of the base encoder.
+        searches: judged searches, divided.
+        floats: trials with floats as they are stored without codes, the cheapest first.
+        coded: trials with codes of the requested bytes; empty if none were requested.
+        recommended: the trial that is recommended, one of `coded` if there are any.
+        trained: spec of the trained encoder by the name of the rung; its folder exists while the workspace does.
+        rate: seconds that the base encoder takes for a document.
+    """
+
+    request: AdaptRequest
+    spec: EncoderSpec
+    searches: JudgedSearches
+    floats: list[Trial]
+    coded: list[Trial]
+    recommended: Trial
+    trained: dict[str, EncoderSpec] = field(default_factory=dict)
+    rate: float = 0.0
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials: with floats first, then with codes."""
+        return [*self.floats, *self.coded]
+
+    @property
+    def baseline(self) -> Trial:
+        """The encoder's own floats, to which all trials are compared."""
+        return self.floats[0]
+
+
+@contextmanager
+def climb_ladder(
+    request: AdaptRequest,
+    spec: EncoderSpec,
+    workspace: Path,
+    on_progress: Progress,
+    device: str | None = None,
+    stores: VectorStores | None = None,
+) -> Iterator[Ladder]:
+    """Try every rung that the request allows, and yield the ladder with the recommended one. Trained encoders exist
+    within the block.
+
+    If the block raises, the process is killed or the request publishes nothing, the workspace stays, and the same
+    request resumes: a training goes on from its last checkpoint, and nothing that is done is repeated.
+
+    Args:
+        request: what to adapt, to which searches. Files in it are read here.
+        spec: spec of the encoder.
+        workspace: folder for the workspace folders.
+        on_progress: called with progress in [0, 1] and a message.
+        device: torch device; None for the best there is.
+        stores: where vectors of texts are stored; None stores none.
+
+    Raises:
+        FitError: as `AdaptRequest.check`, or if the texts are not what is needed.
+        SourceError: if a file cannot be read.
+        EncoderError: if the encoder cannot be loaded.
+    """
+    request.check()
+    on_progress(0.0, "reading documents and judged queries")
+    searches = read_searches(request)
+    encoder = open_encoder(spec, device, stores)
+    key = (
+        "adapt-"
+        + digest(
+            encoder.vectors_key,
+            searches.documents,
+            [part.documents for part in (searches.learn, searches.choose, searches.report)],
+            request.folders,
+            request.seed,
+        )[:32]
+    )
+    with claim_workspace_folder(workspace, key, keep=request.name is None) as folder:
+        climb = _Climb(request, spec, encoder, searches, folder, device, stores, on_progress)
+        yield climb.run()
+
+
+class _Climb:
+    """One climb of the ladder.
+
+    The arguments are those of `climb_ladder`, with the opened encoder, the texts and the workspace folder.
+    """
+
+    def __init__(
+        self,
+        request: AdaptRequest,
+        spec: EncoderSpec,
+        encoder: TextEncoder,
+        searches: JudgedSearches,
+        folder: Path,
+        device: str | None,
+        stores: VectorStores | None,
+        on_progress: Progress,
+    ) -> None:
+        self.request = request
+        self.spec = spec
+        self.encoder = encoder
+        self.searches = searches
+        self.folder = folder
+        self.device = device
+        self.stores = stores
+        self.on_progress = on_progress
+        self.budget = Budget(request.budget, folder)
+        self.trained: dict[str, EncoderSpec] = {}
+        self.floats: list[Trial] = []
+        self.coded: list[Trial] = []
+        self.rate = 0.0
+
+    def run(self) -> Ladder:
+        """Try the rungs, cheapest first, and return the ladder with the recommended one."""
+        if self.searches.shortage is not None:
+            return self._give_up(self.searches.shortage)
+
+        vectors = encode_searches(self.searches, self.encoder, part_of(self.on_progress, 0.0, ENCODED))
+        halves = self._encode_halves(self.encoder)
+        rungs = [rung for rung in RUNGS if rung.training is None]
+        for number, rung in enumerate(rungs):
+            done = ENCODED + (FITTED - ENCODED) * number / len(rungs)
+            self.on_progress(done, f"trying to {rung.label}")
+            self._try_steps(rung, vectors, halves)
+
+        self._try_training()
+        self.budget.save()
+        trials = self.coded or self.floats
+        return self._finish(choose_trial(trials))
+
+    def _give_up(self, problem: str) -> Ladder:
+        """Return a ladder on which nothing was tried, which leaves the vectors as they are."""
+        self.floats = [self._skip(rung, None, problem) for rung in RUNGS]
+        return self._finish(self.floats[0])
+
+    def _finish(self, recommended: Trial) -> Ladder:
+        return Ladder(
+            self.request, self.spec, self.searches, self.floats, self.coded, recommended, self.trained, self.rate
+        )
+
+    def _skip(self, rung: Rung, size: int | None, problem: str) -> Trial:
+        """Return the trial of a rung that is not tried, with the reason."""
+        return Trial(rung, size, size or 4 * self.encoder.dimensions, None, problem=problem)
+
+    def _skip_all(self, rung: Rung, problem: str) -> None:
+        """Add a rung that is not tried, with floats and with codes."""
+        self.floats.append(self._skip(rung, None, problem))
+        if self.request.bytes is not None:
+            self.coded.append(self._skip(rung, self.request.bytes, problem))
+
+    def _try_steps(self, rung: Rung, vectors: JudgedVectors, halves: dict[str, QueryPairs]) -> None:
+        """Fit a rung's steps on vectors, and measure them alone and before codes.
+
+        Args:
+            rung: the rung.
+            vectors: judged searches by the base encoder, or by a trained one.
+            halves: halves of out-of-domain texts by the same encoder.
+        """
+        begun = perf_counter()
+        try:
+            chain = Chain(parse_steps(rung.steps) if rung.steps else [])
+            pairs = vectors.learn if any(step.takes_pairs for step in chain.transforms) else None
+            chain.fit(vectors.documents, pairs=pairs)
+        except InputError as error:
+            self._skip_all(rung, str(error))
+            return
+        seconds = perf_counter() - begun
+        notes = tuple(note for step in chain.transforms for note in step.fit_warnings())
+        self._measure(rung, chain, None, vectors, halves, seconds, notes)
+
+        if self.request.bytes is not None:
+            size = self.request.bytes
+            codes = build_steps([{"kind": CODES, "bytes": size}])[0].fit(chain.transform(vectors.documents))
+            coded = Chain([*chain.transforms, codes], chain.normalize)
+            self._measure(rung, coded, size, vectors, halves, perf_counter() - begun, notes)
+
+    def _measure(
+        self,
+        rung: Rung,
+        chain: Chain,
+        size: int | None,
+        vectors: JudgedVectors,
+        halves: dict[str, QueryPairs],
+        seconds: float,
+        notes: tuple[str, ...],
+    ) -> None:
+        """Measure a fitted chain on held-out queries and out of domain, and add the trial to the ladder."""
+
+        def measure(pairs: QueryPairs) -> NDArray[np.float64]:
+            return measure_relevance(pairs.map(chain.transform_queries, chain.floats))[0]
+
+        relevance = Relevance(
+            measure(vectors.choose), measure(vectors.report), {name: measure(pairs) for name, pairs in halves.items()}
+        )
+        trials = self.floats if size is None else self.coded
+        encode_seconds = self.rate * self.searches.rows if rung.encodes_again else 0.0
+        vector_bytes = size or 4 * vectors.documents.shape[1]
+        trials.append(Trial(rung, size, vector_bytes, relevance, seconds, encode_seconds, None, notes))
+
+    def _encode_halves(self, encoder: TextEncoder) -> dict[str, QueryPairs]:
+        """Return the halves of out-of-domain texts, which search each other, as vectors by corpus."""
+        return encode_halves(OutOfDomainTexts(OUT_OF_DOMAIN), encoder)
+
+    def _try_training(self) -> None:
+        """Train the encoder on each rung that says so, and measure its vectors."""
+        rungs = [rung for rung in RUNGS if rung.training is not None]
+        obstacle = self._find_obstacle()
+        if obstacle is None:
+            plain = open_encoder(self.spec, self.device, None)
+            self.rate = measure_rate(plain, self.searches.documents[:: max(1, len(self.searches.documents) // PROBES)])
+            del plain
+
+        start = FITTED
+        for number, rung in enumerate(rungs, 1):
+            end = FITTED + (1 - FITTED) * number / len(rungs)
+            reason = obstacle or self._find_rung_obstacle(rung)
+            if reason is not None:
+                self._skip_all(rung, reason)
+            else:
+                self._train_and_measure(rung, part_of(self.on_progress, start, end))
+            start = end
+
+    def _find_obstacle(self) -> str | None:
+        """Return why no encoder is trained, or None if one may be."""
+        if not self.request.train:
+            return "the encoder is to stay as it is"
+        count = len(self.searches.learn.documents)
+        if count < MIN_QUERIES:
+            return f"there are {count} queries to learn from, and {MIN_QUERIES} are needed"
+        return find_obstacle(self.spec)
+
+    def _find_rung_obstacle(self, rung: Rung) -> str | None:
+        """Return why a rung is not trained although others may be, or None if it is."""
+        if rung.training == "folders and pairs" and not self.request.folders:
+            return "no labelled folders were given"
+        seconds = self._estimate_training(rung)
+        if self._count_affordable(rung) < MIN_QUERIES:
+            return f"it would take about {seconds:,.0f} s, and {max(self.budget.left, 0):,.0f} s of the budget are left"
+        return None
+
+    def _estimate_training(self, rung: Rung) -> float:
+        """Return the estimated seconds to train a rung and to encode the documents again."""
+        again = self.rate * len(self.searches.documents)
+        return self._seconds_each(rung) * len(self.searches.learn.documents) + again
+
+    def _seconds_each(self, rung: Rung) -> float:
+        """Return the estimated seconds of a rung's training for each query to learn from."""
+        learn = self.searches.learn
+        pairs = sum(map(len, learn.documents.values())) / max(len(learn.documents), 1)
+        epochs = 3.0 if rung.training == "folders and pairs" else 2.0
+        return self.rate * PASSES * epochs * pairs
+
+    def _count_affordable(self, rung: Rung) -> int:
+        """Return the number of queries that the budget allows a rung to train on."""
+        again = self.rate * len(self.searches.documents)
+        count = len(self.searches.learn.documents)
+        return self.budget.decide_queries(rung.name, count, self._seconds_each(rung), again)
+
+    def _train_and_measure(self, rung: Rung, on_progress: Progress) -> None:
+        """Train a rung's encoder, encode all texts with it, and measure its vectors."""
+        begun = perf_counter()
+        trained = train_rung(
+            rung,
+            self.spec,
+            self.encoder,
+            self.searches,
+            self.request.folders,
+            self.folder / rung.name,
+            self.device,
+            self.request.seed,
+            part_of(on_progress, 0.0, 0.8),
+            self._count_affordable(rung),
+        )
+        seconds = self.budget.add_seconds(rung.name, perf_counter() - begun)
+        self.trained[rung.name] = trained
+        encoder = open_encoder(trained, self.device, self.stores)
+        vectors = encode_searches(self.searches, encoder, part_of(on_progress, 0.8, 1.0))
+        self._try_steps(rung, vectors, self._encode_halves(encoder))
+        for trials in (self.floats, self.coded):
+            if trials:
+                trials[-1] = replace(trials[-1], seconds=trials[-1].seconds + seconds)

@@ -1,0 +1,88 @@
+"""Request of an adaptation: the command `lathe adapt`, the body of `POST /adapt` and the job are the same object.
+
+No numerical library is imported here, because the command line reads this module for its help.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from lathe.training.errors import FitError
+from lathe.training.fitting.gates import require_gates
+from lathe.training.fitting.requests import MAX_BYTES, PAIR_FIELDS, Pairs, RowSource
+from lathe.training.json_object import JsonObject
+
+
+class AdaptRequest(JsonObject):
+    """What is to be adapted, and to which judged searches.
+
+    Attributes:
+        source: texts of the documents that are searched.
+        pairs: judged searches: queries with a relevant document each.
+        name: name under which the recommended chain or encoder is published; None publishes nothing.
+        folders: folders of labelled data sets, on which the encoder is pre-finetuned before the judged searches.
+        test_pairs: other judged searches to report the gain on; None takes a fifth of the queries of `pairs`.
+        encoder: name of the encoder; None for the default.
+        bytes: bytes of a stored vector; codes of that size follow each change. None keeps the floats.
+        train: whether the encoder may be trained, which changes the vectors of all documents.
+        budget: seconds that the whole trial may take, about; None for no limit.
+        gates: minimum value by key of the certificate of what is published.
+        promote: whether the published version becomes live if its gates hold; None promotes it only if no version is
+            live.
+        seed: seed of the division of the queries, and of the training.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    source: RowSource
+    pairs: Pairs
+    name: str | None = None
+    folders: tuple[str, ...] = ()
+    test_pairs: Pairs | None = None
+    encoder: str | None = None
+    bytes: Annotated[int | None, Field(ge=1, le=MAX_BYTES)] = None
+    train: bool = True
+    budget: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    gates: dict[str, float] = {}
+    promote: bool | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def read_integers(cls, content: object) -> object:
+        """Return the fields with whole seconds of a budget as a float, and a list of folders as a tuple."""
+        if not isinstance(content, dict):
+            return content
+        budget, folders = content.get("budget"), content.get("folders")
+        whole = {"budget": float(budget)} if isinstance(budget, int) and not isinstance(budget, bool) else {}
+        listed = {"folders": tuple(folders)} if isinstance(folders, list) else {}
+        return content | whole | listed
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Paths of the request's texts, by field. Those whose data were sent with the request are missing."""
+        fields = {field: getattr(self, field) for field in PAIR_FIELDS} | {"source": self.source.path}
+        return {field: path for field, path in fields.items() if isinstance(path, str)}
+
+    def with_paths(self, paths: Mapping[str, str]) -> Self:
+        """Return a copy of the request in which the given fields name files at these paths."""
+        return self.model_copy(
+            update={field: RowSource(path=path) if field == "source" else path for field, path in paths.items()}
+        )
+
+    def check(self) -> None:
+        """Check the request for errors that can be found before any text is read.
+
+        Raises:
+            FitError: for vectors as documents, an unknown gate, gates without a name, or test pairs that are the pairs.
+        """
+        require_gates(self.gates)
+        if self.source.vectors is not None:
+            raise FitError("documents are texts here: queries are encoded, and a trained encoder encodes all again")
+        if self.name is None and (self.gates or self.promote is not None):
+            raise FitError("gates and promote are for what is published: give a name")
+        if self.folders and not self.train:
+            raise FitError("folders are for training the encoder, and train is false: leave one of the two out")
+        if self.pairs == self.test_pairs:
+            raise FitError("the test pairs are the pairs to learn from: what is learned by heart is no measure")

@@ -1,0 +1,169 @@
+"""Judged searches: documents, and queries that are divided into those to learn from, to choose by and to report on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.encoder.text_encoder import TextEncoder, encode_queries, with_document_prompt
+from lathe.training.errors import FitError
+from lathe.training.fitting.pairs import MAX_DOCUMENTS, MIN_TEST_QUERIES, PairTexts, read_pairs, require_apart
+from lathe.training.sources.row_sample import sample_rows
+from lathe.training.sources.source import open_source
+from lathe.transforms.base import QueryPairs
+from lathe.transforms.progress import Progress
+from lathe.transforms.statistics import unit_rows
+from lathe.transforms.vectors import FloatArray
+
+HELD_OUT_SHARE = 0.2
+"""Share of the queries to choose by, and again of those to report on."""
+
+
+@dataclass(frozen=True)
+class JudgedSearches:
+    """Texts of judged searches.
+
+    Attributes:
+        documents: distinct documents that the queries search: all relevant ones, and further rows of the source, up to
+            `MAX_DOCUMENTS`.
+        learn: queries to learn from, with their relevant documents.
+        choose: queries by which a change is chosen.
+        report: queries that neither teach nor choose; the gain is reported on them.
+        rows: number of rows of the source, which may be more than are searched here.
+        notes: sentences on what was left out.
+    """
+
+    documents: list[str]
+    learn: PairTexts
+    choose: PairTexts
+    report: PairTexts
+    rows: int
+    notes: tuple[str, ...]
+
+    @property
+    def shortage(self) -> str | None:
+        """Sentence that says that there are too few queries to choose by or to report on, or None."""
+        counts = {"choose by": len(self.choose.documents), "report on": len(self.report.documents)}
+        short = [f"{count} to {what}" for what, count in counts.items() if count < MIN_TEST_QUERIES]
+        if not short:
+            return None
+        judged = sum(len(part.documents) for part in (self.learn, self.choose, self.report))
+        return (
+            f"{judged} different judged queries leave {' and '.join(short)}, and {MIN_TEST_QUERIES} are needed: fewer "
+            f"cannot tell a gain from chance. From {round(MIN_TEST_QUERIES / HELD_OUT_SHARE)} queries on, all is tried"
+        )
+
+
+@dataclass(frozen=True)
+class JudgedVectors:
+    """Unit vectors of judged searches by one encoder.
+
+    The queries of all three parts search the same documents.
+
+    Attributes:
+        learn: queries to learn from.
+        choose: queries to choose by.
+        report: queries to report on.
+    """
+
+    learn: QueryPairs
+    choose: QueryPairs
+    report: QueryPairs
+
+    @property
+    def documents(self) -> FloatArray:
+        """Vectors of the documents, `(m, d)`."""
+        return self.learn.documents
+
+
+def read_searches(request: AdaptRequest) -> JudgedSearches:
+    """Read documents and judged searches, and divide the queries at random. Without test pairs, a fifth of the queries
+    is to be reported on; a fifth is to choose by.
+
+    Raises:
+        FitError: if the source holds vectors, pairs are malformed or none, or test queries are among the others.
+        SourceError: if a file cannot be read.
+    """
+    judged = read_pairs(request.pairs)
+    test = None if request.test_pairs is None else read_pairs(request.test_pairs)
+    if test is not None:
+        require_apart(judged, test)
+
+    queries = list(judged.documents)
+    order = np.random.default_rng(request.seed).permutation(len(queries))
+    held_out = int(len(queries) * HELD_OUT_SHARE)
+    reported = 0 if test is not None else held_out
+    report, choose, learn = (
+        judged.select([queries[i] for i in np.sort(part)])
+        for part in (order[:reported], order[reported : reported + held_out], order[reported + held_out :])
+    )
+
+    parts = (learn, choose, test or report)
+    relevant = dict.fromkeys(text for part in parts for answers in part.documents.values() for text in answers)
+    texts, rows = _read_documents(request)
+    others = [text for text in texts if text not in relevant]
+    documents = [*relevant, *others[: max(0, MAX_DOCUMENTS - len(relevant))]]
+
+    notes = []
+    if judged.repeated:
+        notes.append(f"{judged.repeated:,} pairs repeat others and count once.")
+    if rows > len(documents):
+        notes.append(f"The queries search {len(documents):,} of {rows:,} documents; among all, figures are lower.")
+    return JudgedSearches(documents, *parts, rows, tuple(notes))
+
+
+def _read_documents(request: AdaptRequest) -> tuple[list[str], int]:
+    """Return distinct documents of the source, up to `MAX_DOCUMENTS` at random, and the number of its rows."""
+    if request.source.texts is not None:
+        texts = [text for text in dict.fromkeys(request.source.texts) if text.strip()]
+        return texts[:MAX_DOCUMENTS], len(request.source.texts)
+    sampled = sample_rows(open_source(request.source.location), MAX_DOCUMENTS, request.seed)
+    if sampled.vectors is not None:
+        raise FitError("the source holds vectors, and queries are texts: name a source of texts")
+    return sampled.texts, sampled.rows
+
+
+def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress: Progress) -> JudgedVectors:
+    """Encode documents and queries of judged searches, each side with its prompt. Returns unit vectors.
+
+    Args:
+        searches: the texts.
+        encoder: encoder of both sides.
+        on_progress: called with progress in [0, 1] and a message.
+    """
+    total = len(searches.documents)
+
+    def report(done: int) -> None:
+        on_progress(done / total, f"{encoder.name}: {done:,} of {total:,} documents encoded")
+
+    report(0)
+    documents = _normalize(with_document_prompt(encoder).encode(searches.documents, on_batch=report).vectors)
+    positions = {text: position for position, text in enumerate(searches.documents)}
+    parts = (
+        QueryPairs(_encode_part(part, encoder), documents, _list_relevant(part, positions))
+        for part in (searches.learn, searches.choose, searches.report)
+    )
+    return JudgedVectors(*parts)
+
+
+def _encode_part(part: PairTexts, encoder: TextEncoder) -> FloatArray:
+    """Return the unit vectors of a part's queries, `(n, d)`."""
+    return _normalize(encode_queries(encoder, list(part.documents)))
+
+
+def _normalize(vectors: FloatArray) -> FloatArray:
+    return unit_rows(torch.from_numpy(np.asarray(vectors, np.float32))).numpy()
+
+
+def _list_relevant(part: PairTexts, positions: dict[str, int]) -> NDArray[np.int64]:
+    """Return the row of each query and of each document that is relevant to it, `(p, 2)`."""
+    rows = ((query, positions[text]) for query, texts in enumerate(part.documents.values()) for text in texts)
+    return np.array(sorted(set(rows)), np.int64).reshape(-1, 2)
+
+
+def list_pairs(part: PairTexts) -> Sequence[tuple[str, str]]:
+    """Return the pairs of query and document of a part."""
+    return [(query, text) for query, texts in part.documents.items() for text in texts]

@@ -1,0 +1,198 @@
+"""Training of an encoder on judged searches, as a rung of the ladder."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from lathe.training.adaptation.rungs import Rung
+from lathe.training.adaptation.searches import JudgedSearches, list_pairs
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.encoder.text_encoder import TextEncoder, encode_queries, find_side_prompt, with_document_prompt
+from lathe.training.fitting.pairs import PairTexts
+from lathe.transforms.files import make_folder, write_synced
+from lathe.transforms.progress import Progress, part_of
+
+MIN_QUERIES = 200
+"""Minimum number of queries to train on, as for `query_adapter`."""
+
+FOLDER_CAP = 256
+"""Maximum number of pairs of each labelled data set, as in the REZE paper."""
+
+LORA_PARAMETERS = 200_000_000
+"""Number of weights from which on low-rank adapters are trained instead of all: AdamW takes 16 bytes for a weight."""
+
+TRAINER: dict[str, Any] = {
+    "learning_rate": 1e-4,
+    "batch_size": 32,
+    "epochs": 2.0,
+    "warmup_ratio": 0.1,
+    "max_length": 128,
+    "mask_identical": True,
+    "checkpoint_steps": 50,
+}
+"""Settings of the training of a transformer, chosen on FiQA, Spider and MBPP (research/adaptation.md)."""
+
+STATIC_TRAINER: dict[str, Any] = {
+    "learning_rate": 1e-2,
+    "batch_size": 32,
+    "epochs": 8.0,
+    "mask_identical": True,
+    "checkpoint_steps": 200,
+}
+"""Those of a static encoder, which has one vector for each token: only those of the batch's tokens have gradients."""
+
+PASSES = 3.5
+"""Time of a training step in forward passes of its texts: one forward, two backward, and the optimizer."""
+
+
+def find_obstacle(spec: EncoderSpec) -> str | None:
+    """Return why the encoder cannot be trained here, or None if it can."""
+    if spec.upstream is not None:
+        return "an embeddings API encodes the texts, and its model is not here to be trained"
+    missing = [name for name in ("accelerate", "datasets") if find_spec(name) is None]
+    if missing:
+        return f"training needs {' and '.join(missing)}: pip install 'lathe-training[finetuning]'"
+    return None
+
+
+def train_rung(
+    rung: Rung,
+    spec: EncoderSpec,
+    encoder: TextEncoder,
+    searches: JudgedSearches,
+    folders: Sequence[str],
+    out: Path,
+    device: str | None,
+    seed: int,
+    on_progress: Progress,
+    max_queries: int | None = None,
+) -> EncoderSpec:
+    """Train an encoder on judged searches near the vectors that it has, and return the spec of the trained one. A
+    training that was stopped is resumed, and one that is done is not repeated.
+
+    Distillation keeps the vectors near the base encoder's. If the rung is pre-finetuned, the encoder is first trained
+    on the labelled folders with REZE's regularizer, without pairs that share a text with queries held out here.
+
+    Args:
+        rung: the rung, which says what to train on.
+        spec: spec of the base encoder.
+        encoder: the base encoder, for its prompts.
+        searches: judged searches; only the queries to learn from are trained on.
+        folders: folders of labelled data sets.
+        out: folder of the training.
+        device: torch device; None for the best there is.
+        seed: seed of the order of pairs.
+        on_progress: called with progress in [0, 1] and a message.
+        max_queries: maximum number of queries to train on; None for all.
+
+    Raises:
+        JobError: if the training cannot be done as described.
+    """
+    make_folder(out)
+    prompts = _find_prompts(encoder)
+    learned = spec
+    start = 0.0
+    if rung.training == "folders and pairs":
+        held_out = _write_held_out(out / "held_out", searches)
+        sources = [{"folder": str(Path(folder).absolute()), "prompts": prompts} for folder in folders]
+        job = {"sources": sources, "cap": FOLDER_CAP, "overlap": "drop", "target": {"folder": str(held_out)}}
+        settings = _choose_trainer(spec) | {"batch_size": 8, "mini_batch_size": None, "epochs": 1.0}
+        start = 0.5
+        report = part_of(on_progress, 0.0, start)
+        learned = _train("reze", job, settings, learned, out / "folders", device, seed, report)
+
+    pairs_file = out / "pairs.jsonl"
+    lines = [
+        json.dumps({"anchor": query, "positive": text})
+        for query, text in list_pairs(_limit_queries(searches.learn, max_queries))
+    ]
+    write_synced(pairs_file, "\n".join(lines).encode())
+    job = {"sources": [{"jsonl": str(pairs_file), "prompts": prompts}]}
+    report = part_of(on_progress, start, 1.0)
+    return _train("distill", job, _choose_trainer(spec), learned, out / "pairs", device, seed, report)
+
+
+def _limit_queries(part: PairTexts, most: int | None) -> PairTexts:
+    """Return the part with up to `most` of its queries, evenly spaced; all of them for None."""
+    queries = list(part.documents)
+    if most is None or most >= len(queries):
+        return part
+    return part.select([queries[i] for i in np.linspace(0, len(queries) - 1, most).astype(int)])
+
+
+def _train(
+    method: str,
+    job: dict[str, Any],
+    settings: dict[str, Any],
+    spec: EncoderSpec,
+    out: Path,
+    device: str | None,
+    seed: int,
+    on_progress: Progress,
+) -> EncoderSpec:
+    """Run a training job, unless its model is there, and return the spec of the trained model."""
+    from lathe.training.finetuning.job import TrainingJob
+    from lathe.training.finetuning.run import MODEL, SUMMARY, run_training
+
+    if not ((out / MODEL).is_dir() and (out / SUMMARY).is_file()):
+        described = job | {"seed": seed, "training": settings | {"seed": seed}}
+        run_training(method, TrainingJob.model_validate(described), spec, device, out, on_progress)
+    return replace(spec, model=str(out / MODEL), revision=None)
+
+
+def _choose_trainer(spec: EncoderSpec) -> dict[str, Any]:
+    """Return the training settings for an encoder, with low-rank adapters if it is large."""
+    from lathe.training.encoder.loading import load_model
+
+    model = load_model(replace(spec, dtype="float32", compile=False), "cpu")
+    if not hasattr(next(iter(model)), "auto_model"):
+        return STATIC_TRAINER
+    if sum(weights.numel() for weights in model.parameters()) < LORA_PARAMETERS:
+        return TRAINER
+    return TRAINER | {"mini_batch_size": 8} | ({"lora": {}} if find_spec("peft") is not None else {})
+
+
+def _find_prompts(encoder: TextEncoder) -> dict[str, str]:
+    """Return the prompts put before queries and documents in training: those that they have in searches."""
+    query = find_side_prompt(encoder.prompts, "query", encoder.default_prompt_name)
+    return {
+        "anchor": encoder.prompt(query) or "",
+        "positive": with_document_prompt(encoder).prompt(None) or "",
+    }
+
+
+def _write_held_out(folder: Path, searches: JudgedSearches) -> Path:
+    """Write the held-out queries as a retrieval data set, with which the folders must share no text. Returns its
+    folder.
+    """
+    make_folder(folder)
+    make_folder(folder / "qrels")
+    parts = [*list_pairs(searches.choose), *list_pairs(searches.report)]
+    queries = {query: f"q{number}" for number, query in enumerate(dict.fromkeys(query for query, _ in parts))}
+    documents = {text: f"d{number}" for number, text in enumerate(dict.fromkeys(text for _, text in parts))}
+    for name, texts in (("queries", queries), ("corpus", documents)):
+        lines = [json.dumps({"_id": key, "text": text}) for text, key in texts.items()]
+        write_synced(folder / f"{name}.jsonl", "\n".join(lines).encode())
+    judgements = [f"{queries[query]}\t{documents[text]}\t1" for query, text in parts]
+    write_synced(folder / "qrels" / "test.tsv", "\n".join(["query-id\tcorpus-id\tscore", *judgements]).encode())
+    write_synced(folder / "META.json", json.dumps({"task": "retrieval"}).encode())
+    return folder
+
+
+def measure_rate(encoder: TextEncoder, texts: Sequence[str]) -> float:
+    """Return the seconds that the encoder takes for a document, measured on some texts that are encoded twice.
+
+    Args:
+        encoder: encoder that stores no vectors.
+        texts: documents.
+    """
+    encode_queries(encoder, texts[:8])  # the first pass also prepares the model
+    begun = perf_counter()
+    with_document_prompt(encoder).encode(texts)
+    return (perf_counter() - begun) / max(len(texts), 1)
