@@ -25,7 +25,7 @@ from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.spec import EncoderSpec, VectorStores
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
-from lathe.training.fitting.pairs import encode_halves
+from lathe.training.fitting.pairs import encode_all_halves
 from lathe.training.fitting.requests import CODES
 from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.base import QueryPairs, measure_relevance
@@ -245,7 +245,7 @@ class _Climb:
 
     def _encode_halves(self, encoder: TextEncoder) -> dict[str, QueryPairs]:
         """Return the halves of out-of-domain texts, which search each other, as vectors by corpus."""
-        return encode_halves(OutOfDomainTexts(OUT_OF_DOMAIN), encoder)
+        return encode_all_halves(OutOfDomainTexts(OUT_OF_DOMAIN), encoder)
 
     def _try_training(self) -> None:
         """Train the encoder on each rung that says so, and measure its vectors."""
