@@ -306,13 +306,13 @@ def _gather_documents(
 def _encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[str, QueryPairs]:
     """Cut each corpus's texts in two and return the first halves as queries paired with the second, by corpus.
 
-    Corpora with too few texts that are long enough are left out, see `_encode_halves`.
+    Corpora with too few texts that are long enough are left out, see `encode_halves`.
     """
-    halves = {name: _encode_halves(texts, encoder) for name, texts in corpora.read_all().items()}
+    halves = {name: encode_halves(texts, encoder) for name, texts in corpora.read_all().items()}
     return {name: pairs for name, pairs in halves.items() if pairs is not None}
 
 
-def _encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:
+def encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:
     """Cut up to `MAX_HALVES` texts in two, and return the halves' vectors as queries and documents. The second half of
     a text is the relevant document of the first. The result is None if fewer than `MIN_TEST_QUERIES` texts are long
     enough.
