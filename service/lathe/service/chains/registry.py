@@ -5,10 +5,10 @@ Any number of processes may read and write: versions appear and pointers change 
 
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lathe.service.chains.chain_folder import ChainFolder
 from lathe.service.chains.loaded_chain import load_chain
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lathe.transforms.artifact import FitStatistics
     from lathe.transforms.chain import Chain
 
-Gate = Callable[[Manifest], Sequence[str]]
+Gate = Callable[[Mapping[str, Any]], Sequence[str]]
 """Function that checks the manifest of a version to promote: raises, or returns failed gates to override."""
 
 
