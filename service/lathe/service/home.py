@@ -6,8 +6,10 @@ $LATHE_HOME/
 ├── chains/       registry: <name>/<version>/, see lathe.service.chains.registry
 ├── size_routes.json  which chain answers which `dimensions`
 ├── uses.json     columns of PostgreSQL that a chain filled, see lathe.service.chains.usage
+├── trained/      trained encoders: <name>/<version>/, see lathe.service.encoders.trained
+├── training/     work folders of trainings that run or were stopped
 ├── indexes/      <name>/, see lathe.service.index
-├── shared/       local replica of the chains and size routes in Redis, see lathe.service.redis
+├── shared/       local replica of the chains, size routes and trained encoders in Redis, see lathe.service.redis
 ├── id            random id of this state folder, in the names of queues that only its server reads
 ├── jobs/         <id>/: request, state, log and result of each job
 ├── encoded/      vectors of texts that commands and jobs encoded, see lathe.training.encoder.vector_database
@@ -52,6 +54,16 @@ class Home:
         return self.root / "shared"
 
     @property
+    def trained(self) -> Path:
+        """Folder with a folder for each trained encoder."""
+        return self.root / "trained"
+
+    @property
+    def training(self) -> Path:
+        """Folder with the work folders of trainings."""
+        return self.root / "training"
+
+    @property
     def indexes(self) -> Path:
         """Folder with a folder for each index."""
         return self.root / "indexes"
@@ -94,7 +106,17 @@ class Home:
     @property
     def folders(self) -> tuple[Path, ...]:
         """Folders directly in the state folder."""
-        return (self.chains, self.shared, self.indexes, self.jobs, self.encoded, self.upstream, self.vectors)
+        return (
+            self.chains,
+            self.shared,
+            self.trained,
+            self.training,
+            self.indexes,
+            self.jobs,
+            self.encoded,
+            self.upstream,
+            self.vectors,
+        )
 
     def open(self) -> str | None:
         """Create missing folders and restrict their permissions. Return why they cannot be written, or None.

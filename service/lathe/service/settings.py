@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from lathe.service.encoder_settings import DEFAULT, AddedEncoders, EncoderSettings, WorkerOptions
 from lathe.service.key_file import KeyFile
+from lathe.service.trained_specs import TrainedSpecs
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.precision import Dtype
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings, VectorStores
@@ -315,8 +316,18 @@ class Settings(BaseSettings):
 
     @cached_property
     def specs(self) -> tuple[EncoderSpec, ...]:
-        """Specs of the hosted encoders, as the training package loads them."""
-        return tuple(encoder.build_spec(self.dtype) for encoder in self.hosted)
+        """Specs of the hosted encoders, as the training package loads them, then those of live trained encoders."""
+        return (*(encoder.build_spec(self.dtype) for encoder in self.hosted), *self.trained.list_live(self.dtype))
+
+    @property
+    def trained(self) -> TrainedSpecs:
+        """Specs of the trained encoders of the state folder, or of its replica of those in Redis."""
+        return TrainedSpecs(self.trained_folder)
+
+    @property
+    def trained_folder(self) -> Path:
+        """Folder of the trained encoders."""
+        return self.home / "shared" / "trained" if self.redis_url else self.home / "trained"
 
     @property
     def loaded_specs(self) -> tuple[EncoderSpec, ...]:
@@ -326,11 +337,14 @@ class Settings(BaseSettings):
     def find_encoder_spec(self, name: str) -> EncoderSpec | None:
         """Return the spec of a named encoder, or None. Includes encoders added after these settings were read.
 
+        Of a trained encoder, `NAME` is the live version and `NAME@V` a version.
+
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.
         """
         known = [*(self.encoders or (DEFAULT,)), *AddedEncoders(self.home).read()]
-        return next((encoder.build_spec(self.dtype) for encoder in known if encoder.name == name), None)
+        spec = next((encoder.build_spec(self.dtype) for encoder in known if encoder.name == name), None)
+        return spec or self.trained.find(name, self.dtype)
 
     def find_idle_seconds(self, name: str) -> float:
         """Return after how many seconds without a request an encoder is unloaded. 0 means never.

@@ -50,8 +50,12 @@ def require_number(text: str, param: str) -> int:
     return number
 
 
-def split_ref(ref: str) -> tuple[str, int | None]:
+def split_ref(ref: str, kind: str = "chain") -> tuple[str, int | None]:
     """Split `name`, `name@live` or `name@version` into name and version number. It is None for the live version.
+
+    Args:
+        ref: the reference.
+        kind: what it refers to, for the error.
 
     Raises:
         UnknownNameError: if the reference is not valid.
@@ -59,5 +63,5 @@ def split_ref(ref: str) -> tuple[str, int | None]:
     name, _, version_text = ref.partition("@")
     version = None if version_text in ("", "live") else parse_number(version_text)
     if not is_name(name) or (version is None and version_text not in ("", "live")):
-        raise UnknownNameError(f"there is no chain {ref[:80]!r}", param="chain")
+        raise UnknownNameError(f"there is no {kind} {ref[:80]!r}", param=kind)
     return name, version

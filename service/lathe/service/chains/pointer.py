@@ -1,6 +1,6 @@
-"""The live pointer of a chain: which version is live, and which were before.
+"""The live pointer of a chain or trained encoder: which version is live, and which were before.
 
-A pointer is a value: each change returns a new one, which the registry writes to `pointer.json` or to Redis.
+A pointer is a value: each change returns a new one, which is written to `pointer.json` or to Redis.
 """
 
 import json
@@ -17,7 +17,7 @@ MAX_VERSIONS = 10**9
 
 @dataclass(frozen=True)
 class Pointer:
-    """The live version of a chain, and the history of live versions.
+    """The live version of a name, and the history of live versions.
 
     Attributes:
         live: version that the bare name refers to; None before the first promotion.
@@ -32,8 +32,13 @@ class Pointer:
     forced: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, name: str, content: bytes) -> "Pointer":
-        """Parse the content of a chain's pointer file, and return the live version with its history.
+    def parse(cls, name: str, content: bytes, kind: str = "chain") -> "Pointer":
+        """Parse the content of a pointer file, and return the live version with its history.
+
+        Args:
+            name: name that the versions are of, for messages.
+            content: content of the file.
+            kind: what the name is of, such as "chain".
 
         Raises:
             ArtifactError: if the content is damaged.
@@ -45,7 +50,7 @@ class Pointer:
             pointer._require_types()
             return pointer
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error!r}") from error
+            raise ArtifactError(f"the live pointer of the {kind} {name} cannot be read: {error!r}") from error
 
     def _require_types(self) -> None:
         versions = [*self.earlier, self.last, *self.forced, *([] if self.live is None else [self.live])]
@@ -87,7 +92,7 @@ class Pointer:
         forced = self._forced_without(version) | ({version: tuple(failed_gates)} if failed_gates else {})
         return replace(self, live=version, earlier=tuple(v for v in earlier if v != version), forced=forced)
 
-    def roll_back(self, name: str, versions: Collection[int]) -> "Pointer":
+    def roll_back(self, name: str, versions: Collection[int], kind: str = "chain") -> "Pointer":
         """Return a copy of the pointer in which the latest version of `earlier` that still exists is live again.
 
         The version that was live is not added to `earlier`.
@@ -97,7 +102,7 @@ class Pointer:
         """
         earlier = [version for version in self.earlier if version in versions]
         if not earlier:
-            raise ConflictError(f"the chain {name} has no earlier version to roll back to", param="name")
+            raise ConflictError(f"the {kind} {name} has no earlier version to roll back to", param="name")
         return replace(self, live=earlier[-1], earlier=tuple(earlier[:-1]))
 
     def remove_version(self, name: str, version: int, versions: Collection[int]) -> "Pointer":

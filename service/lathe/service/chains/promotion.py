@@ -1,13 +1,19 @@
 """Gates: thresholds that a version must reach before it is promoted."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.registry import Registry
 from lathe.service.errors import ConflictError
 from lathe.training.fitting.gates import is_upper_bound, read_gate_value, require_gates, satisfies_gate
-from lathe.transforms.artifact import Manifest
+
+
+class GatedVersions(Protocol):
+    """Versions of which one can be made live, if a function of its manifest allows it."""
+
+    def promote(self, name: str, version: int, gate: Callable[[Mapping[str, Any]], Sequence[str]], /) -> Pointer:
+        """Make a version live unless `gate` raises, and return the new pointer."""
 
 
 @dataclass(frozen=True)
@@ -33,31 +39,33 @@ class FailedGate:
 
 
 def promote_with_gates(
-    registry: Registry,
+    registry: GatedVersions,
     name: str,
     version: int,
     gates: Mapping[str, float] | None = None,
     force: bool = False,
+    require_known_gates: Callable[[Mapping[str, float]], None] = require_gates,
 ) -> Pointer:
     """Make a version live if its certificate meets all gates (thresholds), and return the new live pointer.
 
     Args:
-        registry: registry that has the chain.
-        name: name of the chain.
+        registry: registry of chains, or trained encoders.
+        name: name of the chain or encoder.
         version: version to promote.
         gates: thresholds on the certificate, besides those the version was fitted with.
         force: whether to promote in spite of failed gates; the pointer then records which.
+        require_known_gates: raises for a gate that no certificate of this kind has.
 
     Raises:
         ConflictError: with the code `gate_failed` and each failed gate.
-        FitError: if a gate is not a measure of the certificate.
+        FitError, JobError: if a gate is not a measure of the certificate.
         UnknownNameError: if there is no such version.
         ArtifactError: if its files are damaged.
     """
     requested = gates or {}
-    require_gates(requested)
+    require_known_gates(requested)
 
-    def pass_gates(manifest: Manifest) -> list[str]:
+    def pass_gates(manifest: Mapping[str, Any]) -> list[str]:
         failed = _find_failed_gates(manifest, requested)
         if failed and not force:
             raise ConflictError(
@@ -71,7 +79,7 @@ def promote_with_gates(
     return registry.promote(name, version, pass_gates)
 
 
-def _find_failed_gates(manifest: Manifest, requested: Mapping[str, float]) -> list[FailedGate]:
+def _find_failed_gates(manifest: Mapping[str, Any], requested: Mapping[str, float]) -> list[FailedGate]:
     """List the gates (thresholds) that a version's certificate misses.
 
     The gates set by its fit come first, then those in `requested`. A metric that was not measured fails its gate.

@@ -5,33 +5,25 @@ Any number of processes may read and write: versions appear and pointers change 
 
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from filelock import FileLock
+from typing import TYPE_CHECKING, Any
 
 from lathe.service.chains.chain_folder import ChainFolder
 from lathe.service.chains.loaded_chain import load_chain
-from lathe.service.chains.names import is_name, require_name
+from lathe.service.chains.names import require_name
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.size_routes import SizeRoutes
-from lathe.service.errors import UnknownNameError
-from lathe.training.locks import lock_file
 from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, Manifest, read_file, read_serialized_artifact
-from lathe.transforms.files import make_folder, make_root, replace_synced, sync_folder, write_synced
+from lathe.transforms.files import make_folder, write_synced
 
 if TYPE_CHECKING:
     from lathe.transforms.artifact import FitStatistics
     from lathe.transforms.chain import Chain
 
-Gate = Callable[[Manifest], Sequence[str]]
+Gate = Callable[[Mapping[str, Any]], Sequence[str]]
 """Function that checks the manifest of a version to promote: raises, or returns failed gates to override."""
-
-
-PointerChange = Callable[[Pointer, Collection[int]], Pointer]
-"""Function from a chain's pointer and versions to its new pointer; raises if the versions do not allow the change."""
 
 
 class Registry(ChainFolder):
@@ -102,38 +94,7 @@ class Registry(ChainFolder):
             chain = self.read_to_promote(name, version)  # never make live what cannot be served
             return pointer.promote(version, gate(chain.metadata))
 
-        return self._change_pointer(name, change)
-
-    def rollback(self, name: str) -> Pointer:
-        """Make the live version before the current one live again, and return the new pointer.
-
-        It is the most recent of the earlier live versions that still exists.
-
-        Raises:
-            UnknownNameError: if there is no such chain.
-            ConflictError: if no earlier version exists.
-        """
-
-        def change(pointer: Pointer, versions: Collection[int]) -> Pointer:
-            if not versions:
-                raise UnknownNameError(f"there is no chain {name!r}", param="name")
-            return pointer.roll_back(name, versions)
-
-        return self._change_pointer(name, change)
-
-    def delete(self, name: str, version: int) -> None:
-        """Delete a version of a chain permanently. Its number is not used again.
-
-        Raises:
-            UnknownNameError: if there is no such version.
-            ConflictError: if the version is live and there are others, one of which must be promoted first.
-        """
-
-        def change(pointer: Pointer, versions: Collection[int]) -> Pointer:
-            self.require_version(name, version, versions)
-            return pointer.remove_version(name, version, versions)
-
-        self._change_pointer(name, change, doomed=version)
+        return self.change_pointer(name, change)
 
     def read_to_promote(self, name: str, version: int) -> "Chain":
         """Load a version that is to be made live.
@@ -142,24 +103,6 @@ class Registry(ChainFolder):
             ArtifactError: if its files are damaged.
         """
         return self.read(name, version)
-
-    def _change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
-        """Compute a chain's new pointer with `change`, write it, and return it. Also delete the version `doomed`.
-
-        If `change` raises, as it does for a chain without versions, nothing changes.
-
-        Args:
-            name: name of the chain.
-            change: function that computes the new pointer.
-            doomed: version to delete afterwards; None for none.
-        """
-        if not is_name(name) or not self.versions(name):  # before the lock, which creates a folder
-            return change(Pointer(), ())
-        with self.lock(name):
-            pointer = self.write_pointer(name, change(self.read_pointer(name), self.versions(name)))
-            if doomed is not None:
-                self.remove_folder(name, doomed)
-        return pointer
 
     def import_chain(self, name: str, source: "Registry") -> bool:
         """Copy a chain with all versions and its pointer from another registry, unless the name was ever used here.
@@ -206,26 +149,11 @@ class Registry(ChainFolder):
             self.write_pointer(name, source.read_pointer(name))
         return True
 
-    def lock(self, name: str) -> FileLock:
-        """Create the chain's folder, and return the lock that callers hold while they change the chain."""
-        make_root(self.root)
-        make_folder(self.root / name)
-        return lock_file(self.root / name / ".lock")
-
     def remove_folder(self, name: str, version: int) -> None:
         """Delete a version's folder and drop the version from memory. The caller holds the chain's lock."""
-        # Renamed first: a reader sees the version whole or not at all.
-        doomed = self.root / name / f".{version}.{secrets.token_hex(6)}"
-        (self.root / name / str(version)).rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        super().remove_folder(name, version)
         with self.cache_lock:
             self.loaded.pop((name, version), None)
-
-    def write_pointer(self, name: str, pointer: Pointer) -> Pointer:
-        """Write a chain's pointer file atomically, replacing the old one, and return `pointer` unchanged."""
-        replace_synced(self.root / name / "pointer.json", pointer.serialize())
-        sync_folder(self.root / name)
-        return pointer
 
 
 def _copy_artifact(source: Path, target: Path, root: Path | None) -> None:

@@ -119,7 +119,7 @@ def _load_export_encoder(chain: "Chain", settings: "Settings", name: str | None)
     elif recorded is None:
         return None
     else:
-        spec = next((s for s in settings.specs if s.name == recorded["name"]), _build_recorded_spec(recorded))
+        spec = settings.find_encoder_spec(recorded["name"]) or _build_recorded_spec(recorded)
     if spec.upstream is not None:
         raise BadValueError(
             f"{spec.name} is behind an embeddings API, which no export can hold: export the chain alone, "

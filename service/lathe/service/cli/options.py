@@ -122,12 +122,17 @@ def open_chains(write: bool) -> "Registry":
 def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
     """Return the spec of the named encoder in the settings, or build one for a model's folder or hub id.
 
-    None means the default encoder.
+    None means the default encoder. `NAME@V` is a version of a trained encoder, `NAME` its live version.
     """
     if name is None:
         return settings.specs[0]
     known = {spec.model: spec for spec in reversed(settings.specs)} | {spec.name: spec for spec in settings.specs}
-    return known.get(name) or EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name, dtype=settings.dtype)
+    trained = settings.trained.find(name, settings.dtype)
+    return (
+        known.get(name)
+        or trained
+        or EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name, dtype=settings.dtype)
+    )
 
 
 def load_encoder(settings: "Settings", name: str | None, stored: bool = True) -> "TextEncoder":

@@ -19,7 +19,8 @@ from redis.client import Pipeline
 from lathe.service.chains.loaded_chain import LoadedChain
 from lathe.service.chains.names import is_name, require_name
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.registry import PointerChange, Registry
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.version_folder import PointerChange
 from lathe.service.errors import UnavailableError
 from lathe.service.redis.chain_record import (
     CHAIN,
@@ -211,7 +212,7 @@ class SharedRegistry(Registry):
         self.pull(name)
         return imported
 
-    def _change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
+    def change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
         """Compute a chain's new pointer with `change`, write it to Redis and to disk, and return it.
 
         Args:

@@ -11,6 +11,9 @@ loss.py                      InfoNCE and the regularizer                      �
 evaluators.py                evaluation during training                       │ training
 trainer.py                   the sentence-transformers trainer with all three │
 callbacks.py                 training log and complete checkpoints            ┘
+judged_texts.py              searches that a job's training has not seen      ┐ certificate
+certificate.py               how they change from the base to the result      ┘
+requests.py                  a job with the name of its encoder, as command, HTTP body and job
 run.py                       a whole job, resumed where it stopped
 report.py                    the HTML report
 """

@@ -3,7 +3,7 @@
 import contextlib
 import io
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -114,15 +114,35 @@ def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[
     Raises:
         JobError: if no source has enough pairs.
     """
+    is_held_out = choose_held_out(mixture, settings.rows, seed, range(len(mixture.names)))
+    if not is_held_out.any():
+        raise JobError("no source has pairs enough to hold some out; name a data set with evaluate: {folder: …}")
+
+    trained, evaluated = mixture.select(np.flatnonzero(~is_held_out)), mixture.select(np.flatnonzero(is_held_out))
+    return trained, HeldOutEvaluator(evaluated, settings)
+
+
+def choose_held_out(mixture: Mixture, max_rows: int, seed: int, sources: Iterable[int]) -> NDArray[np.bool_]:
+    """Choose random pairs to hold out, and return whether each pair of the mixture is one of them, `(n,)`.
+
+    From each source at most `max_rows` pairs and `HELD_OUT_SHARE` of its pairs are held out. Pairs whose anchors differ
+    only in case or punctuation stay together.
+
+    Args:
+        mixture: pairs of all sources.
+        max_rows: maximum number of pairs of a source.
+        seed: seed of the random choice.
+        sources: positions of the sources in the mixture's names.
+    """
     random_numbers = np.random.default_rng(seed)
     is_held_out = np.zeros(len(mixture), bool)
-    for source in range(len(mixture.names)):
+    for source in sources:
         rows = np.flatnonzero(mixture.sources == source)
         by_anchor: dict[str, list[int]] = {}
         for row in rows.tolist():
             by_anchor.setdefault(normalize_text(mixture.anchors[row]), []).append(row)
 
-        max_held_out, held_out = min(settings.rows, int(len(rows) * HELD_OUT_SHARE)), 0
+        max_held_out, held_out = min(max_rows, int(len(rows) * HELD_OUT_SHARE)), 0
         groups = list(by_anchor.values())
         # Whole groups of pairs with one anchor: a query must not be trained on and evaluated.
         for number in random_numbers.permutation(len(groups)):
@@ -130,11 +150,7 @@ def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[
                 is_held_out[groups[number]] = True
                 held_out += len(groups[number])
 
-    if not is_held_out.any():
-        raise JobError("no source has pairs enough to hold some out; name a data set with evaluate: {folder: …}")
-
-    trained, evaluated = mixture.select(np.flatnonzero(~is_held_out)), mixture.select(np.flatnonzero(is_held_out))
-    return trained, HeldOutEvaluator(evaluated, settings)
+    return is_held_out
 
 
 class TaskEvaluator:

@@ -33,6 +33,7 @@ from lathe.training.finetuning.extras import EvaluatorSettings, LoraSettings, Ne
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.settings import Count, Fraction, NotNegative, Positive, Prompts, Seed, StrictSettings
 from lathe.transforms.files import expand_home
+from lathe.transforms.suggestions import find_similar
 
 Overlap = Literal["refuse", "drop", "allow"]
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -230,10 +231,24 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
     if not isinstance(written, dict):
         raise JobError(f"{path.name} must hold settings by name, such as sources, not {type(written).__name__}")
 
+    return parse_settings(_make_paths_absolute(written, path.resolve().parent), kind, path.name)
+
+
+def parse_settings(written: dict[str, Any], kind: type[Kind], what: str) -> Kind:
+    """Validate settings that were parsed from YAML or JSON, and return them as an object of class `kind`.
+
+    Args:
+        written: the settings, whose paths stay as they are.
+        kind: class of the settings.
+        what: where they are written, for messages.
+
+    Raises:
+        JobError: for an unknown key or a wrong value; the message says where, and names the key that is meant.
+    """
     try:
-        return kind.model_validate(_make_paths_absolute(written, path.resolve().parent))
+        return kind.model_validate(written)
     except ValidationError as error:
-        raise JobError(f"{path.name}: {_format_validation_error(error, kind)}") from None
+        raise JobError(f"{what}: {_format_validation_error(error, kind)}") from None
 
 
 def _make_paths_absolute(written: dict[str, Any], beside: Path) -> dict[str, Any]:
@@ -291,8 +306,10 @@ def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> s
     first = error.errors()[0]
     location = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = ", ".join(_list_fields_at(kind, first["loc"][:-1]))
-        return f"unknown setting {location}; there are {known}"
+        known = _list_fields_at(kind, first["loc"][:-1])
+        similar = find_similar(str(first["loc"][-1]), known)
+        meant = f"did you mean {similar}? " if similar else ""
+        return f"unknown setting {location}; {meant}there are {', '.join(known)}"
     if first["type"] == "missing":
         return f"{location} is missing"
 

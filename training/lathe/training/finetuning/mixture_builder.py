@@ -20,6 +20,7 @@ from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.evaluators import (
     Evaluator,
     TaskEvaluator,
+    choose_held_out,
     collect_measured_texts,
     hold_out,
     open_evaluation_data,
@@ -267,6 +268,8 @@ def _explain_no_pairs(dropped: dict[str, int]) -> str:
     return f"no pair is left; dropped: {', '.join(reasons)}" if reasons else "it has no pairs"
 
 
+MAX_CERTIFIED = 500
+"""Maximum number of pairs of a source that are held out to certify the trained encoder with."""
 ANSWERS = "negative that answers its query elsewhere, or is the query"
 """Reason for leaving out a negative that is a positive of its anchor in some pair, or the anchor itself."""
 TESTED = "negative of the target's test"
@@ -355,3 +358,26 @@ class JobSources:
         if self.evaluated is not None:
             return mixture, TaskEvaluator(self.evaluated, settings)
         return hold_out(mixture, settings, self.job.seed)
+
+    def hold_out_for_certificate(self, mixture: Mixture) -> tuple[Mixture, Mixture]:
+        """Divide a mixture into the pairs to train on and those that the trained encoder is certified with.
+
+        Pairs of retrieval and pairs data sets without a test are held out, at most `MAX_CERTIFIED` of each, by the
+        job's seed: the same job holds out the same pairs.
+
+        Returns:
+            The pairs to train on, and the held-out ones, of which there may be none.
+        """
+        without_test = [
+            position
+            for position, name in enumerate(mixture.names)
+            if is_searchable(data := self.builder.data[name]) and "test" not in data.list_splits()
+        ]
+        # Another seed than that of the evaluation during training, which chooses the step that is kept.
+        is_held_out = choose_held_out(mixture, MAX_CERTIFIED, self.job.seed + 1, without_test)
+        return mixture.select(np.flatnonzero(~is_held_out)), mixture.select(np.flatnonzero(is_held_out))
+
+
+def is_searchable(data: DataSet) -> bool:
+    """Return whether the pairs of a data set are queries with relevant documents."""
+    return data.task in ("retrieval", "pairs")

@@ -133,6 +133,7 @@ def run_training(
     out: Path,
     on_progress: Progress,
     auxiliary: EncoderSpec = DEFAULT_ENCODER,
+    holds_out: bool = False,
 ) -> TrainingOutcome:
     """Run a training job, or resume it where it stopped.
     The trained model, checkpoints and reports are written to `out`, and the outcome is returned.
@@ -145,11 +146,13 @@ def run_training(
         out: the job's folder.
         on_progress: called with progress in [0, 1] and a message.
         auxiliary: spec of the encoder that hard negatives are mined with.
+        holds_out: whether pairs of sources without a test are left out of the training, so that the trained encoder can
+            be certified with them; see `lathe.training.finetuning.certificate`.
 
     Raises:
         JobError: if the job cannot be done as described, or the folder holds another job or a finished one.
     """
-    run = TrainingRun(method, job, spec, device, out, on_progress, auxiliary)
+    run = TrainingRun(method, job, spec, device, out, on_progress, auxiliary, holds_out)
     if get_process_rank() > 0:  # of torchrun; the first one holds the folder
         return run.run_all()
     with lock_folder(out, JobError(f"another job is writing to {out}; name another folder with --out")):
@@ -189,6 +192,7 @@ class TrainingRun:
         out: the job's folder.
         on_progress: called with progress in [0, 1] and a message.
         auxiliary: spec of the encoder that hard negatives are mined with.
+        holds_out: whether pairs of sources without a test are left out of the training.
     """
 
     def __init__(
@@ -200,7 +204,9 @@ class TrainingRun:
         out: Path,
         on_progress: Progress,
         auxiliary: EncoderSpec,
+        holds_out: bool = False,
     ) -> None:
+        self.holds_out = holds_out
         self.method, self.job, self.device, self.out, self.on_progress = method, job, device, out, on_progress
         self.regularizer = create_regularizer(method, job.regularizer)
         self.base = replace(spec, dtype="float32", compile=False)
@@ -229,6 +235,8 @@ class TrainingRun:
                 sources.builder, self.job, self.auxiliary, self.device, self.out, self._report_offline_progress
             )
             mixture, evaluator = sources.split()
+            if self.holds_out:
+                mixture = sources.hold_out_for_certificate(mixture)[0]
             encoder = Encoder(self.spec, self.device)
             self._record_or_check_job(encoder, mixture)
             folder, cache = self.out / "targets", self.out / "reference"

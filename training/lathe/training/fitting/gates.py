@@ -1,6 +1,6 @@
 """Gates: bounds on a certificate's metrics that a fit must satisfy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lathe.training.errors import FitError
@@ -45,12 +45,23 @@ def read_gate_value(gate: str, certificate: Mapping[str, Any]) -> float | None:
     """Look up the metric that a gate is named after in a certificate. Returns its value, or None if it was not
     measured.
     """
-    place, _, measure = gate.rpartition(".")
-    group, _, corpus = place.partition(".")  # a corpus may have dots in its name
-    found: Any = certificate
-    for part in filter(None, (group, corpus, measure)):
-        found = found.get(part) if isinstance(found, Mapping) else None
+    found = _look_up(gate.split("."), certificate)
     return found if isinstance(found, int | float) else None
+
+
+def _look_up(parts: Sequence[str], found: Any) -> Any:
+    """Return what a dotted path leads to in nested mappings, or None. Keys may have dots themselves."""
+    if not parts:
+        return found
+    if not isinstance(found, Mapping):
+        return None
+
+    # The name of a corpus or data set may have dots, so a key may be several parts of the path.
+    for count in range(1, len(parts) + 1):
+        key = ".".join(parts[:count])
+        if key in found and (value := _look_up(parts[count:], found[key])) is not None:
+            return value
+    return None
 
 
 def satisfies_gate(gate: str, wanted: float, found: float | None) -> bool:

@@ -306,7 +306,7 @@ def _gather_documents(
 def encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[str, QueryPairs]:
     """Cut each corpus's texts in two and return the first halves as queries paired with the second, by corpus.
 
-    Corpora with too few texts that are long enough are left out, see `MIN_TEST_QUERIES`.
+    Corpora with too few texts that are long enough are left out, see `encode_halves`.
     """
     halves = {name: encode_halves(texts, encoder) for name, texts in corpora.read_all().items()}
     return {name: pairs for name, pairs in halves.items() if pairs is not None}

@@ -1,0 +1,199 @@
+"""Versions in one folder: their names and numbers, the live version of each name, and changes to these.
+
+<name>/
+├── pointer.json   {"live": 2, "earlier": [1], "last": 3, "forced": {"2": ["recall_at_10"]}}
+├── 1/ 2/ 3/       one folder for each version
+└── .lock          held while versions or the pointer change
+
+Other processes may change the folder at any time, so each call checks the files instead of trusting its memory.
+"""
+
+import secrets
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import ClassVar
+
+from filelock import FileLock
+
+from lathe.service.chains.names import is_name, parse_number, split_ref
+from lathe.service.chains.pointer import Pointer
+from lathe.service.errors import UnknownNameError
+from lathe.training.locks import lock_file
+from lathe.transforms.artifact import read_file
+from lathe.transforms.errors import ArtifactError
+from lathe.transforms.files import make_folder, make_root, replace_synced, sync_folder
+
+PointerChange = Callable[[Pointer, Collection[int]], Pointer]
+"""Function from a name's pointer and versions to its new pointer; raises if the versions do not allow the change."""
+
+
+class VersionFolder:
+    """The versions in one folder.
+
+    Args:
+        root: the folder.
+        links_within: folder that no link may lead out of; None follows links anywhere.
+
+    Attributes:
+        kind: what the versions are of, for messages and the parameter of errors.
+    """
+
+    kind: ClassVar[str] = "chain"
+
+    def __init__(self, root: Path, links_within: Path | None) -> None:
+        self.root = root
+        self.links_within = links_within
+
+    def names(self) -> list[str]:
+        """List the names that have a version, sorted."""
+        if not self.root.is_dir():
+            return []
+        return sorted(f.name for f in self.root.iterdir() if is_name(f.name) and self.versions(f.name))
+
+    def versions(self, name: str) -> list[int]:
+        """List the version numbers of a name, ascending. The list is empty if there is no such name."""
+        folder = self.root / name
+        if not folder.is_dir():
+            return []
+        return sorted(int(f.name) for f in folder.iterdir() if parse_number(f.name) and f.is_dir())
+
+    def read_pointer(self, name: str) -> Pointer:
+        """Read which version of a name is live. The pointer is an empty one if there is no pointer file.
+
+        Raises:
+            ArtifactError: if the file is damaged or cannot be read.
+        """
+        try:
+            return Pointer.parse(name, read_file(self.root / name, "pointer.json", self.links_within), self.kind)
+        except FileNotFoundError:
+            return Pointer()
+        except OSError as error:
+            raise ArtifactError(
+                f"the live pointer of the {self.kind} {name} cannot be read: {error.strerror}"
+            ) from error
+
+    def live(self, name: str) -> int | None:
+        """Return the live version of a name.
+
+        The result is None if no version is live, or the pointer is damaged.
+        """
+        return self.read_pointer_or_empty(name).live
+
+    def read_pointer_or_empty(self, name: str) -> Pointer:
+        """Read which version of a name is live. The pointer is empty if its file is missing or damaged."""
+        try:
+            return self.read_pointer(name)
+        except ArtifactError:
+            return Pointer()
+
+    def resolve(self, ref: str) -> tuple[str, int]:
+        """Resolve a reference `name`, `name@live` or `name@version` to a name and version number.
+
+        A name without a version means the live version.
+
+        Raises:
+            UnknownNameError: if there is no such name or version, or none is live.
+        """
+        name, version = split_ref(ref, self.kind)
+        versions = self.versions(name)
+        self.require_version(name, version, versions)
+        if version is not None:
+            return name, version
+        live = self.read_pointer(name).live
+        if live is None:
+            raise UnknownNameError(
+                f"no version of the {self.kind} {name} is live; name one as {name}@{versions[-1]} or promote it",
+                param=self.kind,
+            )
+        return name, live
+
+    def require_version(self, name: str, version: int | None, versions: Collection[int]) -> None:
+        """Raise `UnknownNameError` unless `version` is in `versions`, the versions that the name has.
+
+        Args:
+            name: the name.
+            version: the version; None stands for any of them.
+            versions: versions of the name.
+        """
+        if not versions:
+            known = ", ".join(self.names()) or "none yet"
+            raise UnknownNameError(f"there is no {self.kind} {name[:80]!r}; there are: {known}", param=self.kind)
+        if version is not None and version not in versions:
+            existing = ", ".join(map(str, sorted(versions)))
+            raise UnknownNameError(
+                f"the {self.kind} {name} has no version {version}; it has {existing}", param=self.kind
+            )
+
+    def require_known(self, name: str) -> None:
+        """Raise `UnknownNameError` unless the name has a version."""
+        if not is_name(name) or not self.versions(name):
+            raise UnknownNameError(f"there is no {self.kind} {name!r}", param="name")
+
+    def rollback(self, name: str) -> Pointer:
+        """Make the live version before the current one live again, and return the new pointer.
+
+        It is the most recent of the earlier live versions that still exists.
+
+        Raises:
+            UnknownNameError: if there is no such name.
+            ConflictError: if no earlier version exists.
+        """
+
+        def change(pointer: Pointer, versions: Collection[int]) -> Pointer:
+            if not versions:
+                raise UnknownNameError(f"there is no {self.kind} {name!r}", param="name")
+            return pointer.roll_back(name, versions, self.kind)
+
+        return self.change_pointer(name, change)
+
+    def delete(self, name: str, version: int) -> None:
+        """Delete a version permanently. Its number is not used again.
+
+        Raises:
+            UnknownNameError: if there is no such version.
+            ConflictError: if the version is live and there are others, one of which must be promoted first.
+        """
+
+        def change(pointer: Pointer, versions: Collection[int]) -> Pointer:
+            self.require_version(name, version, versions)
+            return pointer.remove_version(name, version, versions)
+
+        self.change_pointer(name, change, doomed=version)
+
+    def change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
+        """Compute a name's new pointer with `change`, write it, and return it. Also delete the version `doomed`.
+
+        If `change` raises, as it does for a name without versions, nothing changes.
+
+        Args:
+            name: the name.
+            change: function that computes the new pointer.
+            doomed: version to delete afterwards; None for none.
+        """
+        if not is_name(name) or not self.versions(name):  # before the lock, which creates a folder
+            return change(Pointer(), ())
+        with self.lock(name):
+            pointer = self.write_pointer(name, change(self.read_pointer(name), self.versions(name)))
+            if doomed is not None:
+                self.remove_folder(name, doomed)
+        return pointer
+
+    def lock(self, name: str) -> FileLock:
+        """Create the folder of a name, and return the lock that callers hold while they change its versions."""
+        make_root(self.root)
+        make_folder(self.root / name)
+        return lock_file(self.root / name / ".lock")
+
+    def remove_folder(self, name: str, version: int) -> None:
+        """Delete a version's folder. The caller holds the name's lock."""
+        # Renamed first: a reader sees the version whole or not at all.
+        doomed = self.root / name / f".{version}.{secrets.token_hex(6)}"
+        (self.root / name / str(version)).rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def write_pointer(self, name: str, pointer: Pointer) -> Pointer:
+        """Write a name's pointer file atomically, replacing the old one, and return `pointer` unchanged."""
+        replace_synced(self.root / name / "pointer.json", pointer.serialize())
+        sync_folder(self.root / name)
+        return pointer

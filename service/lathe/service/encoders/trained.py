@@ -1,0 +1,310 @@
+"""Trained encoders: versions `name@version` in a folder, with a live version of each name, as chains have them.
+
+trained/<name>/<version>/
+├── manifest.json   base, fingerprint, method, certificate, provenance, digests of the files
+└── model/          a sentence-transformers model
+"""
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lathe.service.chains.names import require_name
+from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.version_folder import VersionFolder
+from lathe.service.errors import BadValueError
+from lathe.service.trained_specs import MANIFEST, MODEL, TrainedSpecs, build_trained_spec
+from lathe.training.encoder.precision import Dtype
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.transforms.errors import ArtifactError
+from lathe.transforms.files import create_file, make_folder, sync_folder, write_synced
+
+SCHEMA = 1
+"""Version of the manifest's format."""
+
+SUFFIXES = frozenset({".json", ".txt", ".safetensors", ".model", ".jinja", ".md"})
+"""Endings of the files that a model may have: weights are safetensors, nothing is a pickle or code."""
+
+PIECE_BYTES = 1 << 20
+"""Bytes that are read of a file at once."""
+
+EncoderGate = Callable[[Mapping[str, Any]], Sequence[str]]
+"""Function that checks the manifest of a version to promote: raises, or returns failed gates to override."""
+
+
+class TrainedEncoders(VersionFolder):
+    """The trained encoders in one folder, and changes to them.
+
+    Args:
+        root: the folder.
+    """
+
+    kind = "encoder"
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, root)
+
+    def publish(
+        self,
+        name: str,
+        model: Path,
+        manifest: Mapping[str, Any],
+        promote: bool | None,
+        job: str | None = None,
+    ) -> tuple[int, bool]:
+        """Copy a trained model as the next version of a name. Return the version number, and whether it is live.
+
+        Args:
+            name: name of the encoder.
+            model: folder of the model, in sentence-transformers' format.
+            manifest: what is known of the version; name, version, files and job are added.
+            promote: whether to make the version live; None does so if no version is live.
+            job: id of the job that trained it; a job that runs twice publishes once.
+
+        Raises:
+            BadValueError: if the name is not valid, or the model has files that no version may have.
+        """
+        require_name(name, "an encoder")
+        files = digest_files(model)
+        with self.lock(name):
+            pointer = self.read_pointer(name)
+            if (published := self.find_published(name, job)) is not None:
+                return published, pointer.live == published
+            # `pointer.last` keeps the numbers of deleted versions from being used again.
+            version = max([pointer.last, *self.versions(name)]) + 1
+            complete = complete_manifest(manifest, name, version, files, job)
+            self.write_version(name, version, complete, lambda staging: _copy_model(model, staging, files))
+            pointer = self.write_pointer(name, pointer.add_version(version, promote))
+        return version, pointer.live == version
+
+    def find_published(self, name: str, job: str | None) -> int | None:
+        """Return the version of a name that a job has published, or None."""
+        if job is None:
+            return None
+        for version in self.versions(name):
+            with suppress(ArtifactError):
+                if self.manifest(name, version).get("job") == job:
+                    return version
+        return None
+
+    def promote(self, name: str, version: int, gate: EncoderGate) -> Pointer:
+        """Make a version live, unless `gate` refuses its manifest by raising. Return the new pointer.
+
+        The digests of its files are checked first.
+
+        Args:
+            name: name of the encoder.
+            version: version to promote.
+            gate: called with the manifest first; if it raises, nothing changes. It returns the names of gates that the
+                version fails, which the pointer records as overridden.
+
+        Raises:
+            UnknownNameError: if there is no such version.
+            ArtifactError: if its files are damaged.
+        """
+
+        def change(pointer: Pointer, versions: Collection[int]) -> Pointer:
+            self.require_version(name, version, versions)
+            manifest = self.check_version(name, version)  # never make live what cannot be served
+            return pointer.promote(version, gate(manifest))
+
+        return self.change_pointer(name, change)
+
+    def check_version(self, name: str, version: int) -> dict[str, Any]:
+        """Check the digests of a version's files, and return its manifest.
+
+        Raises:
+            ArtifactError: if a file is missing, added or changed.
+        """
+        manifest = self.manifest(name, version)
+        ref = f"{name}@{version}"
+        try:
+            files = digest_files(self.root / name / str(version) / MODEL)
+        except (OSError, BadValueError) as error:
+            raise ArtifactError(f"the files of the encoder {ref} cannot be used: {error}") from error
+        if files != manifest["files"]:
+            changed = sorted(path for path, _ in files.items() ^ manifest["files"].items())
+            raise ArtifactError(f"the files of the encoder {ref} are not those that were published: {changed[0]}")
+        return manifest
+
+    def manifest(self, name: str, version: int) -> dict[str, Any]:
+        """Read the manifest of a version.
+
+        Raises:
+            ArtifactError: if it is missing or damaged.
+        """
+        try:
+            return parse_manifest((self.root / name / str(version) / MANIFEST).read_bytes())
+        except (OSError, ValueError) as error:
+            raise ArtifactError(f"the manifest of the encoder {name}@{version} cannot be read: {error}") from error
+
+    def describe(self, ref: str) -> dict[str, Any]:
+        """Describe a trained encoder as JSON: the manifest of one version, which version is live, and all versions.
+
+        The keys are those of `Registry.describe`, without the list of a version's files.
+
+        Raises:
+            UnknownNameError: if there is no such encoder or version.
+        """
+        name, _, requested = ref.partition("@")
+        self.require_known(name)
+        numbers, pointer = self.versions(name), self.read_pointer_or_empty(name)
+        described = self.resolve(ref)[1] if requested else pointer.live or numbers[-1]
+        versions = [self._describe_version(name, version) for version in numbers]
+        current = next((v for v in versions if v["version"] == described), versions[-1])
+        earlier = [version for version in pointer.earlier if version in numbers]
+        pointer_fields = {"live": pointer.live, "earlier": earlier, "forced": list(pointer.overridden_gates)}
+        return current | {"name": name} | pointer_fields | {"versions": versions}
+
+    def _describe_version(self, name: str, version: int) -> dict[str, Any]:
+        try:
+            manifest = self.manifest(name, version)
+        except ArtifactError as error:
+            return {"version": version, "state": "corrupt", "error": str(error)}
+        return {"version": version, "state": "ready"} | {key: manifest[key] for key in manifest if key != "files"}
+
+    def specs(self, dtype: Dtype) -> list[EncoderSpec]:
+        """Return the specs of the live versions."""
+        return TrainedSpecs(self.root).list_live(dtype)
+
+    def build_spec(self, name: str, version: int, dtype: Dtype) -> EncoderSpec:
+        """Build the spec of a version that exists.
+
+        Raises:
+            ArtifactError: if its manifest is damaged.
+        """
+        return build_trained_spec(self.root, name, version, self.manifest(name, version), dtype)
+
+    def refresh(self) -> None:
+        """Bring the folder up to date with what is shared. Nothing is shared here."""
+
+    def list_problems(self) -> list[str]:
+        """Return sentences on versions that cannot be shared or copied. There are none here."""
+        return []
+
+    def write_version(
+        self, name: str, version: int, manifest: Mapping[str, Any], write_model: Callable[[Path], None]
+    ) -> None:
+        """Write a version to a temporary folder, and rename that when it is complete. The caller holds the lock.
+
+        Args:
+            name: name of the encoder.
+            version: number of the version, replaced if it exists.
+            manifest: the complete manifest.
+            write_model: function that writes the model's files to an empty folder.
+        """
+        target = self.root / name / str(version)
+        staging = self.root / name / f".{version}.{secrets.token_hex(6)}"
+        try:
+            make_folder(staging)
+            make_folder(staging / MODEL)
+            write_model(staging / MODEL)
+            write_synced(staging / MANIFEST, orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+            sync_folder(staging / MODEL)
+            if target.exists():
+                self.remove_folder(name, version)
+            staging.rename(target)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        sync_folder(self.root / name)
+
+
+def complete_manifest(
+    manifest: Mapping[str, Any], name: str, version: int, files: Mapping[str, str], job: str | None
+) -> dict[str, Any]:
+    """Return a manifest with format, name, version, digests of the files and the job that published it."""
+    return {"schema": SCHEMA, "name": name, "version": version, **manifest, "files": dict(files), "job": job}
+
+
+def parse_manifest(content: bytes) -> dict[str, Any]:
+    """Parse the JSON of a manifest, and check that it has what every manifest has.
+
+    Raises:
+        ValueError: if it is damaged, or of a newer version of Lathe.
+    """
+    manifest = orjson.loads(content)
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise ValueError("it has no list of files")
+    if manifest.get("schema") != SCHEMA:
+        raise ValueError(f"its format is {manifest.get('schema')!r}; this version of Lathe reads {SCHEMA}")
+    for path, digest in manifest["files"].items():
+        require_model_file(path)
+        if not isinstance(digest, str):
+            raise ValueError("a digest is no text")
+    return manifest
+
+
+def require_model_file(path: str) -> None:
+    """Raise `BadValueError` unless a relative path can be that of a model's file.
+
+    Pickles and code are refused, because loading them would run what they say.
+    """
+    parts = path.split("/")
+    if any(part in ("", ".", "..") or part.startswith(".") for part in parts) or "\\" in path or "\0" in path:
+        raise BadValueError(f"{path[:80]!r} is no path of a model's file")
+    if Path(path).suffix not in SUFFIXES:
+        raise BadValueError(
+            f"a trained encoder cannot have the file {path[:80]}: its files end in {', '.join(sorted(SUFFIXES))}; a "
+            "model with code of its own is trained into a folder, with --out"
+        )
+
+
+def list_model_files(model: Path) -> list[str]:
+    """List the files of a model's folder as relative paths, sorted, and check that a version may have them.
+
+    Raises:
+        BadValueError: if the folder has a link, or a file that no version may have.
+    """
+    files = []
+    for path in sorted(model.rglob("*")):
+        if path.is_symlink():
+            raise BadValueError(f"the model has a link, {path.name}: its files must be plain files")
+        if path.is_file():
+            files.append(path.relative_to(model).as_posix())
+    for file in files:
+        require_model_file(file)
+    return files
+
+
+def digest_files(model: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a model's folder, by relative path.
+
+    Raises:
+        BadValueError: if the folder has a link, or a file that no version may have.
+    """
+    digests = {}
+    for path in list_model_files(model):
+        with (model / path).open("rb") as file:
+            digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
+
+
+def make_parents(model: Path, path: str) -> None:
+    """Create the folders below `model` that the file at a relative path lies in."""
+    folder = model
+    for part in path.split("/")[:-1]:
+        folder = folder / part
+        if not folder.is_dir():
+            make_folder(folder)
+
+
+def _copy_model(source: Path, target: Path, files: Mapping[str, str]) -> None:
+    """Copy the files of a model, each synced to disk, and check that they are still those with the digests."""
+    for path, digest in files.items():
+        make_parents(target, path)
+        hashed = hashlib.sha256()
+        with (source / path).open("rb") as read, create_file(target / path) as written:
+            while piece := read.read(PIECE_BYTES):
+                hashed.update(piece)
+                written.write(piece)
+            written.flush()
+            os.fsync(written.fileno())
+        if hashed.hexdigest() != digest:
+            raise ArtifactError(f"the file {path} of the model changed while it was copied")

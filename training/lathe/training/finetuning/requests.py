@@ -1,0 +1,73 @@
+"""Request of a training: the command with a name, the body of `POST /train` and the job are the same object.
+
+No library of the training is imported here, because the command line reads this module for its help.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ConfigDict
+
+from lathe.training.errors import JobError
+from lathe.training.finetuning.regularizers.registry import METHODS
+from lathe.training.json_object import JsonObject
+from lathe.transforms.suggestions import find_similar
+
+if TYPE_CHECKING:
+    from lathe.training.finetuning.job import TrainingJob
+
+GATE = re.compile(
+    r"(?:relevance|out_of_domain)\..+\.(?:ndcg_at_10|recall_at_10)\.(?:before|after|gain)|tasks\..+\.(?:before|after|gain)"
+)
+"""Paths of the numbers in a trained encoder's certificate that a gate may name."""
+
+
+class NewTraining(JsonObject):
+    """A training whose result is the next version of an encoder.
+
+    Attributes:
+        name: name of the encoder.
+        method: training method, as in `METHODS`.
+        job: the settings that `lathe train` reads from YAML, see `lathe.training.finetuning.job`.
+        gates: minimum value by certificate key, such as `relevance.DATASET.ndcg_at_10.gain`.
+        promote: whether the new version becomes live if its gates hold; None promotes it only if no version is live.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    method: str
+    job: dict[str, Any]
+    gates: dict[str, float] = {}
+    promote: bool | None = None
+
+    def check(self) -> "TrainingJob":
+        """Check the request for errors that can be found before any data are read, and return its job.
+
+        Raises:
+            JobError: for an unknown method, a wrong setting of the job, or an unknown gate.
+        """
+        from lathe.training.finetuning.job import TrainingJob, parse_settings
+
+        if self.method not in METHODS:
+            similar = find_similar(self.method, METHODS)
+            meant = f"did you mean {similar}? " if similar else ""
+            raise JobError(f"there is no method {self.method[:40]!r}; {meant}there are {', '.join(METHODS)}")
+        require_encoder_gates(self.gates)
+        return parse_settings(self.job, TrainingJob, "job")
+
+    def with_job(self, job: "TrainingJob") -> "NewTraining":
+        """Return a copy of the request with this job."""
+        return self.model_copy(update={"job": job.model_dump(mode="json", exclude_unset=True)})
+
+
+def require_encoder_gates(gates: Mapping[str, float]) -> None:
+    """Raise `JobError` unless each gate has the form of a number in a trained encoder's certificate."""
+    for gate in gates:
+        if not GATE.fullmatch(gate):
+            raise JobError(
+                f"there is no gate {gate!r}; there are relevance.DATASET.MEASURE.gain and "
+                "out_of_domain.CORPUS.MEASURE.gain, where MEASURE is ndcg_at_10 or recall_at_10, and tasks.TARGET.gain "
+                "(or .after, .before for the measures themselves)"
+            )
