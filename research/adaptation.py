@@ -19,6 +19,7 @@ from benchmarks.report import markdown_table, write_report
 from lathe.training.adaptation.ladder import Ladder, climb_ladder
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.adaptation.trial import Difference, Trial, choose_trial
+from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.spec import StoreSettings, VectorStores
 from lathe.training.fitting.requests import QueryPair, RowSource
 from research.learned.data import Gains, Task, measure_once, read_task, task_parser
@@ -78,7 +79,7 @@ def measure_task(name: str, encoder: NamedEncoder, data: Path, work: Path) -> di
     stores = VectorStores(StoreSettings(work / "upstream"), StoreSettings(work / "encoded"))
     with climb_ladder(
         build_request(task, data),
-        encoder.spec,
+        open_encoder(encoder.spec, "cpu", stores),
         work / "workspace",
         lambda _fraction, message: print(f"{name}, {encoder.name}: {message}", file=sys.stderr),
         "cpu",

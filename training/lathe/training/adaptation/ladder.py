@@ -49,7 +49,7 @@ class Ladder:
 
     Attributes:
         request: what was asked.
-        spec: spec of the base encoder.
+        encoder: the base encoder.
         searches: judged searches, divided.
         floats: trials with floats as they are stored without codes, the cheapest first.
         coded: trials with codes of the requested bytes; empty if none were requested.
@@ -59,7 +59,7 @@ class Ladder:
     """
 
     request: AdaptRequest
-    spec: EncoderSpec
+    encoder: TextEncoder
     searches: JudgedSearches
     floats: list[Trial]
     coded: list[Trial]
@@ -81,7 +81,7 @@ class Ladder:
 @contextmanager
 def climb_ladder(
     request: AdaptRequest,
-    spec: EncoderSpec,
+    encoder: TextEncoder,
     workspace: Path,
     on_progress: Progress,
     device: str | None = None,
@@ -95,21 +95,20 @@ def climb_ladder(
 
     Args:
         request: what to adapt, to which searches. Files in it are read here.
-        spec: spec of the encoder.
+        encoder: the encoder.
         workspace: folder for the workspace folders.
         on_progress: called with progress in [0, 1] and a message.
-        device: torch device; None for the best there is.
-        stores: where vectors of texts are stored; None stores none.
+        device: torch device of training; None for the best there is.
+        stores: where vectors of a trained encoder are stored; None stores none.
 
     Raises:
         FitError: as `AdaptRequest.check`, or if the texts are not what is needed.
         SourceError: if a file cannot be read.
-        EncoderError: if the encoder cannot be loaded.
+        EncoderError: if the encoder fails on a text.
     """
     request.check()
     on_progress(0.0, "reading documents and judged queries")
     searches = read_searches(request)
-    encoder = open_encoder(spec, device, stores)
     key = (
         "adapt-"
         + digest(
@@ -121,20 +120,19 @@ def climb_ladder(
         )[:32]
     )
     with claim_workspace_folder(workspace, key, keep=request.name is None) as folder:
-        climb = _Climb(request, spec, encoder, searches, folder, device, stores, on_progress)
+        climb = _Climb(request, encoder, searches, folder, device, stores, on_progress)
         yield climb.run()
 
 
 class _Climb:
     """One climb of the ladder.
 
-    The arguments are those of `climb_ladder`, with the opened encoder, the texts and the workspace folder.
+    The arguments are those of `climb_ladder`, with the texts and the workspace folder.
     """
 
     def __init__(
         self,
         request: AdaptRequest,
-        spec: EncoderSpec,
         encoder: TextEncoder,
         searches: JudgedSearches,
         folder: Path,
@@ -143,7 +141,6 @@ class _Climb:
         on_progress: Progress,
     ) -> None:
         self.request = request
-        self.spec = spec
         self.encoder = encoder
         self.searches = searches
         self.folder = folder
@@ -181,7 +178,7 @@ class _Climb:
 
     def _finish(self, recommended: Trial) -> Ladder:
         return Ladder(
-            self.request, self.spec, self.searches, self.floats, self.coded, recommended, self.trained, self.rate
+            self.request, self.encoder, self.searches, self.floats, self.coded, recommended, self.trained, self.rate
         )
 
     def _skip(self, rung: Rung, size: int | None, problem: str) -> Trial:
@@ -252,7 +249,7 @@ class _Climb:
         rungs = [rung for rung in RUNGS if rung.training is not None]
         obstacle = self._find_obstacle()
         if obstacle is None:
-            plain = open_encoder(self.spec, self.device, None)
+            plain = open_encoder(self.encoder.spec, self.device, None)
             self.rate = measure_rate(plain, self.searches.documents[:: max(1, len(self.searches.documents) // PROBES)])
             del plain
 
@@ -273,7 +270,7 @@ class _Climb:
         count = len(self.searches.learn.documents)
         if count < MIN_QUERIES:
             return f"there are {count} queries to learn from, and {MIN_QUERIES} are needed"
-        return find_obstacle(self.spec)
+        return find_obstacle(self.encoder.spec)
 
     def _find_rung_obstacle(self, rung: Rung) -> str | None:
         """Return why a rung is not trained although others may be, or None if it is."""
@@ -307,7 +304,6 @@ class _Climb:
         begun = perf_counter()
         trained = train_rung(
             rung,
-            self.spec,
             self.encoder,
             self.searches,
             self.request.folders,

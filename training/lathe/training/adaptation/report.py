@@ -30,7 +30,7 @@ def to_json(ladder: Ladder) -> dict[str, Any]:
         "recommended": ladder.recommended.rung.name,
         "bytes": ladder.recommended.bytes,
         "source": ladder.request.source.path,
-        "encoder": ladder.spec.name,
+        "encoder": ladder.encoder.name,
         "queries": {part: len(getattr(searches, part).documents) for part in ("learn", "choose", "report")},
         "documents": len(searches.documents),
         "rows": searches.rows,
@@ -107,7 +107,7 @@ def format_table(ladder: Ladder) -> str:
     header = ["change", "bytes", f"on {choose:,} to choose by", f"on {report:,} set aside", "out of domain", "takes"]
     rows = [header, *(_format_trial(trial, ladder) for trial in ladder.trials)]
     about = (
-        f"nDCG@10 in points against {ladder.spec.name} as it is, with 95 % intervals; {learn:,} queries were learned "
+        f"nDCG@10 in points against {ladder.encoder.name} as it is, with 95 % intervals; {learn:,} queries were learned "
         f"from, and all search {len(ladder.searches.documents):,} documents."
     )
     problems = dict.fromkeys(

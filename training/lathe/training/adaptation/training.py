@@ -63,7 +63,6 @@ def find_obstacle(spec: EncoderSpec) -> str | None:
 
 def train_rung(
     rung: Rung,
-    spec: EncoderSpec,
     encoder: TextEncoder,
     searches: JudgedSearches,
     folders: Sequence[str],
@@ -81,8 +80,7 @@ def train_rung(
 
     Args:
         rung: the rung, which says what to train on.
-        spec: spec of the base encoder.
-        encoder: the base encoder, for its prompts.
+        encoder: the base encoder.
         searches: judged searches; only the queries to learn from are trained on.
         folders: folders of labelled data sets.
         out: folder of the training.
@@ -96,7 +94,7 @@ def train_rung(
     """
     make_folder(out)
     prompts = _find_prompts(encoder)
-    learned = spec
+    learned = spec = encoder.spec
     start = 0.0
     if rung.training == "folders and pairs":
         held_out = _write_held_out(out / "held_out", searches)

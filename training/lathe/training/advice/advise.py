@@ -176,7 +176,8 @@ def advise(
         advice = build_advice(
             request, source.name, sample, encoder.describe(), part_of(advising, ENCODED, 1), on_decision
         )
-        adapter = try_adapter(request, sample.row_sample, encoding, encoder, part_of(advising, 1, 1))
+        texts = [text for text in sample.row_sample.texts if text not in encoding.failed]
+        adapter = try_adapter(request, texts, encoder, workspace, part_of(advising, 1, 1))
         advice = replace(advice, adapter=adapter)
 
     if planner is not None:
