@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from lathe.service.cli import (
+    adapt,
     advise,
     chains,
     doctor,
@@ -62,6 +63,7 @@ app.command()(serve.serve)
 app.command()(worker.worker)
 app.command()(fit.fit)
 app.command()(advise.advise)
+app.command()(adapt.adapt)
 app.command()(stream.embed)
 app.command()(stream.reduce)
 app.command()(export.export)

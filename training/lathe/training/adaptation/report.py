@@ -107,8 +107,8 @@ def format_table(ladder: Ladder) -> str:
     header = ["change", "bytes", f"on {choose:,} to choose by", f"on {report:,} set aside", "out of domain", "takes"]
     rows = [header, *(_format_trial(trial, ladder) for trial in ladder.trials)]
     about = (
-        f"nDCG@10 in points against {ladder.encoder.name} as it is, with 95 % intervals; {learn:,} queries were learned "
-        f"from, and all search {len(ladder.searches.documents):,} documents."
+        f"nDCG@10 in points against {ladder.encoder.name} as it is, with 95 % intervals. {learn:,} queries were "
+        f"learned from, and all search {len(ladder.searches.documents):,} documents."
     )
     problems = dict.fromkeys(
         f"Not tried: to {trial.rung.label}, because {trial.problem}." for trial in ladder.trials if trial.problem

@@ -1,0 +1,116 @@
+"""`lathe adapt`: what judged searches can improve, tried and published."""
+
+import json
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from lathe.service.cli.fit import format_fit_result
+from lathe.service.cli.options import (
+    SOURCE,
+    ProgressBar,
+    flag,
+    format_command_line,
+    load_encoder,
+    load_state,
+    open_chains,
+    parse_numbers,
+)
+from lathe.service.errors import BadValueError
+from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.fitting.requests import RowSource
+
+
+def adapt(
+    source: Annotated[str, flag("--source", SOURCE)],
+    pairs: Annotated[
+        str,
+        flag(
+            "--pairs",
+            "Judged searches: FILE of texts with the fields query and document, or FILE#QUERY,DOCUMENT; a line for "
+            "each relevant document.",
+        ),
+    ],
+    name: Annotated[
+        str | None, flag("--name", "Publish what is recommended under this name. [default: only recommend]")
+    ] = None,
+    folder: Annotated[
+        list[str] | None,
+        flag("--folder", "Folder of labelled data sets to pre-finetune on, as for lathe train; repeatable."),
+    ] = None,
+    bytes: Annotated[  # noqa: A002 - the word of the flag
+        int | None, flag("--bytes", "Bytes per vector: each change is tried with codes of this size, too.")
+    ] = None,
+    test_pairs: Annotated[
+        str | None,
+        flag("--test-pairs", "Other judged searches to report the gain on. [default: a fifth of --pairs]"),
+    ] = None,
+    encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
+    train: Annotated[
+        bool, typer.Option("--train/--no-train", help="Also train the encoder, whose vectors then change.")
+    ] = True,
+    budget: Annotated[
+        float | None, flag("--budget", "Seconds for all, about: trainings get fewer queries, or are left out.")
+    ] = None,
+    gate: Annotated[
+        list[str] | None, flag("--gate", "MEASURE=VALUE that the certificate of what is published must reach.")
+    ] = None,
+    promote: Annotated[
+        bool | None,
+        typer.Option("--promote/--no-promote", help="Make it live. [default: if no version is]"),
+    ] = None,
+    seed: Annotated[int, flag("--seed", "Seed of the division of the queries, and of training.", min=0)] = 0,
+    as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
+) -> None:
+    """Improve search by judged queries: try what helps, from the cheapest change to the dearest, and recommend one.
+
+    It tries to leave the vectors as they are, to debias them, to map queries, and to train the encoder. Three fifths of
+    the queries teach, a fifth decides, and on a fifth, which did neither, the gain is reported with its interval. The
+    cheapest change that no other beats beyond chance is recommended, and published with --name: as a chain, as a
+    trained encoder, or both. With 200 queries to learn from, all is tried; with fewer than 150 in all, nothing is.
+    If it was stopped, the same command continues.
+    """
+    from lathe.service.chains.names import require_name
+    from lathe.service.encoders.adaptations import AdaptationSetting, run_adaptation
+    from lathe.training.adaptation.report import format_ladder
+
+    settings, home = load_state()
+    registry = open_chains(write=True)
+    fields = {
+        "source": RowSource(path=source),
+        "pairs": pairs,
+        "name": name,
+        "folders": tuple(folder or ()),
+        "bytes": bytes,
+        "test_pairs": test_pairs,
+        "train": train,
+        "budget": budget,
+        "gates": parse_numbers(gate, "--gate"),
+        "promote": promote,
+        "seed": seed,
+    }
+    try:
+        request = AdaptRequest(**{field: value for field, value in fields.items() if value is not None})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise BadValueError(f"--{str(problem['loc'][0]).replace('_', '-')}: {problem['msg']}") from None
+    if name is not None:
+        require_name(name)
+    request.check()
+
+    loaded = load_encoder(settings, encoder)
+    context = AdaptationSetting(settings, registry, home, format_command_line())
+    with ProgressBar() as progress:
+        adaptation = run_adaptation(request, loaded, context, progress)
+    if as_json:
+        typer.echo(json.dumps(adaptation.to_json(), indent=1))
+        return
+
+    typer.echo(format_ladder(adaptation.ladder))
+    if published := adaptation.published.get("encoder"):
+        typer.echo(f"\n{published['encoder']} is {'live' if published['promoted'] else 'published, and not live'}")
+    if published := adaptation.published.get("chain"):
+        typer.echo("\n" + format_fit_result(published))
+    if name is None and adaptation.ladder.recommended is not adaptation.ladder.baseline:
+        typer.echo("\nThe same command with --name NAME publishes it, and repeats no training.")

@@ -1,0 +1,134 @@
+"""Adaptations up to what is published: shared by `lathe adapt` and its job."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lathe.service.chains.fits import FitSetting, run_fit
+from lathe.service.chains.names import require_name
+from lathe.service.chains.registry import Registry
+from lathe.service.home import Home
+from lathe.service.settings import Settings
+from lathe.training.adaptation.ladder import Ladder, climb_ladder
+from lathe.training.adaptation.report import to_json
+from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.fitting.pairs import PairTexts
+from lathe.training.fitting.requests import NewFit, QueryPair
+from lathe.transforms.chain import parse_steps
+from lathe.transforms.progress import Progress, part_of
+
+CLIMBED = 0.9
+"""Progress once the ladder is climbed; publishing takes the rest."""
+
+
+@dataclass(frozen=True)
+class AdaptationSetting:
+    """What an adaptation works with besides its request.
+
+    Attributes:
+        settings: settings of the process: device, folders of stored vectors.
+        registry: registry to which a chain is added.
+        home: the state folder, with the workspace and the registry of trained encoders.
+        command: the user's command, for the provenance.
+        job: id of the job; one that runs twice publishes once.
+    """
+
+    settings: Settings
+    registry: Registry
+    home: Home
+    command: str
+    job: str | None = None
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """Result of an adaptation.
+
+    Attributes:
+        ladder: the trials and the recommendation.
+        published: `encoder` and `chain` with the result of each publication; only what was published is in it.
+    """
+
+    ladder: Ladder
+    published: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return recommendation, trials and what was published as JSON."""
+        return to_json(self.ladder) | self.published
+
+
+def run_adaptation(
+    request: AdaptRequest, encoder: TextEncoder, context: AdaptationSetting, on_progress: Progress
+) -> Adaptation:
+    """Climb the ladder, and publish what it recommends under the request's name: a chain, a trained encoder, or both.
+
+    Nothing is published without a name, or if the vectors are to stay as they are.
+
+    Args:
+        request: what to adapt, to which judged searches.
+        encoder: the encoder.
+        context: registries and folders.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Raises:
+        TrainingError, TransformError: as `climb_ladder`; nothing is published then.
+        BadValueError: if the name is not valid.
+    """
+    if request.name is not None:
+        require_name(request.name)
+    settings = context.settings
+    climbing = part_of(on_progress, 0.0, CLIMBED)
+    with climb_ladder(
+        request, encoder, context.home.vectors, climbing, settings.device, settings.vector_stores
+    ) as ladder:
+        if request.name is None:
+            return Adaptation(ladder, {})
+        return Adaptation(ladder, _publish(ladder, request.name, context, part_of(on_progress, CLIMBED, 1.0)))
+
+
+def _publish(ladder: Ladder, name: str, context: AdaptationSetting, on_progress: Progress) -> dict[str, Any]:
+    """Publish the recommended rung: its trained encoder first, then its chain on that encoder or on the base."""
+    published: dict[str, Any] = {}
+    encoder = ladder.encoder
+    if ladder.recommended.rung.training is not None:
+        published["encoder"], encoder = _publish_encoder(ladder, name, context, on_progress)
+
+    chain_request = build_fit(ladder, name)
+    if chain_request is not None:
+        setting = FitSetting(context.registry, context.home.vectors, context.command, encoder, job=context.job)
+        published["chain"] = run_fit(chain_request, setting, on_progress)
+    return published
+
+
+def _publish_encoder(
+    ladder: Ladder, name: str, context: AdaptationSetting, on_progress: Progress
+) -> tuple[dict[str, Any], TextEncoder]:
+    """Add the trained encoder of the recommended rung to the registry, and return the result and the opened encoder."""
+    raise NotImplementedError
+
+
+def build_fit(ladder: Ladder, name: str) -> NewFit | None:
+    """Build the request that fits the recommended chain on the whole source, or None if it has no steps and no codes.
+
+    The chain learns from the queries that the ladder learned from, and is certified on those that were set aside.
+    """
+    chosen, searches, request = ladder.recommended, ladder.searches, ladder.request
+    if not chosen.rung.steps and chosen.bytes is None:
+        return None
+    steps = parse_steps(chosen.rung.steps) if chosen.rung.steps else []
+    learns = any(step.takes_pairs for step in steps)
+    return NewFit(
+        name=name,
+        source=request.source,
+        steps=[step.spec() for step in steps],
+        bytes=chosen.bytes,
+        pairs=_list_query_pairs(searches.learn) if learns else None,
+        test_pairs=_list_query_pairs(searches.report),
+        gates=request.gates if chosen.rung.training is None else {},
+        promote=request.promote,
+        seed=request.seed,
+    )
+
+
+def _list_query_pairs(part: PairTexts) -> list[QueryPair]:
+    return [QueryPair(query=query, document=text) for query, texts in part.documents.items() for text in texts]
