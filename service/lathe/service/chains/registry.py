@@ -15,7 +15,7 @@ from lathe.service.chains.loaded_chain import load_chain
 from lathe.service.chains.names import require_name
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.size_routes import SizeRoutes
-from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, Manifest, read_file, read_serialized_artifact
+from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, read_file, read_serialized_artifact
 from lathe.transforms.files import make_folder, write_synced
 
 if TYPE_CHECKING:
