@@ -321,13 +321,8 @@ class Settings(BaseSettings):
 
     @property
     def trained(self) -> TrainedSpecs:
-        """Specs of the trained encoders of the state folder, or of its replica of those in Redis."""
-        return TrainedSpecs(self.trained_folder)
-
-    @property
-    def trained_folder(self) -> Path:
-        """Folder of the trained encoders."""
-        return self.home / "shared" / "trained" if self.redis_url else self.home / "trained"
+        """Specs of the trained encoders of the state folder."""
+        return TrainedSpecs(self.home / "trained")
 
     @property
     def loaded_specs(self) -> tuple[EncoderSpec, ...]:

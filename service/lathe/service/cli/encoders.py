@@ -19,7 +19,7 @@ def list_encoders() -> None:
     """List the encoders a server may host, the default first, without loading them."""
     settings, _ = load_state()
     rows = [["name", "dtype", "served", "model"]]
-    for hosted, spec in zip(settings.hosted, settings.specs, strict=True):
+    for hosted, spec in zip(settings.hosted, settings.specs, strict=False):  # trained encoders come after these
         served = "at start" if hosted.load else "on request"
         if spec.upstream is None:
             rows.append([spec.name, spec.dtype, served, spec.model])

@@ -225,7 +225,8 @@ def _find_encoder_name(settings: "Settings", manifest: Manifest) -> str | None:
     It is for `find_encoder`: the name if the settings have it, else the model.
     """
     description = manifest.get("encoder") or {}
-    configured = description.get("name") in {spec.name for spec in settings.specs}
+    name = description.get("name")
+    configured = name is not None and settings.find_encoder_spec(name) is not None
     return description.get("name" if configured else "model")
 
 

@@ -182,13 +182,6 @@ class TrainedEncoders(VersionFolder):
         """
         return build_trained_spec(self.root, name, version, self.manifest(name, version), dtype)
 
-    def refresh(self) -> None:
-        """Bring the folder up to date with what is shared. Nothing is shared here."""
-
-    def list_problems(self) -> list[str]:
-        """Return sentences on versions that cannot be shared or copied. There are none here."""
-        return []
-
     def write_version(
         self, name: str, version: int, manifest: Mapping[str, Any], write_model: Callable[[Path], None]
     ) -> None:

@@ -1,4 +1,4 @@
-"""Jobs of a single server, of which one runs at a time."""
+"""Jobs of a single server: one training and one other job run at a time."""
 
 import logging
 import threading
@@ -8,7 +8,7 @@ from typing import Any
 
 from lathe.service.errors import UnknownNameError
 from lathe.service.jobs.jobs import ResultFile
-from lathe.service.jobs.requests import JobRequest, parse_request
+from lathe.service.jobs.requests import TRAINING_KINDS, JobRequest, parse_request
 from lathe.service.jobs.store import Job, JobStore
 from lathe.service.processes.program import Process, ProcessStarter, Program
 from lathe.training.thread_problem import ThreadProblem
@@ -119,9 +119,13 @@ class LocalJobs:
                 self.manage_jobs()
 
     def manage_jobs(self) -> None:
-        """Remove ended jobs from the queue, and start the first queued job if no job is running."""
+        """Remove ended jobs from the queue, and start the first queued job of each class of which no job is running.
+
+        The classes are trainings and all other jobs, so that neither waits for the other.
+        """
         with self.guard:
             waiting = list(self.active)
+        busy: set[bool] = set()
         for job_id in waiting:
             if self._has_ended(job_id):
                 child = self.children.pop(job_id, None)
@@ -130,10 +134,19 @@ class LocalJobs:
                 with self.guard:
                     self.active.remove(job_id)
                 continue
+            job = self.store.read(job_id)
+            is_training = job.kind in TRAINING_KINDS
+            if is_training in busy:
+                continue
+            busy.add(is_training)  # one at a time, in the order they came
+
+            child = self.children.get(job_id)
+            if job.state == "queued" and job.tries and child is not None and child.poll() is not None:
+                child.wait()  # its process died, and it is started again
+                del self.children[job_id]
             # A running job without a child here is one of an earlier server; its lock tells when it ends.
-            if job_id not in self.children and self.store.read(job_id).state == "queued":
+            if job_id not in self.children and job.state == "queued":
                 self._start_or_fail(job_id)
-            return  # one at a time, in the order they came
 
     def _has_ended(self, job_id: str) -> bool:
         """Return whether a job has ended or was removed. A job whose process died is first marked as ended."""

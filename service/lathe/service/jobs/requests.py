@@ -12,9 +12,10 @@ from lathe.service.chains.names import is_name
 from lathe.service.encoder_settings import NAME_PATTERN
 from lathe.service.index.spec import IndexSpec
 from lathe.service.jobs.inputs import INPUT_NAMES
-from lathe.service.jobs.store import describe_validation_error
+from lathe.service.jobs.store import RESUMED_KINDS, describe_validation_error
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.requests import AddRows, NewFit
 
 
@@ -124,10 +125,27 @@ class ReindexJob(JobRequest):
     text_field: str
 
 
-KINDS: dict[str, type[FitJob | AdviseJob | ReindexJob]] = {"fit": FitJob, "advise": AdviseJob, "reindex": ReindexJob}
+class TrainJob(JobRequest):
+    """A training with the specs of the encoder to train and of the one that mines negatives."""
+
+    encoder: EncoderSpec
+    auxiliary: EncoderSpec
+    request: NewTraining
+
+    @property
+    def encoders(self) -> list[EncoderSpec]:
+        """Specs of the encoders that the job loads."""
+        return [self.encoder, self.auxiliary]
 
 
-def parse_request(kind: str, content: bytes) -> FitJob | AdviseJob | ReindexJob:
+AnyJob = FitJob | AdviseJob | ReindexJob | TrainJob
+KINDS: dict[str, type[AnyJob]] = {"fit": FitJob, "advise": AdviseJob, "reindex": ReindexJob, "train": TrainJob}
+
+TRAINING_KINDS = RESUMED_KINDS
+"""Kinds of jobs that train encoders: they run beside all others, and go on where they stopped if their process dies."""
+
+
+def parse_request(kind: str, content: bytes) -> AnyJob:
     """Parse and validate the JSON request of a job, and return it as the class of its kind.
 
     Raises:

@@ -13,6 +13,7 @@ from lathe.service.errors import ServiceError
 from lathe.service.jobs.kinds.advise import run_advice_job
 from lathe.service.jobs.kinds.fit import run_fit_job
 from lathe.service.jobs.kinds.reindex import run_reindex
+from lathe.service.jobs.kinds.train import run_train_job
 from lathe.service.jobs.requests import JobRequest, parse_request
 from lathe.service.jobs.store import Job
 from lathe.service.settings import Settings
@@ -29,6 +30,7 @@ RUNNERS: dict[str, Runner] = {
     "fit": run_fit_job,
     "advise": run_advice_job,
     "reindex": run_reindex,
+    "train": run_train_job,
 }
 
 

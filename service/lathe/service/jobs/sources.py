@@ -127,3 +127,33 @@ def _make_relative(data_root: Path, path: str) -> str:
         if path.startswith(f"{root}/"):
             return path[len(f"{root}/") :].lstrip("/")
     return path
+
+
+def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> str:
+    """Check that the folder or file of a data set lies in the data root, and return its absolute path.
+
+    No link in it may lead out of the data root.
+
+    Args:
+        written: the path, relative to the data root or absolute.
+        data_root: folder that paths may lie in; None allows none.
+        field: field of the request that names the path, for errors.
+
+    Raises:
+        ForbiddenError: if the path or a link leads out of the data root, or there is no data root.
+        UnknownNameError: if there is no such folder or file.
+    """
+    if data_root is None:
+        raise ForbiddenError(
+            "paths are off on this server: set LATHE_DATA_ROOT to the folder they may lie in", param=field
+        )
+    root = data_root.resolve()
+    path = (root / _make_relative(data_root, written)).resolve()
+    if not path.is_relative_to(root):
+        raise ForbiddenError(f"{written[:80]!r} lies outside the server's data folder", field)
+    if not path.exists():
+        raise UnknownNameError(f"there is no {written[:80]!r} in the server's data folder", param=field)
+    for link in path.rglob("*"):
+        if link.is_symlink() and not link.resolve().is_relative_to(root):
+            raise ForbiddenError(f"{written[:80]!r} has a link that leads out of the server's data folder", field)
+    return str(path)

@@ -9,6 +9,7 @@ jobs/<id>/
 └── …              inputs and results, by kind of job
 
 queued ──► running ──► succeeded
+   │ ◄────────┤                    (a training whose process ends without a result, once)
    │          ├──────► failed      (also when its process ends without a result)
    └──────────┴──────► cancelled
 """
@@ -38,6 +39,10 @@ from lathe.transforms.files import create_file, make_folder, make_root, sync_fol
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
+RESUMED_KINDS = frozenset({"train"})
+"""Kinds of jobs that go on where they stopped if their process dies."""
+TRIES = 2
+"""Number of times that such a job is started before it is given up."""
 MAX_JOBS = 200
 """Maximum number of jobs kept; older ones that have ended are removed with their results."""
 
@@ -52,6 +57,7 @@ class Job:
         error: why it failed; None if it did not.
         result: its result as JSON; None before it succeeded.
         pid: id of its process while it runs.
+        tries: number of times that its process died and the job was queued again.
     """
 
     id: str
@@ -64,6 +70,7 @@ class Job:
     created_at: str = ""
     finished_at: str | None = None
     pid: int | None = None
+    tries: int = 0
 
     @property
     def ended(self) -> bool:
@@ -71,8 +78,8 @@ class Job:
         return self.state in ENDED
 
     def to_json(self) -> dict[str, Any]:
-        """Return the job as JSON for callers, without the process id."""
-        return {key: value for key, value in asdict(self).items() if key != "pid"}
+        """Return the job as JSON for callers, without the process id and the number of tries."""
+        return {key: value for key, value in asdict(self).items() if key not in ("pid", "tries")}
 
 
 JOB: TypeAdapter[Job] = TypeAdapter(Job)
@@ -222,9 +229,17 @@ class JobStore:
     def end_orphan(self, job: Job) -> Job:
         """Mark a job without a process as cancelled or failed, delete its inputs, and return it.
 
-        It ends as cancelled if that was requested. The caller holds its lock. A disk that is full is no error.
+        It ends as cancelled if that was requested. A job of `RESUMED_KINDS` is queued again instead, once. The caller
+        holds its lock. A disk that is full is no error.
         """
         cancelled = (self.root / job.id / "cancel").exists()
+        if not cancelled and job.state == "running" and job.kind in RESUMED_KINDS and job.tries + 1 < TRIES:
+            with suppress(OSError):
+                return self.write(
+                    replace(
+                        job, state="queued", message="its process died; it goes on soon", pid=None, tries=job.tries + 1
+                    )
+                )
         ended = replace(
             job,
             state="cancelled" if cancelled else "failed",

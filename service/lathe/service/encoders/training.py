@@ -1,0 +1,186 @@
+"""Training of an encoder up to its published version: shared by `lathe train` with a name and by the job."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lathe.service.chains.names import require_name
+from lathe.service.encoder_settings import AddedEncoders
+from lathe.service.encoders.trained import TrainedEncoders, digest_files
+from lathe.service.errors import BadValueError, ConflictError
+from lathe.service.settings import Settings
+from lathe.training.digests import digest
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.errors import JobError
+from lathe.training.finetuning.requests import NewTraining
+from lathe.training.fitting.gates import list_failed_gates
+from lathe.transforms.files import make_root
+from lathe.transforms.progress import Progress, part_of
+
+TRAINING_SHARE = 0.9
+"""Share of the progress for the training; the rest certifies and publishes."""
+
+OUT_OF_MEMORY = (
+    "the training ran out of memory: set a smaller batch_size, or mini_batch_size or max_length, in training"
+)
+"""Error of a training that needs more memory than there is."""
+
+
+@dataclass(frozen=True)
+class TrainingSetting:
+    """What a training works with besides its request.
+
+    Attributes:
+        trained: trained encoders, to which the version is added.
+        workspace: folder of the work folders.
+        command: the user's command, for the provenance.
+        base: spec of the encoder to train.
+        auxiliary: spec of the encoder that negatives are mined with.
+        settings: settings of the process.
+        job: id of the job; one that runs twice publishes once.
+        on_work_folder: called with the work folder before the training begins.
+    """
+
+    trained: TrainedEncoders
+    workspace: Path
+    command: str
+    base: EncoderSpec
+    auxiliary: EncoderSpec
+    settings: Settings
+    job: str | None = None
+    on_work_folder: Callable[[Path], None] | None = None
+
+
+def train_encoder(request: NewTraining, context: TrainingSetting, on_progress: Progress) -> dict[str, Any]:
+    """Train an encoder, certify it, and publish it as the next version of its name.
+
+    A training that was stopped is resumed from its last checkpoint, as long as its work folder is there. The work
+    folder is deleted once the version is published.
+
+    Returns:
+        `{encoder: "name@1", promoted, failed_gates, certificate}`.
+
+    Raises:
+        JobError: if the training cannot be done as described, or runs out of memory.
+        ServiceError: if the name cannot be used.
+    """
+    job = request.check()
+    require_trainable(context.base)
+    trained = context.trained
+    published = trained.find_published(request.name, context.job)
+
+    if published is None:
+        folder = context.workspace / digest(request.name, request.method, request.job, context.base.to_json())[:32]
+        make_root(context.workspace)
+        if context.on_work_folder is not None:
+            context.on_work_folder(folder)
+        try:
+            summary = _train(request, context, folder, part_of(on_progress, 0.0, TRAINING_SHARE))
+            manifest = _build_manifest(request, context, folder, summary, part_of(on_progress, TRAINING_SHARE, 1.0))
+        except (MemoryError, RuntimeError) as error:
+            # torch raises its own kind of error on a GPU, and a plain RuntimeError on a CPU.
+            if isinstance(error, MemoryError) or "memory" in str(error).lower():
+                raise JobError(OUT_OF_MEMORY) from error
+            raise
+        on_progress(1.0, "publishing")
+        promote = False if manifest["failed_gates"] else request.promote
+        failed_gates = manifest.pop("failed_gates")
+        version, live = trained.publish(request.name, folder / "model", manifest, promote, context.job)
+        shutil.rmtree(folder, ignore_errors=True)
+        certificate = manifest["certificate"]
+    else:
+        version, live = published, trained.live(request.name) == published
+        certificate = trained.manifest(request.name, version)["certificate"]
+        failed_gates = list_failed_gates(request.gates, certificate)
+
+    return {
+        "encoder": f"{request.name}@{version}",
+        "promoted": live,
+        "failed_gates": failed_gates,
+        "certificate": certificate,
+    }
+
+
+def _train(request: NewTraining, context: TrainingSetting, folder: Path, on_progress: Progress) -> dict[str, Any]:
+    """Train the encoder in its work folder, unless an earlier run has, and return the summary of the training."""
+    import orjson
+
+    from lathe.training.finetuning.run import MODEL, SUMMARY, run_training
+
+    if not ((folder / MODEL).is_dir() and (folder / SUMMARY).is_file()):
+        run_training(
+            request.method,
+            request.check(),
+            context.base,
+            context.settings.device,
+            folder,
+            on_progress,
+            context.auxiliary,
+            holds_out=True,
+        )
+    summary: dict[str, Any] = orjson.loads((folder / SUMMARY).read_bytes())
+    return summary
+
+
+def _build_manifest(
+    request: NewTraining, context: TrainingSetting, folder: Path, summary: dict[str, Any], on_progress: Progress
+) -> dict[str, Any]:
+    """Certify the encoder in the work folder, and return the version's manifest with the gates that it fails."""
+    from lathe.training.encoder.encoder import Encoder
+    from lathe.training.finetuning.certificate import certify_job
+    from lathe.training.finetuning.judged_texts import read_job_tests
+
+    model = folder / "model"
+    digest_files(model)  # refuses files that no version may have, before minutes of certifying
+    on_progress(0.0, "reading the tests")
+    tests = read_job_tests(request.check())
+    device = context.settings.device
+    base = Encoder(replace(context.base, dtype="float32", compile=False), device)
+    spec = EncoderSpec(
+        request.name, str(model), long_text=context.base.long_text, chat_template=context.base.chat_template
+    )
+    trained = Encoder(spec, device)
+    certificate = certify_job(base, trained, tests, on_progress)
+
+    described = trained.describe()
+    return {
+        "method": request.method,
+        "base": base.describe(),
+        "encoder": {key: described[key] for key in ("fingerprint", "dimensions", "max_length", "prompts")},
+        "certificate": certificate,
+        "failed_gates": list_failed_gates(request.gates, certificate),
+        "provenance": {
+            "command": context.command,
+            "job": request.job,
+            "gates": request.gates,
+            "training": summary,
+            "libraries": summary.get("libraries"),
+            "date": summary.get("date"),
+        },
+    }
+
+
+def require_trainable(base: EncoderSpec) -> None:
+    """Raise `BadValueError` if an encoder cannot be trained into a version."""
+    if base.upstream is not None:
+        raise BadValueError(f"{base.name} is behind an embeddings API, which cannot be trained", param="job.encoder")
+    if base.trust_remote_code:
+        raise BadValueError(
+            f"{base.name} has code of its own, which no version may have: train it into a folder, with --out",
+            param="job.encoder",
+        )
+
+
+def require_free_name(name: str, settings: Settings) -> None:
+    """Raise unless a name can be that of a trained encoder.
+
+    Raises:
+        BadValueError: if it is not valid.
+        ConflictError: if an encoder of the settings or the state folder has it.
+    """
+    require_name(name, "an encoder")
+    others = {encoder.name for encoder in (*settings.hosted, *AddedEncoders(settings.home).read())}
+    if name in others | {DEFAULT_ENCODER.name}:
+        raise ConflictError(f"the name {name} is in use by another encoder", param="name")

@@ -1,0 +1,58 @@
+"""The job of a training."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lathe.service.encoders.trained import TrainedEncoders
+from lathe.service.encoders.training import TrainingSetting, require_free_name, train_encoder
+from lathe.service.home import Home
+from lathe.service.settings import Settings
+from lathe.transforms.progress import Progress
+
+if TYPE_CHECKING:
+    from lathe.service.jobs.requests import TrainJob
+
+LOG = "log.jsonl"
+"""Name of the result file with the training log, which is there while the job runs."""
+
+
+def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+    """Train the encoder that a job requests, and publish it. Return the version's name, state and certificate.
+
+    The training log is copied to the job's folder each time it grows.
+
+    Returns:
+        The dict that `train_encoder` returns, with `log_url`.
+    """
+    home = Home(settings.home)
+    require_free_name(job.request.name, settings)
+    work_folders: list[Path] = []
+
+    def report(fraction: float, message: str) -> None:
+        for work_folder in work_folders:
+            _copy_log(work_folder / "training" / "progress.jsonl", folder)
+        on_progress(fraction, message)
+
+    context = TrainingSetting(
+        TrainedEncoders(home.trained),
+        home.training,
+        "POST /train",
+        job.encoder,
+        job.auxiliary,
+        settings,
+        job=folder.name,
+        on_work_folder=work_folders.append,
+    )
+    return train_encoder(job.request, context, report) | {"log_url": f"/jobs/{folder.name}/log"}
+
+
+def _copy_log(log: Path, folder: Path) -> None:
+    """Copy the training log to the job's folder if it has grown. A disk that is full does not stop the training."""
+    target = folder / LOG
+    with suppress(OSError):
+        if not target.exists() or log.stat().st_size != target.stat().st_size:
+            staging = folder / f".{LOG}"
+            shutil.copyfile(log, staging)
+            staging.replace(target)
