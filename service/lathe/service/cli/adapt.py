@@ -15,7 +15,6 @@ from lathe.service.cli.options import (
     load_encoder,
     load_state,
     open_chains,
-    parse_numbers,
 )
 from lathe.service.errors import BadValueError
 from lathe.training.adaptation.request import AdaptRequest
@@ -53,9 +52,6 @@ def adapt(
     budget: Annotated[
         float | None, flag("--budget", "Seconds for all, about: trainings get fewer queries, or are left out.")
     ] = None,
-    gate: Annotated[
-        list[str] | None, flag("--gate", "MEASURE=VALUE that the certificate of what is published must reach.")
-    ] = None,
     promote: Annotated[
         bool | None,
         typer.Option("--promote/--no-promote", help="Make it live. [default: if no version is]"),
@@ -86,7 +82,6 @@ def adapt(
         "test_pairs": test_pairs,
         "train": train,
         "budget": budget,
-        "gates": parse_numbers(gate, "--gate"),
         "promote": promote,
         "seed": seed,
     }

@@ -1,21 +1,32 @@
 """Adaptations up to what is published: shared by `lathe adapt` and its job."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Any
 
-from lathe.service.chains.fits import FitSetting, run_fit
+from lathe.service.chains.fits import FitSetting, run_fit, wait_for_redis
 from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import Registry
+from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.home import Home
 from lathe.service.settings import Settings
 from lathe.training.adaptation.ladder import Ladder, climb_ladder
 from lathe.training.adaptation.report import to_json
 from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.finetuning.certificate import certify_encoder
+from lathe.training.finetuning.judged_texts import JudgedTexts
 from lathe.training.fitting.pairs import PairTexts
 from lathe.training.fitting.requests import NewFit, QueryPair
 from lathe.transforms.chain import parse_steps
 from lathe.transforms.progress import Progress, part_of
+
+JUDGED = "judged"
+"""Name of the judged searches in the certificate of a trained encoder."""
 
 CLIMBED = 0.9
 """Progress once the ladder is climbed; publishing takes the rest."""
@@ -104,7 +115,31 @@ def _publish_encoder(
     ladder: Ladder, name: str, context: AdaptationSetting, on_progress: Progress
 ) -> tuple[dict[str, Any], TextEncoder]:
     """Add the trained encoder of the recommended rung to the registry, and return the result and the opened encoder."""
-    raise NotImplementedError
+    request, settings = ladder.request, context.settings
+    trained_spec = ladder.trained[ladder.recommended.rung.name]
+    trained = open_encoder(trained_spec, settings.device, settings.vector_stores)
+    searches = ladder.searches
+    judged = JudgedTexts.from_answers(searches.report.documents, searches.documents)
+    certificate = certify_encoder(ladder.encoder, trained, {JUDGED: judged}, on_progress)
+    manifest = {
+        "base": ladder.encoder.describe(),
+        "fingerprint": trained.fingerprint,
+        "dimensions": trained.dimensions,
+        "method": ladder.recommended.rung.name,
+        "certificate": certificate,
+        "provenance": {
+            "command": context.command,
+            "queries": len(searches.learn.documents),
+            "libraries": {"lathe-training": version_of("lathe-training"), "torch": version_of("torch")},
+            "date": datetime.now(UTC).date().isoformat(),
+        },
+    }
+    encoders = TrainedEncoders(context.home.trained)
+    publish = partial(encoders.publish, name, Path(trained_spec.model), manifest, request.promote, context.job)
+    version, live = wait_for_redis(publish, on_progress)
+    result = {"encoder": f"{name}@{version}", "promoted": live, "certificate": certificate}
+    spec = encoders.build_spec(name, version, settings.dtype)
+    return result, open_encoder(spec, settings.device, settings.vector_stores)
 
 
 def build_fit(ladder: Ladder, name: str) -> NewFit | None:
@@ -124,7 +159,6 @@ def build_fit(ladder: Ladder, name: str) -> NewFit | None:
         bytes=chosen.bytes,
         pairs=_list_query_pairs(searches.learn) if learns else None,
         test_pairs=_list_query_pairs(searches.report),
-        gates=request.gates if chosen.rung.training is None else {},
         promote=request.promote,
         seed=request.seed,
     )

@@ -45,8 +45,8 @@ def write_sentence(ladder: Ladder) -> str:
         return f"Leave the vectors as they are: {chosen.problem}."
 
     advice = "Leave the vectors as they are" if chosen.rung is AS_IS else _capitalize(chosen.rung.label)
-    stored = f" and store {chosen.bytes:,} bytes a vector instead of {ladder.baseline.vector_bytes:,}"
-    advice += stored if chosen.bytes is not None else ""
+    if chosen.bytes is not None:
+        advice += f" and store {chosen.bytes:,} bytes a vector instead of {ladder.baseline.vector_bytes:,}"
     if chosen is ladder.baseline:
         return f"{advice}: on the queries to choose by, nothing that was tried beats that beyond chance."
 

@@ -9,7 +9,6 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from lathe.training.errors import FitError
-from lathe.training.fitting.gates import require_gates
 from lathe.training.fitting.requests import MAX_BYTES, PAIR_FIELDS, Pairs, RowSource
 from lathe.training.json_object import JsonObject
 
@@ -27,9 +26,7 @@ class AdaptRequest(JsonObject):
         bytes: bytes of a stored vector; codes of that size follow each change. None keeps the floats.
         train: whether the encoder may be trained, which changes the vectors of all documents.
         budget: seconds that the whole trial may take, about; None for no limit.
-        gates: minimum value by key of the certificate of what is published.
-        promote: whether the published version becomes live if its gates hold; None promotes it only if no version is
-            live.
+        promote: whether the published version becomes live; None promotes it only if no version is live.
         seed: seed of the division of the queries, and of the training.
     """
 
@@ -44,7 +41,6 @@ class AdaptRequest(JsonObject):
     bytes: Annotated[int | None, Field(ge=1, le=MAX_BYTES)] = None
     train: bool = True
     budget: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
-    gates: dict[str, float] = {}
     promote: bool | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
@@ -75,13 +71,13 @@ class AdaptRequest(JsonObject):
         """Check the request for errors that can be found before any text is read.
 
         Raises:
-            FitError: for vectors as documents, an unknown gate, gates without a name, or test pairs that are the pairs.
+            FitError: for vectors as documents, promote without a name, folders without training, or test pairs that
+                are the pairs.
         """
-        require_gates(self.gates)
         if self.source.vectors is not None:
             raise FitError("documents are texts here: queries are encoded, and a trained encoder encodes all again")
-        if self.name is None and (self.gates or self.promote is not None):
-            raise FitError("gates and promote are for what is published: give a name")
+        if self.name is None and self.promote is not None:
+            raise FitError("promote is for what is published: give a name")
         if self.folders and not self.train:
             raise FitError("folders are for training the encoder, and train is false: leave one of the two out")
         if self.pairs == self.test_pairs:

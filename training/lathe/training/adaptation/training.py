@@ -151,9 +151,10 @@ def _choose_trainer(spec: EncoderSpec) -> dict[str, Any]:
     model = load_model(replace(spec, dtype="float32", compile=False), "cpu")
     if not hasattr(next(iter(model)), "auto_model"):
         return STATIC_TRAINER
+    trainer = TRAINER | {"max_length": min(TRAINER["max_length"], model.max_seq_length)}
     if sum(weights.numel() for weights in model.parameters()) < LORA_PARAMETERS:
-        return TRAINER
-    return TRAINER | {"mini_batch_size": 8} | ({"lora": {}} if find_spec("peft") is not None else {})
+        return trainer
+    return trainer | {"mini_batch_size": 8} | ({"lora": {}} if find_spec("peft") is not None else {})
 
 
 def _find_prompts(encoder: TextEncoder) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries
@@ -11,7 +12,9 @@ from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.encoded_shards import hash_row
 from lathe.training.fitting.encoding import EncodedSource
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
-from lathe.training.fitting.requests import Pairs
+from lathe.training.fitting.requests import CLICK_FIELDS, CLICKS_REFUSED, Pairs
+from lathe.training.sources.lines import read_numbered_lines, strip_byte_order_mark
+from lathe.training.sources.local import parse_local_path
 from lathe.training.sources.source import open_source, split_field
 from lathe.training.split_half import cut_in_two
 from lathe.transforms.base import QueryPairs
@@ -20,6 +23,9 @@ from lathe.transforms.vectors import FloatArray
 
 FIELD_NAMES = (("query", "document"), ("anchor", "positive"))
 """Fields of a file of pairs that names none; the second are those of `lathe synthesize`."""
+
+LINES_SUFFIXES = (".jsonl", ".jsonl.gz")
+"""Endings of files of JSON lines, whose rows can have further fields."""
 
 TEST_SHARE = 0.2
 """Share of the queries that is held out to certify with, unless other pairs are given for that."""
@@ -86,6 +92,7 @@ def read_pairs(pairs: Pairs) -> PairTexts:
     named = tuple(name.strip() for name in given.split(",")) if given else None
     if named is not None and len(named) != 2:
         raise FitError(f"pairs have two fields, as in {path}#query,document, not {given!r}")
+    _refuse_clicks(path)
     queries, documents = _read_columns(path, FIELD_NAMES if named is None else (named,))
     if len(queries) != len(documents):
         raise FitError(f"the pairs of {path} have {len(queries)} queries and {len(documents)} documents")
@@ -93,6 +100,23 @@ def read_pairs(pairs: Pairs) -> PairTexts:
     if not found.documents:
         raise FitError(f"the file of pairs {path} holds none")
     return found
+
+
+def _refuse_clicks(path: str) -> None:
+    """Raise `FitError` if the first row of a file of JSON lines has a position, as rows of a log of clicks have.
+
+    A document is clicked because it was shown near the top, by the ranking that is to be improved (Joachims et al.,
+    arXiv 1608.04468). Measured by such clicks, that ranking wins, and learning from them repeats it.
+    """
+    if not path.endswith(LINES_SUFFIXES):
+        return
+    line = next((line for _, line in read_numbered_lines(parse_local_path(path))), b"")
+    try:
+        fields = orjson.loads(strip_byte_order_mark(line))
+    except orjson.JSONDecodeError:
+        return  # the reader says what is wrong with it
+    if isinstance(fields, dict) and (known := [name for name in CLICK_FIELDS if name in fields]):
+        raise FitError(f"{path} is a log of clicks: its rows have a {known[0]}. {CLICKS_REFUSED}")
 
 
 def gather_pairs(pairs: Iterable[tuple[str, str]]) -> PairTexts:

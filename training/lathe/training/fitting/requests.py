@@ -41,6 +41,16 @@ QUERY_FIELDS = ("queries", "pairs", "test_pairs")
 """Fields that name queries, which may hold personal data."""
 
 
+CLICK_FIELDS = ("position", "rank", "clicked_position")
+"""Fields by which a log of clicks is told from judged pairs."""
+
+CLICKS_REFUSED = (
+    "What was clicked had been shown there by the ranking that is to be improved, so such clicks call that ranking "
+    "right. Judge a sample of queries, or take clicks on results in random order, and leave the position out"
+)
+"""Why a log of clicks is refused: position bias (Joachims et al., arXiv 1608.04468)."""
+
+
 class RowSource(JsonObject):
     """Source of rows, of which exactly one of the three fields is set.
 
@@ -97,6 +107,11 @@ class QueryPair(JsonObject):
 
     query: Annotated[str, Field(min_length=1)]
     document: Annotated[str, Field(min_length=1)]
+
+    @classmethod
+    def advise(cls, unknown: str) -> str:
+        """Return why clicks are refused if the field is one of their log, else what to write instead of it."""
+        return CLICKS_REFUSED if unknown in CLICK_FIELDS else super().advise(unknown)
 
 
 Pairs = list[QueryPair] | str

@@ -1,0 +1,139 @@
+"""The ladder on encoders that are fast: what is tried, what is not and why, and that a stopped run goes on."""
+
+import json
+
+import pytest
+
+from lathe.training.adaptation import ladder as ladder_module
+from lathe.training.adaptation.ladder import climb_ladder
+from lathe.training.adaptation.report import format_ladder, to_json, write_sentence
+from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.fitting.requests import QueryPair, RowSource
+from lathe.transforms.progress import no_progress
+from tests.training.fitting.test_pairs import NumberEncoder, pairs_of
+
+WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
+
+
+@pytest.fixture
+def little_out_of_domain(monkeypatch, tmp_path):
+    """Measure out-of-domain searches on 40 sentences instead of docstrings."""
+    texts = tmp_path / "sentences.txt"
+    lines = [f"{' '.join(WORDS)} {n} {' '.join(reversed(WORDS))}" for n in range(40)]
+    texts.write_text("\n".join(lines))
+    monkeypatch.setattr(ladder_module, "OUT_OF_DOMAIN", {"sentences": str(texts)})
+
+
+def request_of(pairs, documents=600, **fields):
+    texts = [f"document {n}" for n in range(documents)]
+    return AdaptRequest(source=RowSource(texts=texts), pairs=[QueryPair(**pair) for pair in pairs], **fields)
+
+
+def climb(request, encoder, workspace):
+    with climb_ladder(request, encoder, workspace, no_progress, "cpu") as ladder:
+        return ladder
+
+
+def test_an_adapter_that_gains_is_recommended_with_its_gain_on_queries_set_aside(tmp_path, little_out_of_domain):
+    ladder = climb(request_of(pairs_of(range(500)), bytes=8, train=False), NumberEncoder(), tmp_path)
+    assert ladder.recommended.rung.name == "query_adapter"
+    assert ladder.recommended.bytes == 8
+    sentence = write_sentence(ladder)
+    assert sentence.startswith("Map queries and store 8 bytes a vector instead of 64: nDCG@10 of 100 queries")
+    assert sentence.endswith("No document is encoded again.")
+    assert "* map queries" in format_ladder(ladder)
+    described = to_json(ladder)
+    assert json.loads(json.dumps(described, allow_nan=False)) == described
+    assert described["queries"] == {"learn": 300, "choose": 100, "report": 100}
+    assert {trial["rung"] for trial in described["trials"] if trial["problem"]} == {"fine_tuning", "pre_finetuning"}
+
+
+def test_queries_that_teach_nothing_leave_the_vectors_as_they_are(tmp_path, little_out_of_domain):
+    """Queries are about other documents than those that are called relevant."""
+    rows = [{"query": f"query {n}", "document": f"document {(7 * n + 3) % 600}"} for n in range(400)]
+    ladder = climb(request_of(rows, train=False), NumberEncoder(), tmp_path)
+    assert ladder.recommended is ladder.baseline
+    assert write_sentence(ladder).startswith("Leave the vectors as they are: on the queries to choose by, nothing")
+
+
+def test_too_few_queries_are_an_answer(tmp_path):
+    ladder = climb(request_of(pairs_of(range(100))), NumberEncoder(), tmp_path)
+    assert ladder.recommended.rung.name == "as_is"
+    assert write_sentence(ladder).startswith("Leave the vectors as they are: 100 different judged queries leave")
+    assert to_json(ladder)["trials"][0] == {"rung": "as_is", "problem": ladder.searches.shortage}
+    assert format_ladder(ladder) == write_sentence(ladder)
+
+
+def test_an_adapter_needs_more_queries_than_the_other_rungs(tmp_path, little_out_of_domain):
+    ladder = climb(request_of(pairs_of(range(200)), train=False), NumberEncoder(), tmp_path)
+    problems = {trial.rung.name: trial.problem for trial in ladder.trials}
+    assert "at least 200 different queries" in problems["query_adapter"]
+    assert problems["as_is"] is problems["debias"] is None
+
+
+@pytest.fixture
+def tiny_encoder(tiny_model):
+    return Encoder(EncoderSpec("tiny", str(tiny_model)), "cpu")
+
+
+@pytest.fixture
+def worded():
+    """Return a request whose queries share words with their documents."""
+
+    def word(n):
+        return f"{WORDS[n % 10]} {WORDS[n // 10 % 10]} {n}"
+
+    pairs = [QueryPair(query=f"what of {word(n)}", document=f"{word(n)} it is") for n in range(300)]
+    texts = [pair.document for pair in pairs]
+    return AdaptRequest(source=RowSource(texts=texts), pairs=pairs[:260], test_pairs=pairs[260:], bytes=8)
+
+
+def test_an_encoder_is_trained_measured_and_there_within_the_block(
+    tmp_path, tiny_encoder, worded, little_out_of_domain, write_data_set
+):
+    rows = [{"anchor": f"{WORDS[n % 10]} {n}", "positive": f"{n} {WORDS[n % 7]}"} for n in range(12)]
+    write_data_set(tmp_path / "data" / "labelled", {"task": "pairs"}, {"train.jsonl": rows})
+    request = worded.model_copy(update={"folders": (str(tmp_path / "data"),), "name": "tiny"})
+    with climb_ladder(request, tiny_encoder, tmp_path / "work", no_progress, "cpu") as ladder:
+        assert set(ladder.trained) == {"fine_tuning", "pre_finetuning"}
+        for spec in ladder.trained.values():
+            assert Encoder(spec, "cpu").fingerprint != tiny_encoder.fingerprint
+    tried = [trial for trial in ladder.trials if trial.relevance is not None]
+    assert [trial.rung.name for trial in tried if trial.bytes is None][-2:] == ["fine_tuning", "pre_finetuning"]
+    assert all(trial.seconds > 0 for trial in tried if trial.rung.encodes_again)
+    assert not list((tmp_path / "work").glob("adapt-*"))  # what a named run publishes is elsewhere
+
+
+def test_a_run_that_was_stopped_in_training_goes_on_and_repeats_nothing(
+    tmp_path, tiny_encoder, worded, little_out_of_domain
+):
+    steps = []
+
+    def stop(_, message):
+        if message.startswith("step 10 "):
+            raise KeyboardInterrupt
+
+    def note(_, message):
+        if message.startswith("step "):
+            steps.append(message)
+
+    with pytest.raises(KeyboardInterrupt), climb_ladder(worded, tiny_encoder, tmp_path, stop, "cpu"):
+        pass
+    with climb_ladder(worded, tiny_encoder, tmp_path, note, "cpu") as first:
+        pass
+    assert first.floats[3].relevance is not None
+    assert steps
+    steps.clear()
+    with climb_ladder(worded, tiny_encoder, tmp_path, note, "cpu") as again:  # without a name, all is kept for a week
+        pass
+    assert not steps
+    assert again.floats[3].relevance.report.tolist() == first.floats[3].relevance.report.tolist()
+
+
+def test_a_budget_that_is_too_small_leaves_training_out(tmp_path, tiny_encoder, worded, little_out_of_domain):
+    request = worded.model_copy(update={"budget": 1e-3})
+    ladder = climb(request, tiny_encoder, tmp_path)
+    assert "of the budget are left" in ladder.floats[3].problem
+

@@ -1,0 +1,77 @@
+"""Division of judged queries: none that teaches is measured with, and relevant documents are always searched."""
+
+import json
+
+import pytest
+
+from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.adaptation.searches import encode_searches, read_searches
+from lathe.training.errors import FitError
+from lathe.training.fitting.requests import QueryPair, RowSource
+from lathe.transforms.progress import no_progress
+from tests.training.fitting.test_pairs import NumberEncoder, pairs_of, write
+
+
+def request(pairs, **fields):
+    texts = [f"document {n}" for n in range(300)]
+    return AdaptRequest(source=RowSource(texts=texts), pairs=[QueryPair(**pair) for pair in pairs], **fields)
+
+
+def queries_of(part):
+    return set(part.documents)
+
+
+def test_three_fifths_teach_a_fifth_chooses_and_a_fifth_reports():
+    searches = read_searches(request(pairs_of(range(200))))
+    parts = [queries_of(part) for part in (searches.learn, searches.choose, searches.report)]
+    assert [len(part) for part in parts] == [120, 40, 40]
+    assert len(set.union(*parts)) == 200
+    assert searches.shortage is None
+
+
+def test_test_pairs_are_reported_on_and_teach_nothing():
+    test = [QueryPair(**pair) for pair in pairs_of(range(200, 240))]
+    searches = read_searches(request(pairs_of(range(200)), test_pairs=test))
+    assert queries_of(searches.report) == {f"query {n}" for n in range(200, 240)}
+    assert len(searches.learn.documents) == 160
+
+
+def test_test_queries_among_those_to_learn_from_are_refused():
+    test = [QueryPair(query="Query  3", document="document 3")]
+    with pytest.raises(FitError, match="learned by heart"):
+        read_searches(request(pairs_of(range(200)), test_pairs=test))
+
+
+def test_relevant_documents_are_searched_even_if_the_source_lacks_them():
+    searches = read_searches(request(pairs_of(range(290, 500))))
+    assert {f"document {n}" for n in range(290, 500)} <= set(searches.documents)
+    assert len(searches.documents) == len(set(searches.documents)) == 500
+
+
+def test_too_few_queries_are_a_shortage_with_the_number_that_is_needed():
+    searches = read_searches(request(pairs_of(range(100))))
+    assert "100 different judged queries leave 20 to choose by and 20 to report on" in searches.shortage
+    assert "From 150 queries on" in searches.shortage
+
+
+def test_all_parts_search_the_same_documents_by_unit_vectors():
+    searches = read_searches(request(pairs_of(range(200))))
+    vectors = encode_searches(searches, NumberEncoder(), no_progress)
+    assert vectors.learn.documents is vectors.choose.documents
+    row, column = vectors.report.relevant[0]
+    query = list(searches.report.documents)[row]
+    assert searches.documents[column] == query.replace("query", "document")
+
+
+def test_a_log_of_clicks_is_refused_with_the_reason(tmp_path):
+    """What was clicked was seen, and what was seen was chosen by the ranking that is to be improved."""
+    rows = [pair | {"position": 1 + n % 10} for n, pair in enumerate(pairs_of(range(200)))]
+    path = write(tmp_path / "clicks.jsonl", rows)
+    with pytest.raises(FitError, match="a log of clicks: .*position"):
+        read_searches(AdaptRequest(source=RowSource(texts=["document 1"]), pairs=path))
+
+
+def test_a_source_of_vectors_is_refused(tmp_path):
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"query": "a", "document": "b"}))
+    with pytest.raises(FitError, match="documents are texts"):
+        AdaptRequest(source=RowSource(vectors=[[1.0]]), pairs=str(tmp_path / "pairs.jsonl")).check()

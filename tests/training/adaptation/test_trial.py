@@ -1,0 +1,63 @@
+"""The choice among rungs: the cheapest that is not beaten beyond the interval of the difference, paired by query."""
+
+import json
+
+import numpy as np
+import pytest
+
+from lathe.training.adaptation.rungs import AS_IS, RUNGS
+from lathe.training.adaptation.trial import Difference, Relevance, Trial, choose_trial
+
+QUERIES = 200
+
+
+def trial(rung, gains):
+    """Return the trial of a rung that gains these points on every query, with a little noise."""
+    noise = 0.01 * np.random.default_rng(rung).normal(size=QUERIES)
+    ndcg = 0.5 + gains + noise
+    return Trial(RUNGS[rung], None, 64, Relevance(ndcg, ndcg, {"pydoc": ndcg}))
+
+
+def test_the_cheapest_of_equals_is_chosen():
+    assert choose_trial([trial(0, 0.0), trial(1, 0.0), trial(2, 0.0005), trial(3, 0.0)]).rung is AS_IS
+
+
+def test_a_dearer_rung_is_chosen_if_it_beats_the_cheaper_ones():
+    assert choose_trial([trial(0, 0.0), trial(2, 0.1), trial(3, 0.2)]).rung.name == "fine_tuning"
+    assert choose_trial([trial(0, 0.0), trial(2, 0.2), trial(3, 0.2)]).rung.name == "query_adapter"
+
+
+def test_rungs_that_were_not_tried_are_passed_over():
+    missing = Trial(RUNGS[2], None, 64, None, problem="too few queries")
+    assert choose_trial([trial(0, 0.0), missing, trial(3, 0.1)]).rung.name == "fine_tuning"
+
+
+def test_a_circle_of_rungs_that_beat_one_another_ends_at_the_best_mean():
+    """Paired by query, three can beat one another only through other means, so the best mean is beaten by none."""
+    rows = [trial(0, 0.0), trial(1, 0.1), trial(2, 0.3)]
+    assert choose_trial(rows) is rows[2]
+
+
+def test_the_interval_of_a_difference_is_paired_by_query():
+    before = np.random.default_rng(0).uniform(size=400)
+    difference = Difference.between(before + 0.01, before)
+    assert difference.gain == pytest.approx(0.01)
+    assert difference.ci95 == pytest.approx(0.0, abs=1e-9)
+    assert difference.is_gain
+    assert not difference.is_loss
+    assert Difference.between(np.ones(1), np.zeros(1)).describe() == {"gain": 1.0, "ci95": None}
+
+
+def test_a_trial_is_described_as_json():
+    rows = [trial(0, 0.0), trial(3, 0.1)]
+    described = rows[1].describe(rows[0].require_relevance())
+    assert json.loads(json.dumps(described, allow_nan=False)) == described
+    assert described["choose"]["gain"] == pytest.approx(0.1, abs=0.01)
+    assert described["encodes_documents_again"] is True
+    refused = Trial(RUNGS[4], 48, 48, None, problem="no folders").describe(rows[0].require_relevance())
+    assert refused == {
+        "rung": "pre_finetuning",
+        "bytes": 48,
+        "vector_bytes": 48,
+        "problem": "no folders",
+    }
