@@ -130,7 +130,7 @@ def test_a_training_that_cannot_be_done_is_refused_at_once(app, changed, status,
 
 
 def test_a_training_whose_process_is_killed_goes_on_and_publishes_one_version(app):
-    long = JOB | {"training": TRAINING | {"epochs": 40, "log_steps": 1}}
+    long = JOB | {"training": TRAINING | {"epochs": 6, "log_steps": 1}}
     answer = submit(app, name="killed", job=long)
     store = app.services.jobs.store
     job_id = answer.json()["job_id"]
