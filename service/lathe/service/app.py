@@ -2,6 +2,7 @@
 
 import logging
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,6 +25,8 @@ from lathe.service.encoders.engine.dispatcher import EngineOptions, WorkerProces
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.upstream_worker import UpstreamConnection
 from lathe.service.encoders.residency import Residency
+from lathe.service.encoders.trained import TrainedEncoders
+from lathe.service.encoders.trained_serving import TrainedServing
 from lathe.service.errors import ServiceError, WrongShapeError, convert_error, error_body
 from lathe.service.home import Home
 from lathe.service.http.answers import answer_json
@@ -38,6 +41,7 @@ from lathe.service.http.routes import (
     chains,
     dashboard,
     embed,
+    encoder_versions,
     encoders,
     fits,
     health,
@@ -45,6 +49,7 @@ from lathe.service.http.routes import (
     jobs,
     reduce,
     search,
+    training,
 )
 from lathe.service.http.tracing import add_tracing
 from lathe.service.index.backend import open_indexes
@@ -74,6 +79,8 @@ ROUTERS = [
     jobs.router,
     chains.router,
     encoders.router,
+    encoder_versions.router,
+    training.router,
     indexes.router,
     search.router,
     health.router,
@@ -164,6 +171,13 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     cache = VectorCache(settings.cache_bytes, second_level=replica.cache if replica else None)
     embedder = Embedder(engines, registry, cache)
     jobs = _open_jobs(settings, home, replica, processes)
+    indexes = open_indexes(settings, home, partial(encode_for_index, embedder))
+
+    def list_index_encoders() -> list[str] | None:
+        if not indexes.ready.is_set():
+            return None
+        return [encoder for index in indexes.describe() if (encoder := index.get("encoder"))]
+
     return Services(
         settings=settings,
         home=home,
@@ -172,11 +186,15 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
         keys=Keys(settings.api_keys, admin_keys),
         registry=registry,
         embedder=embedder,
-        indexes=open_indexes(settings, home, partial(encode_for_index, embedder)),
+        indexes=indexes,
         jobs=jobs,
         drift=_open_drift(settings, embedder),
         make_engine=make_engine,
         residency=residency,
+        trained=TrainedEncoders(home.trained),
+        trained_serving=TrainedServing(
+            settings, embedder, make_engine, list_index_encoders, threading.Lock(), residency.start
+        ),
         processes=processes,
         replica=replica,
     )
@@ -266,6 +284,7 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
         for engine in services.embedder.engines.values():
             engine.start()
         services.residency.start()
+        await run_in_threadpool(services.trained_serving.start)
         if services.replica is not None:
             await run_in_threadpool(services.replica.start)
         if services.home_problem is None:
@@ -276,6 +295,7 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
         yield
         services.state_monitor.stop()
         services.residency.stop()
+        await run_in_threadpool(services.trained_serving.stop)
         await run_in_threadpool(services.jobs.stop)
         if services.replica is not None:
             await run_in_threadpool(services.replica.stop)

@@ -13,6 +13,8 @@ from lathe.service.chains.registry import Registry
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.residency import Residency
+from lathe.service.encoders.trained import TrainedEncoders
+from lathe.service.encoders.trained_serving import TrainedServing
 from lathe.service.errors import UnavailableError
 from lathe.service.home import Home
 from lathe.service.index.protocol import SearchIndexes
@@ -35,7 +37,8 @@ class Services:
     Attributes:
         home_problem: why the state folder could not be written at startup; None if it could.
         replica: local replica of what servers share in Redis; None for a single server.
-        changing_encoders: held while an encoder is added or removed.
+        trained: versions of trained encoders.
+        trained_serving: starts and stops the engines of trained encoders.
         submitting_reindex: held while a reindexing job is submitted, so that an index has at most one.
         closing: set when the server is asked to stop; endless responses then end.
     """
@@ -53,8 +56,9 @@ class Services:
     make_engine: Callable[[EncoderSpec], Engine]
     processes: ProcessStarter
     residency: Residency
+    trained: TrainedEncoders
+    trained_serving: TrainedServing
     replica: "Replica | None" = None
-    changing_encoders: Lock = field(default_factory=Lock)
     submitting_reindex: Lock = field(default_factory=Lock)
     closing: Event = field(default_factory=Event)
 
@@ -65,6 +69,7 @@ class Services:
         engine_problems += [engine.info.warning for engine in engines if engine.info is not None]
         problems = [self.state_problem, self.state_monitor.damage, *self.indexes.warnings(), *engine_problems]
         problems += [self.residency.find_problem(), self.state_monitor.unexpected.message]
+        problems.append(self.trained_serving.unexpected.message)
         if self.embedder.live_vectors is not None:
             problems.append(self.embedder.live_vectors.unexpected.message)
         shared = self.replica.warnings() if self.replica else []
@@ -97,6 +102,11 @@ class Services:
         """Raise `UnavailableError` if the state folder could not be written at startup."""
         if self.home_problem:
             raise UnavailableError(self.home_problem, code="state_unwritable")
+
+    @property
+    def changing_encoders(self) -> Lock:
+        """Lock that is held while an encoder is added or removed."""
+        return self.trained_serving.changing
 
     @property
     def state_problem(self) -> str | None:

@@ -1,15 +1,19 @@
 """`lathe encoders`: listing, adding and removing the encoders that servers may host."""
 
+import json
 import shlex
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lathe.service.cli.options import load_state, load_writable_state, parse_pairs
+from lathe.service.cli.options import flag, load_state, load_writable_state, parse_numbers, parse_pairs
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.training.encoder.spec import UPSTREAM_ADDRESSES
 from lathe.training.reporting.text import align_columns
 from lathe.transforms.files import expand_home
+
+if TYPE_CHECKING:
+    from lathe.service.encoders.trained import TrainedEncoders
 
 app = typer.Typer(help="Show, add and remove the encoders that may be served.", no_args_is_help=True)
 
@@ -25,7 +29,83 @@ def list_encoders() -> None:
             rows.append([spec.name, spec.dtype, served, spec.model])
         else:
             rows.append([spec.name, spec.upstream.protocol, served, f"{spec.model} at {spec.upstream.url}"])
+    trained = _open_trained()
+    for name in trained.names():
+        live, versions = trained.live(name), ", ".join(map(str, trained.versions(name)))
+        served = "none live" if live is None else f"version {live}"
+        rows.append([name, settings.dtype, served, f"trained, versions {versions}"])
     typer.echo(align_columns(rows, left=range(4)))
+
+
+@app.command()
+def show(encoder: Annotated[str, typer.Argument(help="NAME or NAME@VERSION of a trained encoder")]) -> None:
+    """Show a trained encoder as JSON: base, certificate, provenance and versions."""
+    typer.echo(json.dumps(_open_trained().describe(encoder), indent=2))
+
+
+@app.command()
+def promote(
+    encoder: Annotated[str, typer.Argument(help="NAME@VERSION of a trained encoder")],
+    gate: Annotated[
+        list[str] | None, flag("--gate", "MEASURE=VALUE the certificate must reach, besides the gates of the training.")
+    ] = None,
+    force: Annotated[bool, flag("--force", "Promote it although it fails gates.")] = False,
+) -> None:
+    """Make a version live if its certificate passes the gates.
+
+    A running server serves it within a second or two.
+    """
+    from lathe.service.chains.promotion import promote_with_gates
+    from lathe.training.finetuning.requests import require_encoder_gates
+
+    load_writable_state()
+    name, version = _split_version(encoder)
+    gates = parse_numbers(gate, "--gate")
+    pointer = promote_with_gates(_open_trained(), name, version, gates, force, require_encoder_gates)
+    forced = f", promoted past {', '.join(pointer.overridden_gates)}" if pointer.overridden_gates else ""
+    typer.echo(f"{name}@{version} is live{forced}")
+
+
+@app.command()
+def rollback(name: Annotated[str, typer.Argument(help="NAME of a trained encoder")]) -> None:
+    """Make the version live that was live before."""
+    load_writable_state()
+    typer.echo(f"{name}@{_open_trained().rollback(name).live} is live")
+
+
+@app.command()
+def delete(
+    encoder: Annotated[str, typer.Argument(help="NAME@VERSION of a trained encoder")],
+    force: Annotated[bool, flag("--force", "Delete it although an index uses it.")] = False,
+) -> None:
+    """Delete a version permanently.
+
+    A version that an index uses is deleted only with --force.
+    """
+    from lathe.service.index.backend import describe_indexes
+
+    settings, home = load_writable_state()
+    name, version = _split_version(encoder)
+    users = [i["name"] for i in describe_indexes(settings, home) if i.get("encoder") == f"{name}@{version}"]
+    if users and not force:
+        raise ConflictError(f"{name}@{version} is used by the indexes {', '.join(users)}; --force deletes it")
+    _open_trained().delete(name, version)
+    typer.echo(f"{name}@{version} is deleted")
+
+
+def _open_trained() -> "TrainedEncoders":
+    from lathe.service.encoders.trained import TrainedEncoders
+
+    return TrainedEncoders(load_state()[1].trained)
+
+
+def _split_version(encoder: str) -> tuple[str, int]:
+    from lathe.service.chains.names import split_ref
+
+    name, version = split_ref(encoder, "encoder")
+    if version is None:
+        raise BadValueError(f"name a version, such as {name}@1")
+    return name, version
 
 
 @app.command("add")
@@ -117,7 +197,7 @@ def add_encoder(
         added = EncoderSettings(**fields)
     except ValidationError as error:
         raise convert_settings_error(error) from None
-    names = {hosted.name for hosted in settings.hosted}
+    names = {hosted.name for hosted in settings.hosted} | set(_open_trained().names())
     if name in names:
         raise ConflictError(f"the name {name} is in use by another encoder", param="name")
 

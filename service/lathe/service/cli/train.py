@@ -3,14 +3,23 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lathe.service.cli.options import ProgressBar, find_encoder, flag, load_state
+from lathe.service.cli.options import (
+    ProgressBar,
+    find_encoder,
+    flag,
+    format_command_line,
+    load_state,
+    load_writable_state,
+    parse_numbers,
+)
 from lathe.service.errors import BadValueError
 from lathe.training.errors import JobError
 from lathe.training.finetuning.regularizers.registry import METHODS
+from lathe.training.reporting.text import align_columns
 
 if TYPE_CHECKING:
     from lathe.service.settings import Settings
@@ -24,16 +33,38 @@ OutOption = Annotated[
     Path | None,
     flag("--out", "Folder for all results, from which a stopped run continues. [default: JOB-METHOD]"),
 ]
+NameOption = Annotated[
+    str | None, flag("--name", "Publish the result as the next version of this encoder, with a certificate.")
+]
+GateOption = Annotated[
+    list[str] | None,
+    flag("--gate", "MEASURE=VALUE the certificate must reach, such as out_of_domain.pydoc.ndcg_at_10.gain=0."),
+]
+PromoteOption = Annotated[
+    bool | None,
+    typer.Option("--promote/--no-promote", help="Make the version live if its gates hold. [default: if none is live]"),
+]
 
 
 def _add_training_command(method: str) -> None:
     @app.command(method, help=METHODS[method].help)
-    def train(config: ConfigOption, out: OutOption = None) -> None:
+    def train(
+        config: ConfigOption,
+        out: OutOption = None,
+        name: NameOption = None,
+        gate: GateOption = None,
+        promote: PromoteOption = None,
+    ) -> None:
         """Train an encoder by the method.
 
         The help text of the command is the method's.
         """
-        _train(method, config, out)
+        if name is not None:
+            _train_version(method, config, out, name, gate, promote)
+        elif gate or promote is not None:
+            raise BadValueError("--gate and --promote are for versions: name the encoder with --name")
+        else:
+            _train(method, config, out)
 
 
 for name in reversed(METHODS):
@@ -156,6 +187,61 @@ def _train(method: str, config: Path, out: Path | None) -> None:
         f"Trained {trained['steps']:,} steps in {trained['seconds']:.0f} s{best}; the model is in {outcome.model}"
     )
     typer.echo(f"Serve it with: lathe encoders add NAME --model {outcome.model}", err=True)
+
+
+def _train_version(
+    method: str, config: Path, out: Path | None, name: str, gate: list[str] | None, promote: bool | None
+) -> None:
+    """Train an encoder as a config file says, publish it as a version, and print what its certificate says."""
+    if out is not None:
+        raise BadValueError("--out and --name exclude each other: a version is stored in the state folder")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise BadValueError("torchrun trains into a folder: use --out, and add that with lathe encoders add")
+    _require_training_extra()
+    import torch
+
+    from lathe.service.encoders.trained import TrainedEncoders
+    from lathe.service.encoders.training import TrainingSetting, require_free_name, train_encoder
+    from lathe.training.finetuning.job import TrainingJob, read_settings
+    from lathe.training.finetuning.requests import NewTraining
+
+    settings, home = load_writable_state()
+    require_free_name(name, settings)
+    job = read_settings(config, TrainingJob)
+    torch.set_num_threads(settings.threads)
+    gates = parse_numbers(gate, "--gate")
+    request = NewTraining(name=name, method=method, job={}, gates=gates, promote=promote).with_job(job)
+    context = TrainingSetting(
+        TrainedEncoders(home.trained),
+        home.training,
+        format_command_line(),
+        find_encoder(settings, job.encoder),
+        _find_mining_encoder(settings, job),
+        settings,
+    )
+    with ProgressBar() as progress:
+        result = train_encoder(request, context, progress)
+    typer.echo("\n".join(format_training_result(result)))
+
+
+def format_training_result(result: dict[str, Any]) -> list[str]:
+    """Format a training's result as lines: what its searches gain, warnings, and whether the version is live."""
+    certificate = result["certificate"]
+    rows = [["texts", "queries", "nDCG@10 before", "after", "gain"]]
+    for group in ("relevance", "out_of_domain"):
+        for name, measures in certificate[group].items():
+            ndcg = measures["ndcg_at_10"]
+            numbers = [f"{ndcg['before']:.4f}", f"{ndcg['after']:.4f}", f"{ndcg['gain']:+.4f}"]
+            rows.append([name, str(measures["queries"]), *numbers])
+    for name, task in certificate.get("tasks", {}).items():
+        numbers = [f"{task['before']:.4f}", f"{task['after']:.4f}", f"{task['gain']:+.4f}"]
+        rows.append([f"{name} ({task['metric']})", "", *numbers])
+
+    lines = [align_columns(rows), *(f"Note: {warning}" for warning in certificate["warnings"])]
+    if result["failed_gates"]:
+        lines.append(f"Failed gates: {', '.join(result['failed_gates'])}")
+    state = "live" if result["promoted"] else f"stored; to make it live: lathe encoders promote {result['encoder']}"
+    return [*lines, f"{result['encoder']} is {state}"]
 
 
 def _find_mining_encoder(settings: "Settings", job: "TrainingJob") -> "EncoderSpec":

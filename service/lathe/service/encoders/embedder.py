@@ -199,11 +199,16 @@ def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) ->
 
 
 class Embedder:
-    """The served encoders by name, and the chains their vectors can go through."""
+    """The served encoders by name, and the chains their vectors can go through.
+
+    Attributes:
+        aliases: name of the served version, `NAME@V`, by the name of a trained encoder.
+    """
 
     def __init__(self, engines: list[Engine], registry: Registry, cache: VectorCache) -> None:
         self.live_vectors = LiveVectors()
         self.engines = {engine.spec.name: engine for engine in engines}
+        self.aliases: dict[str, str] = {}
         self.registry = registry
         self.resolver = ChainResolver(registry)
         self.cache = cache
@@ -252,13 +257,16 @@ class Embedder:
         """
         if name is None:
             return self.default
+        name = self.aliases.get(name.removesuffix("@live"), name)
         if name in self.engines:  # before the models, which may have the name of another encoder
             return self.engines[name]
         for engine in self.engines.values():
             if name == engine.spec.model:
                 return engine
         raise UnknownNameError(
-            f"there is no {param} {name!r}; there are: {', '.join(self.engines)}", param=param, code="model_not_found"
+            f"there is no {param} {name!r}; there are: {', '.join([*self.engines, *self.aliases])}",
+            param=param,
+            code="model_not_found",
         )
 
     def parse_model(self, model: str | None) -> ModelChoice:
@@ -374,7 +382,7 @@ class Embedder:
 
         The order is that of `list_model_names`.
         """
-        return list_model_names(self.engines, self.registry, self.resolver)
+        return [*list_model_names(self.engines, self.registry, self.resolver), *self.aliases]
 
     def require_model(self, model: str) -> None:
         """Raise unless a request's `model`, such as `ENCODER+CHAIN:256`, names a served encoder and chain.

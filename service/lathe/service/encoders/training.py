@@ -22,9 +22,7 @@ from lathe.transforms.progress import Progress, part_of
 TRAINING_SHARE = 0.9
 """Share of the progress for the training; the rest certifies and publishes."""
 
-OUT_OF_MEMORY = (
-    "the training ran out of memory: set a smaller batch_size, or mini_batch_size or max_length, in training"
-)
+OUT_OF_MEMORY = "the training ran out of memory: set a smaller batch_size, mini_batch_size or max_length in training"
 """Error of a training that needs more memory than there is."""
 
 
@@ -66,7 +64,7 @@ def train_encoder(request: NewTraining, context: TrainingSetting, on_progress: P
         JobError: if the training cannot be done as described, or runs out of memory.
         ServiceError: if the name cannot be used.
     """
-    job = request.check()
+    request.check()
     require_trainable(context.base)
     trained = context.trained
     published = trained.find_published(request.name, context.job)

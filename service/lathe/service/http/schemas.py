@@ -169,6 +169,15 @@ class PromoteBody(Body):
     gates: dict[str, float] = {}
 
 
+class EncoderPromoteBody(PromoteBody):
+    """Body of `POST /encoders/{name}/promote`.
+
+    With `reindex`, the indexes of other versions are encoded again.
+    """
+
+    reindex: bool = False
+
+
 class SizeRouteBody(Body):
     """The chain of a size route."""
 

@@ -35,6 +35,7 @@ class LocalJobs:
         self.processes = processes
         self.children: dict[str, Process] = {}
         self.active: list[str] = []
+        self.restarts: dict[str, int] = {}
         self.guard = threading.Lock()
         self.stopping = threading.Event()
         self.unexpected = ThreadProblem("managing the jobs")
@@ -129,6 +130,7 @@ class LocalJobs:
         for job_id in waiting:
             if self._has_ended(job_id):
                 child = self.children.pop(job_id, None)
+                self.restarts.pop(job_id, None)
                 if child is not None:
                     child.wait()  # it has written its end and is about to exit
                 with self.guard:
@@ -139,23 +141,31 @@ class LocalJobs:
             if is_training in busy:
                 continue
             busy.add(is_training)  # one at a time, in the order they came
-
-            child = self.children.get(job_id)
-            if job.state == "queued" and job.tries and child is not None and child.poll() is not None:
-                child.wait()  # its process died, and it is started again
-                del self.children[job_id]
             # A running job without a child here is one of an earlier server; its lock tells when it ends.
             if job_id not in self.children and job.state == "queued":
                 self._start_or_fail(job_id)
 
     def _has_ended(self, job_id: str) -> bool:
-        """Return whether a job has ended or was removed. A job whose process died is first marked as ended."""
+        """Return whether a job has ended or was removed. A job whose process died is first marked as ended.
+
+        A training whose process died is queued again instead, once, and its process is forgotten.
+        """
         try:
             job = self.store.get(job_id)
         except UnknownNameError:
             return True
         child = self.children.get(job_id)
-        if not job.ended and child is not None and child.poll() is not None:
+        if job.ended or child is None or child.poll() is None:
+            return job.ended
+
+        if job.state == "running":
+            job = self.store.settle(self.store.read(job_id))
+        if job.tries > self.restarts.get(job_id, 0):
+            # Its process died, and it was queued again.
+            self.restarts[job_id] = job.tries
+            child.wait()
+            del self.children[job_id]
+        else:
             job = self.store.settle(self.store.read(job_id))
         return job.ended
 

@@ -32,7 +32,7 @@ async def add_encoder(name: str, services: ServicesDep) -> Response:
 
     Answers 202 while it loads, 200 once it is ready.
     """
-    engine = services.embedder.engines.get(name)
+    engine = services.embedder.engines.get(services.embedder.aliases.get(name, name))
     if engine is None:
         engine = await run_in_threadpool(_start_encoder, name, services)
     return await answer_json(_describe_state(engine), 200 if engine.state in SERVING else 202)
@@ -65,6 +65,8 @@ def _start_encoder(name: str, services: Services) -> Engine:
             param="encoder",
         )
 
+    if "@" in spec.name:  # a version of a trained encoder
+        return services.trained_serving.request(spec)
     with services.changing_encoders:
         if name not in services.embedder.engines:
             services.embedder.add(services.make_engine(spec))
@@ -75,6 +77,7 @@ def _start_encoder(name: str, services: Services) -> Engine:
 def _stop_encoder(name: str, services: Services) -> Engine:
     with services.changing_encoders:
         engine = services.embedder.remove(name)
+    services.trained_serving.forget(engine.spec.name)
     engine.stop(services.settings.shutdown_seconds)
     return engine
 

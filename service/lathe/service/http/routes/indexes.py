@@ -4,7 +4,6 @@ import asyncio
 from concurrent.futures import Future
 from typing import Any
 
-import orjson
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -12,7 +11,7 @@ from starlette.responses import Response
 
 from lathe.service.chains.names import require_name
 from lathe.service.codec import require_rows
-from lathe.service.errors import BadValueError, ConflictError, NotSupportedError, UnavailableError, WrongShapeError
+from lathe.service.errors import UnavailableError, WrongShapeError
 from lathe.service.http.answers import answer_job, answer_json
 from lathe.service.http.index_vectors import (
     encode_body_texts,
@@ -23,18 +22,16 @@ from lathe.service.http.index_vectors import (
 )
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.reindexing import build_specs, queue_reindex
 from lathe.service.http.schemas import GetBody, IdsBody, IndexBody, ReindexBody, UpsertBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.items import require_ids, require_small_response
 from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
 from lathe.service.index.spec import IndexSpec, require_same_settings
-from lathe.service.index.spec_resolver import IndexRequest, ReindexRequest, SpecResolver
-from lathe.service.jobs.inputs import FILE_OF_NEW_TEXTS
-from lathe.service.jobs.requests import ReindexJob
+from lathe.service.index.spec_resolver import IndexRequest
 from lathe.service.jobs.store import Job
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
 from lathe.training.encoder.text_encoder import SIDE_PROMPTS
-from lathe.transforms.artifact import MANIFEST, TENSORS
 
 router = APIRouter(route_class=StrictRoute, prefix="/indexes", tags=["indexes"], responses=ERRORS)
 
@@ -146,7 +143,7 @@ async def reindex(name: str, request: Request, services: ServicesDep) -> Respons
     The index is served meanwhile. Answers 202 with the URL of the job.
     """
     services.require_writable()
-    job = await run_in_threadpool(_create_reindex_job, name, services, await read_json(request, services.settings))
+    job = await run_in_threadpool(_queue_reindex, name, services, await read_json(request, services.settings))
     return await answer_job(job.id)
 
 
@@ -160,7 +157,7 @@ def _create_index(name: str, services: Services, json_body: bytes) -> SearchInde
     body = validate_json(json_body, IndexBody)
     require_name(name, "an index")
     if name not in services.indexes.names():
-        services.indexes.create(name, *_build_specs(services).resolve_new(IndexRequest(**body.model_dump())))
+        services.indexes.create(name, *build_specs(services).resolve_new(IndexRequest(**body.model_dump())))
 
     index = services.indexes.get(name)
     spec = index.spec
@@ -206,34 +203,8 @@ def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str
     return items
 
 
-def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
-    """Check the JSON body of a reindex request, queue its job with any new texts, and return the job.
-
-    What can be checked before the work begins is checked here, so that the client is told at once.
-    """
-    body = validate_json(json_body, ReindexBody)
-    index = services.indexes.get(name)
-    backend = services.indexes.capabilities
-    if not backend.reindexing:
-        raise NotSupportedError(
-            f"an index in {backend.name} cannot be reindexed in place: export it with `lathe index export {name}`, "
-            "create another with the settings you want, and import into that"
-        )
-
-    request = ReindexRequest(**body.model_dump(exclude={"texts"}))
-    spec, artifact, encoder = _build_specs(services).resolve_reindexed(request, index)
-    if body.texts and encoder is None:
-        raise BadValueError("texts are encoded again only by another encoder: name it in `encoder`", param="texts")
-    files = {} if artifact is None else dict(zip((MANIFEST, TENSORS), artifact, strict=True))
-    if body.texts:
-        files[FILE_OF_NEW_TEXTS] = orjson.dumps(body.texts)
-
-    text_field = spec.text_field or "text"
-    job = ReindexJob(encoder=encoder.spec if encoder else None, index=name, spec=spec, text_field=text_field)
-    with services.submitting_reindex:  # of two requests at once, the second sees the first's job
-        if services.list_reindex_jobs(name):
-            raise ConflictError(f"the index {name} is being reindexed already", param="name")
-        return services.jobs.submit("reindex", job.to_json(), files)
+def _queue_reindex(name: str, services: Services, json_body: bytes) -> Job:
+    return queue_reindex(name, services, validate_json(json_body, ReindexBody))
 
 
 def _describe_index(index: SearchIndex, services: Services) -> dict[str, Any]:
@@ -245,16 +216,6 @@ def _describe_index(index: SearchIndex, services: Services) -> dict[str, Any]:
     info = None if engine is None else engine.info
     prompts = None if info is None else {side: info.find_side_prompt(side) for side in SIDE_PROMPTS}
     return index.describe() | {"prompts": prompts}
-
-
-def _build_specs(services: Services) -> SpecResolver:
-    embedder = services.embedder
-    return SpecResolver(
-        services.registry,
-        embedder.resolver,
-        lambda name: embedder.find_engine(name, param="encoder").require_ready(),
-        lambda: [engine.require_ready() for engine in embedder.engines.values()],
-    )
 
 
 def _require_equal_counts(body: UpsertBody) -> None:

@@ -1,0 +1,156 @@
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from tests.helpers import eventually
+
+WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
+ROWS = [{"anchor": f"what of the {WORDS[n % 10]} {n}?", "positive": f"the {WORDS[n % 7]} of {n}"} for n in range(40)]
+TRAINING = {"precision": "float32", "batch_size": 4, "log_steps": 2, "checkpoint_steps": 2, "max_length": 12}
+JOB = {"sources": [{"jsonl": "pairs.jsonl"}], "training": TRAINING}
+TEXTS = ["the ledger is closed", "rain over the hills"]
+
+
+@pytest.fixture(scope="module")
+def app(start_app, tmp_path_factory, tiny_model):
+    """Start an app whose default encoder is tiny, with pairs in its data folder."""
+    data = tmp_path_factory.mktemp("data")
+    (data / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    encoders = [{"name": "tiny", "model": str(tiny_model)}]
+    with start_app(home=tmp_path_factory.mktemp("home"), data_root=data, encoders=encoders, device="cpu") as started:
+        yield started
+
+
+def submit(app, **changed):
+    body = {"name": "mine", "method": "pft", "job": JOB} | changed
+    return app.client.post("/train", json=body, headers=app.admin)
+
+
+def wait(app, answer):
+    assert answer.status_code == 202, answer.text
+    url = f"/jobs/{answer.json()['job_id']}"
+    eventually(lambda: app.client.get(url).json()["finished_at"], 60)
+    return app.client.get(url).json()
+
+
+def embed(app, model):
+    answer = app.client.post("/v1/embeddings", json={"model": model, "input": TEXTS})
+    assert answer.status_code == 200, answer.text
+    return np.array([row["embedding"] for row in answer.json()["data"]]), answer.headers["x-space-id"]
+
+
+def serves(app, name):
+    return app.client.post("/v1/embeddings", json={"model": name, "input": "x"}).status_code == 200
+
+
+def promote(app, version, **more):
+    return app.client.post("/encoders/mine/promote", json={"version": version} | more, headers=app.admin)
+
+
+@pytest.fixture(scope="module")
+def versions(app):
+    """Train two versions of an encoder; the second fails its gate and is not live."""
+    first = wait(app, submit(app))
+    assert first["state"] == "succeeded", first
+    log = app.client.get(f"/jobs/{first['id']}/log")
+    assert [json.loads(line)["step"] for line in log.text.splitlines()] == [2, 4, 6, 8]
+    gates = {"relevance.pairs.ndcg_at_10.gain": 0.99}
+    job = JOB | {"training": TRAINING | {"epochs": 0.5}}
+    second = wait(app, submit(app, job=job, gates=gates, promote=True))
+    assert second["state"] == "succeeded", second
+    return first["result"], second["result"]
+
+
+def test_a_trained_encoder_is_live_with_its_certificate_and_a_failed_gate_leaves_the_next_one_aside(app, versions):
+    first, second = versions
+    assert (first["encoder"], first["promoted"], first["failed_gates"]) == ("mine@1", True, [])
+    assert (second["encoder"], second["promoted"]) == ("mine@2", False)
+    assert second["failed_gates"] == ["relevance.pairs.ndcg_at_10.gain"]
+    certificate = first["certificate"]
+    assert certificate["relevance"]["pairs"]["queries"] == 8 and certificate["out_of_domain"]["pydoc"]["queries"] == 100
+    described = app.client.get("/encoders/mine/versions").json()
+    assert (described["live"], [v["version"] for v in described["versions"]]) == (1, [1, 2])
+    assert described["base"]["name"] == "tiny" and described["method"] == "pft"
+    assert not list((app.settings.home / "training").iterdir())
+
+
+def test_promoting_serves_another_version_an_index_keeps_its_own_and_rollback_returns(app, versions):
+    eventually(lambda: serves(app, "mine"), 30)
+    first, first_space = embed(app, "mine")
+    assert "mine" in [model["id"] for model in app.client.get("/v1/models").json()["data"]]
+    index = app.client.put("/indexes/kept", json={"encoder": "mine", "chain": "none"}, headers=app.admin)
+    assert index.json()["encoder"] == "mine@1", index.text
+    app.client.post("/indexes/kept/upsert", json={"ids": ["a", "b"], "texts": TEXTS})
+
+    refused = promote(app, 2)
+    assert refused.status_code == 409 and refused.json()["error"]["code"] == "gate_failed"
+    answer = promote(app, 2, force=True).json()
+    assert (answer["live"], answer["forced"]) == (2, ["relevance.pairs.ndcg_at_10.gain"])
+    request = {"method": "POST", "path": "/indexes/kept/reindex", "body": {"encoder": "mine@2"}}
+    assert answer["indexes"] == [{"index": "kept", "encoder": "mine@1", "request": request}]
+
+    eventually(lambda: embed(app, "mine")[1] != first_space, 30)
+    second, _ = embed(app, "mine")
+    assert np.abs(second - first).max() > 1e-4
+    np.testing.assert_allclose(embed(app, "mine@1")[0], first, atol=1e-5)
+    found = app.client.post("/indexes/kept/search", json={"texts": TEXTS, "k": 1}).json()
+    assert [hits[0]["id"] for hits in found["results"]] == ["a", "b"]
+    assert app.client.get("/indexes/kept").json()["encoder"] == "mine@1"
+    used = app.client.delete("/encoders/mine/versions/1", headers=app.admin)
+    assert used.status_code == 409 and used.json()["error"]["code"] == "encoder_in_use"
+
+    back = app.client.post("/encoders/mine/rollback", headers=app.admin).json()
+    assert back["live"] == 1
+    eventually(lambda: embed(app, "mine")[1] == first_space, 30)
+    eventually(lambda: "mine@2" not in app.services.embedder.engines, 30)
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "message"),
+    [
+        ({"job": {"sources": [{"jsonl": "../outside.jsonl"}]}}, 403, "outside"),
+        ({"job": {"sources": [{"jsonl": "/etc/passwd"}]}}, 403, "outside"),
+        ({"job": {"sources": [{"jsonl": "absent.jsonl"}]}}, 404, "absent.jsonl"),
+        ({"job": {"sources": [{"hub": "some/data", "task": "sts"}]}}, 400, "hub"),
+        ({"job": JOB | {"trainings": {}}}, 400, "did you mean training?"),
+        ({"gate": {}}, 400, "gates"),
+        ({"method": "rez"}, 400, "did you mean reze?"),
+        ({"name": "tiny"}, 409, "in use"),
+        ({"name": "a@1"}, 400, "a@1"),
+        ({"job": JOB | {"encoder": "/etc"}}, 404, "there is no encoder"),
+    ],
+)
+def test_a_training_that_cannot_be_done_is_refused_at_once(app, changed, status, message):
+    answer = submit(app, **changed)
+    assert answer.status_code == status, answer.text
+    assert message in answer.json()["error"]["message"]
+
+
+def test_a_training_whose_process_is_killed_goes_on_and_publishes_one_version(app):
+    long = JOB | {"training": TRAINING | {"epochs": 6, "log_steps": 1}}
+    answer = submit(app, name="killed", job=long)
+    store = app.services.jobs.store
+    job_id = answer.json()["job_id"]
+    work = app.settings.home / "training"
+    eventually(lambda: list(work.glob("*/training/checkpoint-*/whole.json")), 60)
+    os.kill(store.read(job_id).pid, signal.SIGKILL)
+    job = wait(app, answer)
+    assert job["state"] == "succeeded", job["error"]
+    described = app.client.get("/encoders/killed/versions").json()
+    assert [version["version"] for version in described["versions"]] == [1]
+    assert described["provenance"]["training"]["resumed_from"] > 0
+
+
+def test_a_fit_does_not_wait_for_a_training_and_a_training_can_be_cancelled(app):
+    answer = submit(app, name="cancelled", job=JOB | {"training": TRAINING | {"epochs": 5000}})
+    url = f"/jobs/{answer.json()['job_id']}"
+    eventually(lambda: "contrastive" in app.client.get(url).json()["message"], 60)
+    fit = {"name": "beside", "steps": [{"kind": "r2"}], "source": {"texts": [row["anchor"] for row in ROWS]}}
+    job = wait(app, app.client.post("/fit-transform", json=fit, headers=app.admin))
+    assert job["state"] == "succeeded" and app.client.get(url).json()["state"] == "running"
+    app.client.delete(url, headers=app.admin)
+    eventually(lambda: app.client.get(url).json()["state"] == "cancelled", 20)
+    assert app.client.get("/encoders/cancelled/versions").status_code == 404
