@@ -36,6 +36,7 @@ from lathe.service.http.middleware import RequestMiddleware
 from lathe.service.http.origins import OriginMiddleware, allow_origins
 from lathe.service.http.root_path import RootPathMiddleware, require_distinct
 from lathe.service.http.routes import (
+    adaptation,
     advice,
     api_pages,
     chains,
@@ -81,6 +82,7 @@ ROUTERS = [
     encoders.router,
     encoder_versions.router,
     training.router,
+    adaptation.router,
     indexes.router,
     search.router,
     health.router,

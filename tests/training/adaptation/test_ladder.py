@@ -136,4 +136,3 @@ def test_a_budget_that_is_too_small_leaves_training_out(tmp_path, tiny_encoder, 
     request = worded.model_copy(update={"budget": 1e-3})
     ladder = climb(request, tiny_encoder, tmp_path)
     assert "of the budget are left" in ladder.floats[3].problem
-

@@ -1,7 +1,7 @@
 """`lathe adapt`: what judged searches can improve, tried and published."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -73,7 +73,7 @@ def adapt(
 
     settings, home = load_state()
     registry = open_chains(write=True)
-    fields = {
+    fields: dict[str, Any] = {
         "source": RowSource(path=source),
         "pairs": pairs,
         "name": name,

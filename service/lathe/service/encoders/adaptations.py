@@ -11,6 +11,7 @@ from lathe.service.chains.fits import FitSetting, run_fit, wait_for_redis
 from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import Registry
 from lathe.service.encoders.trained import TrainedEncoders
+from lathe.service.encoders.training import require_free_name
 from lathe.service.home import Home
 from lathe.service.settings import Settings
 from lathe.training.adaptation.ladder import Ladder, climb_ladder
@@ -85,9 +86,11 @@ def run_adaptation(
         TrainingError, TransformError: as `climb_ladder`; nothing is published then.
         BadValueError: if the name is not valid.
     """
+    settings = context.settings
     if request.name is not None:
         require_name(request.name)
-    settings = context.settings
+        if request.train:
+            require_free_name(request.name, settings)
     climbing = part_of(on_progress, 0.0, CLIMBED)
     with climb_ladder(
         request, encoder, context.home.vectors, climbing, settings.device, settings.vector_stores
@@ -121,14 +124,16 @@ def _publish_encoder(
     searches = ladder.searches
     judged = JudgedTexts.from_answers(searches.report.documents, searches.documents)
     certificate = certify_encoder(ladder.encoder, trained, {JUDGED: judged}, on_progress)
+    described = trained.describe()
     manifest = {
-        "base": ladder.encoder.describe(),
-        "fingerprint": trained.fingerprint,
-        "dimensions": trained.dimensions,
         "method": ladder.recommended.rung.name,
+        "base": ladder.encoder.describe(),
+        "encoder": {key: described[key] for key in ("fingerprint", "dimensions", "max_length", "prompts")},
         "certificate": certificate,
         "provenance": {
             "command": context.command,
+            "job": request.model_dump(mode="json", exclude={"pairs", "test_pairs", "source"}, exclude_defaults=True),
+            "gates": {},
             "queries": len(searches.learn.documents),
             "libraries": {"lathe-training": version_of("lathe-training"), "torch": version_of("torch")},
             "date": datetime.now(UTC).date().isoformat(),

@@ -3,15 +3,26 @@
 Input files are deleted when the job ends.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, Self, TypeVar
 
-from lathe.training.fitting.requests import FitRequest
 from lathe.training.sources.local import RootedFile
 from lathe.transforms.artifact import MANIFEST, TENSORS
 
-AnyFit = TypeVar("AnyFit", bound=FitRequest)
+
+class NamesPaths(Protocol):
+    """A request that names files, some of which may have been sent with it."""
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Paths by field."""
+
+    def with_paths(self, paths: Mapping[str, str]) -> Self:
+        """Return a copy of the request with other paths."""
+
+
+AnyRequest = TypeVar("AnyRequest", bound=NamesPaths)
 
 FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS = "source.jsonl", "source.npy", "targets.npy"
 FILE_OF_QUERY_TEXTS, FILE_OF_QUERIES = "queries.jsonl", "queries.npy"
@@ -26,11 +37,11 @@ INPUT_NAMES = frozenset(
 """Names that input files of a job may have."""
 
 
-def locate_inputs(request: AnyFit, files: Collection[str], folder: Path) -> AnyFit:
-    """Return a copy of the fit in which paths of files sent with the request point into the job's folder.
+def locate_inputs(request: AnyRequest, files: Collection[str], folder: Path) -> AnyRequest:
+    """Return a copy of a fit or adaptation in which paths of files sent with the request point into the job's folder.
 
     Args:
-        request: the fit.
+        request: the fit or adaptation.
         files: names of the files that came with it.
         folder: the job's folder.
     """

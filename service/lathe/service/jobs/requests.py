@@ -13,6 +13,7 @@ from lathe.service.encoder_settings import NAME_PATTERN
 from lathe.service.index.spec import IndexSpec
 from lathe.service.jobs.inputs import INPUT_NAMES
 from lathe.service.jobs.store import RESUMED_KINDS, describe_validation_error
+from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.finetuning.requests import NewTraining
@@ -138,8 +139,27 @@ class TrainJob(JobRequest):
         return [self.encoder, self.auxiliary]
 
 
-AnyJob = FitJob | AdviseJob | ReindexJob | TrainJob
-KINDS: dict[str, type[AnyJob]] = {"fit": FitJob, "advise": AdviseJob, "reindex": ReindexJob, "train": TrainJob}
+class AdaptJob(JobRequest):
+    """An adaptation with the spec of its encoder, and the names of the files that came with it."""
+
+    encoder: EncoderSpec
+    request: AdaptRequest
+    files: tuple[InputName, ...]
+
+    @property
+    def paths(self) -> list[str]:
+        """Sources that the job reads from outside its folder."""
+        return [path for path in self.request.paths.values() if path not in self.files]
+
+
+AnyJob = FitJob | AdviseJob | ReindexJob | TrainJob | AdaptJob
+KINDS: dict[str, type[AnyJob]] = {
+    "fit": FitJob,
+    "advise": AdviseJob,
+    "reindex": ReindexJob,
+    "train": TrainJob,
+    "adapt": AdaptJob,
+}
 
 TRAINING_KINDS = RESUMED_KINDS
 """Kinds of jobs that train encoders: they run beside all others, and go on where they stopped if their process dies."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lathe.service.errors import ServiceError
+from lathe.service.jobs.kinds.adapt import run_adapt_job
 from lathe.service.jobs.kinds.advise import run_advice_job
 from lathe.service.jobs.kinds.fit import run_fit_job
 from lathe.service.jobs.kinds.reindex import run_reindex
@@ -31,6 +32,7 @@ RUNNERS: dict[str, Runner] = {
     "advise": run_advice_job,
     "reindex": run_reindex,
     "train": run_train_job,
+    "adapt": run_adapt_job,
 }
 
 

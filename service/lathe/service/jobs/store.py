@@ -39,7 +39,7 @@ from lathe.transforms.files import create_file, make_folder, make_root, sync_fol
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
-RESUMED_KINDS = frozenset({"train"})
+RESUMED_KINDS = frozenset({"train", "adapt"})
 """Kinds of jobs that go on where they stopped if their process dies."""
 TRIES = 2
 """Number of times that such a job is started before it is given up."""

@@ -28,7 +28,7 @@ from lathe.training.fitting.out_of_domain import OutOfDomainTexts
 from lathe.training.fitting.pairs import encode_all_halves
 from lathe.training.fitting.requests import CODES
 from lathe.training.workspace import claim_workspace_folder
-from lathe.transforms.base import QueryPairs, measure_relevance
+from lathe.transforms.base import QueryPairs, Transform, measure_relevance
 from lathe.transforms.chain import Chain, build_steps, parse_steps
 from lathe.transforms.errors import InputError
 from lathe.transforms.progress import Progress, part_of
@@ -202,13 +202,14 @@ class _Climb:
         begun = perf_counter()
         try:
             chain = Chain(parse_steps(rung.steps) if rung.steps else [])
-            pairs = vectors.learn if any(step.takes_pairs for step in chain.transforms) else None
+            steps = [step for step in chain.transforms if isinstance(step, Transform)]
+            pairs = vectors.learn if any(step.takes_pairs for step in steps) else None
             chain.fit(vectors.documents, pairs=pairs)
         except InputError as error:
             self._skip_all(rung, str(error))
             return
         seconds = perf_counter() - begun
-        notes = tuple(note for step in chain.transforms for note in step.fit_warnings())
+        notes = tuple(note for step in steps for note in step.fit_warnings())
         self._measure(rung, chain, None, vectors, halves, seconds, notes)
 
         if self.request.bytes is not None:

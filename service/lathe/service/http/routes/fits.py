@@ -1,7 +1,5 @@
 """Fitting of chains, as jobs."""
 
-from pathlib import Path
-
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -9,19 +7,18 @@ from starlette.responses import Response
 
 from lathe.service.chains.loaded_chain import LoadedChain
 from lathe.service.chains.names import require_name
-from lathe.service.codec import as_vectors, dump_json, dump_npy
+from lathe.service.codec import as_vectors, dump_npy
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import parse_object, read_json, validate_object
 from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.pairs import store_pairs
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.inputs import (
-    FILE_OF_PAIRS,
     FILE_OF_QUERIES,
     FILE_OF_QUERY_TEXTS,
     FILE_OF_TARGETS,
-    FILE_OF_TEST_PAIRS,
 )
 from lathe.service.jobs.requests import FitJob
 from lathe.service.jobs.sources import JobSource, receive, require_distinct, resolve_allowed_path
@@ -33,9 +30,6 @@ from lathe.training.fitting.pairs import divide_pairs, read_pairs
 from lathe.training.fitting.requests import AddRows, FitRequest, NewFit, Pairs, RowSource
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
-
-PAIR_FILES = {"pairs": FILE_OF_PAIRS, "test_pairs": FILE_OF_TEST_PAIRS}
-"""Name of the file in which pairs of a field go with the job."""
 
 
 @router.post("/fit-transform", dependencies=ADMIN, openapi_extra=describe_body(NewFit, AddRows), status_code=202)
@@ -159,7 +153,7 @@ def _submit(
     _require_usable_pairs(request, fit_pairs)
     for field, pairs in (("pairs", fit_pairs), ("test_pairs", request.test_pairs)):
         if pairs is not None:
-            paths[field] = _store_pairs(field, pairs, source.files, data_root)
+            paths[field] = store_pairs(field, pairs, source.files, data_root)
     corpora = {
         name: resolve_allowed_path(path, data_root, f"out_of_domain.{name}")
         for name, path in request.out_of_domain.items()
@@ -183,15 +177,6 @@ def _require_usable_pairs(request: FitRequest, fit_pairs: Pairs | None) -> None:
     fit, test = (None if pairs is None else read_pairs(pairs) for pairs in (fit_pairs, request.test_pairs))
     if fit is not None or test is not None:
         divide_pairs(fit, test, request.seed, quote=not request.personal_data)
-
-
-def _store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: Path | None) -> str:
-    """Return the path from which the job reads pairs. Pairs in the request are first added to `files`."""
-    if isinstance(pairs, str):
-        return resolve_allowed_path(pairs, data_root, field)
-    name = PAIR_FILES[field]
-    files[name] = b"\n".join(dump_json({"query": pair.query, "document": pair.document}) for pair in pairs)
-    return name
 
 
 def _store_queries(

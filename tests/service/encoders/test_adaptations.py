@@ -1,0 +1,105 @@
+"""What an adaptation publishes: a chain, a trained encoder, or nothing."""
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from lathe.service.chains.registry import Registry
+from lathe.service.encoders import adaptations
+from lathe.service.encoders.adaptations import AdaptationSetting, run_adaptation
+from lathe.service.encoders.trained import TrainedEncoders
+from lathe.service.errors import BadValueError, ConflictError
+from lathe.service.home import Home
+from lathe.service.settings import Settings
+from lathe.training.adaptation import ladder as ladder_module
+from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.transforms.progress import no_progress
+from tests.training.fitting.test_pairs import pairs_of, write
+
+WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
+
+
+@pytest.fixture
+def context(tmp_path, monkeypatch):
+    """Return the setting of an adaptation whose out-of-domain texts are 40 sentences."""
+    sentences = tmp_path / "sentences.txt"
+    sentences.write_text("\n".join(f"{' '.join(WORDS)} {n} {' '.join(reversed(WORDS))}" for n in range(40)))
+    monkeypatch.setattr(ladder_module, "OUT_OF_DOMAIN", {"sentences": str(sentences)})
+    home = Home(tmp_path / "home")
+    home.open()
+    return AdaptationSetting(Settings(home=home.root, device="cpu"), Registry(home.chains), home, "lathe adapt")
+
+
+@pytest.fixture
+def request_of(tmp_path):
+    """Return a function that builds a request with queries that share words with their documents."""
+    pairs = [
+        pair | {"query": f"what of the {WORDS[n % 10]} {n}", "document": f"the {WORDS[n % 10]} of {n} and {n % 7}"}
+        for n, pair in enumerate(pairs_of(range(300)))
+    ]
+    documents = write(tmp_path / "documents.jsonl", [{"text": pair["document"]} for pair in pairs])
+    fit, test = write(tmp_path / "pairs.jsonl", pairs[:255]), write(tmp_path / "test.jsonl", pairs[255:])
+
+    def build(**fields):
+        return AdaptRequest(source=documents, pairs=fit, test_pairs=test, **fields)
+
+    return build
+
+
+@pytest.fixture
+def encoder(tiny_model):
+    return Encoder(EncoderSpec("tiny", str(tiny_model)), "cpu")
+
+
+def recommend(monkeypatch, rung, coded):
+    """Let the ladder recommend a rung, whatever was measured."""
+    climb = adaptations.climb_ladder
+
+    @contextmanager
+    def climb_to(*arguments):
+        with climb(*arguments) as ladder:
+            trials = ladder.coded if coded else ladder.floats
+            yield replace(ladder, recommended=next(trial for trial in trials if trial.rung.name == rung))
+
+    monkeypatch.setattr(adaptations, "climb_ladder", climb_to)
+
+
+def test_a_trained_encoder_is_published_with_a_chain_of_codes_on_it(context, request_of, encoder, monkeypatch):
+    recommend(monkeypatch, "fine_tuning", coded=True)
+    published = run_adaptation(request_of(name="mine", bytes=8), encoder, context, no_progress).published
+
+    assert (published["encoder"]["encoder"], published["encoder"]["promoted"]) == ("mine@1", True)
+    certificate = published["encoder"]["certificate"]
+    assert certificate["relevance"]["judged"]["queries"] == 45
+    manifest = TrainedEncoders(context.home.trained).check_version("mine", 1)
+    assert manifest["base"]["name"] == "tiny"
+    assert manifest["encoder"]["fingerprint"] != encoder.fingerprint
+    chain = context.registry.load("mine").chain
+    assert chain.metadata["encoder"]["fingerprint"] == manifest["encoder"]["fingerprint"]
+    assert published["chain"]["certificate"]["relevance"]["queries"] == 45
+
+
+def test_a_chain_is_published_on_the_encoder_as_it_is(context, request_of, encoder, monkeypatch):
+    recommend(monkeypatch, "query_adapter", coded=False)
+    published = run_adaptation(request_of(name="mine", train=False), encoder, context, no_progress).published
+    assert set(published) == {"chain"}
+    assert context.registry.load("mine").chain.metadata["encoder"]["fingerprint"] == encoder.fingerprint
+    assert not context.home.trained.exists() or not list(context.home.trained.iterdir())
+
+
+def test_nothing_is_published_without_a_name_or_where_nothing_helps(context, request_of, encoder, monkeypatch):
+    recommend(monkeypatch, "as_is", coded=False)
+    for name in (None, "mine"):
+        adaptation = run_adaptation(request_of(name=name, train=False), encoder, context, no_progress)
+        assert adaptation.published == {}
+        assert adaptation.to_json()["recommended"] == "as_is"
+    assert context.registry.names() == []
+
+
+def test_names_that_an_encoder_cannot_have_are_refused_before_the_work(context, request_of, encoder):
+    for name, error in (("no/slash", BadValueError), ("all-MiniLM-L6-v2", ConflictError)):
+        with pytest.raises(error):
+            run_adaptation(request_of(name=name), encoder, context, no_progress)
