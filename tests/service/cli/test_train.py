@@ -236,21 +236,21 @@ def test_a_chain_of_the_base_encoder_is_refused_on_the_fine_tuned_one(run, train
 def test_train_with_a_name_publishes_versions_that_encoders_shows_promotes_and_deletes(train, run, job):
     config = str(job("named", training=QUICK | {"batch_size": 4}))
     status, printed, error = train(
-        "pft", "--config", config, "--name", "finance", "--gate", "out_of_domain.pydoc.ndcg_at_10.gain=-1"
+        "pft", "--config", config, "--name", "versioned", "--gate", "out_of_domain.pydoc.ndcg_at_10.gain=-1"
     )
     assert status == 0, error
-    assert printed.splitlines()[-1] == "finance@1 is live"
+    assert printed.splitlines()[-1] == "versioned@1 is live"
     assert "pydoc" in printed
-    status, printed, error = train("pft", "--config", config, "--name", "finance", "--no-promote")
-    assert status == 0 and printed.splitlines()[-1].startswith("finance@2 is stored; to make it live: lathe encoders")
+    status, printed, error = train("pft", "--config", config, "--name", "versioned", "--no-promote")
+    assert status == 0 and printed.splitlines()[-1].startswith("versioned@2 is stored; to make it live: lathe encoders")
 
     assert "version 1" in run("encoders", "list")[1]
-    assert json.loads(run("encoders", "show", "finance@2")[1])["live"] == 1
-    assert run("encoders", "promote", "finance@2")[1].strip() == "finance@2 is live"
-    assert run("encoders", "rollback", "finance")[1].strip() == "finance@1 is live"
-    assert run("encoders", "delete", "finance@1")[0] != 0  # it is live
-    assert run("encoders", "delete", "finance@2")[1].strip() == "finance@2 is deleted"
-    assert run("encoders", "promote", "finance@1", "--gate", "recall=1")[0] != 0
+    assert json.loads(run("encoders", "show", "versioned@2")[1])["live"] == 1
+    assert run("encoders", "promote", "versioned@2")[1].strip() == "versioned@2 is live"
+    assert run("encoders", "rollback", "versioned")[1].strip() == "versioned@1 is live"
+    assert run("encoders", "delete", "versioned@1")[0] != 0  # it is live
+    assert run("encoders", "delete", "versioned@2")[1].strip() == "versioned@2 is deleted"
+    assert run("encoders", "promote", "versioned@1", "--gate", "recall=1")[0] != 0
     assert train("pft", "--config", config, "--name", "all-MiniLM-L6-v2")[0] != 0
 
 

@@ -1,7 +1,11 @@
 """Certificate of a trained encoder: what it finds of what its base finds, on texts that it was not trained on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lathe.training.encoder.text_encoder import NO_PROMPT, TextEncoder, encode_queries, with_document_prompt
 from lathe.training.finetuning.judged_texts import JobTests, JudgedTexts
@@ -84,12 +88,14 @@ def _measure_task(base: TextEncoder, trained: TextEncoder, tests: JobTests) -> d
 
     assert tests.target is not None
     evaluator = TaskEvaluator(tests.target, EvaluatorSettings(every=1, prompts=tests.target_prompts))
-    before, after = (
-        evaluator.measure(lambda texts, encoder=encoder: encoder.encode(texts, NO_PROMPT).vectors)
-        for encoder in (base, trained)
-    )
+    before, after = (evaluator.measure(partial(_encode_prompted, encoder)) for encoder in (base, trained))
     metric = evaluator.task.metadata.main_score
     return {"metric": metric, "before": before, "after": after, "gain": after - before}
+
+
+def _encode_prompted(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Encode texts that carry their prompts already."""
+    return encoder.encode(texts, NO_PROMPT).vectors
 
 
 def _encode(encoder: TextEncoder, judged: JudgedTexts) -> QueryPairs:
