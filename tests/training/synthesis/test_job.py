@@ -41,7 +41,7 @@ def test_a_synthesis_job_resolves_paths_against_its_folder_and_has_defaults(read
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("seed: {}", "unknown setting seed; there are endpoint, seeds, personas"),
+        ("seed: {}", "unknown setting seed; did you mean seeds? there are endpoint, seeds, personas"),
         ("limits: {rpm: 1}", "unknown setting limits.rpm; there are concurrency, requests_per_minute"),
         ("stages: {filter: {warmth: 1}}", "unknown setting stages.filter.warmth; there are model, temperature"),
         ("stages: {rerank: {}}", "unknown setting stages.rerank; there are personas, queries, filter, documents"),
