@@ -18,7 +18,7 @@ import torch
 from benchmarks.codes.data import EncodedData, Vectors, list_encoders
 from benchmarks.held_out import read_held_out
 from benchmarks.report import markdown_table, write_report
-from lathe.transforms import Chain, LowRankAffine, Procrustes
+from lathe.transforms import Chain, ContrastiveAlignment, LowRankAffine, Procrustes
 from lathe.transforms.base import Transform
 from research.learned.data import PROOF, TUNING, EncodedTask, encode_task, measure_once, task_parser
 from research.learned.measure import Scores, gain, score
@@ -32,7 +32,7 @@ PAIRS = 5000
 TIMED_ROWS, TIMED_RUNS = 4096, 9
 """Number of vectors that are mapped at once for the time, and of runs, whose median counts."""
 
-BRIDGES = ("procrustes", "low_rank_affine", "low_rank_affine, rank 64")
+BRIDGES = ("procrustes", "low_rank_affine", "low_rank_affine, ridge 0.1", "contrastive_alignment")
 REFERENCE = "procrustes"
 """Bridge that the others are also compared with."""
 
@@ -48,8 +48,10 @@ def make_bridge(name: str) -> Transform:
             return Procrustes(center=True)
         case "low_rank_affine":
             return LowRankAffine()
-        case "low_rank_affine, rank 64":
-            return LowRankAffine(64)
+        case "low_rank_affine, ridge 0.1":
+            return LowRankAffine(ridge=0.1)
+        case "contrastive_alignment":
+            return ContrastiveAlignment()
     raise ValueError(name)
 
 
