@@ -11,10 +11,12 @@ from typing import Any
 
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec, parse_spec
+from lathe.transforms.base import Transform
 from lathe.transforms.chain import Chain
 from lathe.transforms.files import replace_synced
 from lathe.transforms.json_files import read_json_file
-from lathe.transforms.linear import LowRankAffine
+from lathe.transforms.learned import ContrastiveAlignment
+from lathe.transforms.linear import LowRankAffine, Procrustes
 from lathe.transforms.quality import cross_recall_at_k
 from lathe.transforms.vectors import FloatArray
 
@@ -24,6 +26,11 @@ MIN_PAIRS = 60
 """Minimum number of pairs to fit an alignment."""
 HELDOUT_SHARE = 5
 """Interval of held-out pairs: every fifth one is used to measure the recall."""
+MAX_STEPS, MIN_STEPS = 300, 50
+"""Maximum number of training steps of an alignment, and the number below which training is not tried."""
+FULL_TRAINING_ENTRIES = 512 * 512
+"""Number of entries of a map up to which it is trained for `MAX_STEPS`, which takes a second on a core. Larger maps get
+fewer steps, so that training takes a few seconds at most."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +43,14 @@ class Bridge:
         pairs: number of pairs that the alignment was fitted on.
         recall_at_10: recall@10 of the mapped queries against those of the old encoder, on held-out pairs; None if there
             were too few.
+        kind: kind of the alignment, which had the best recall of those tried; None if it was saved without.
     """
 
     spec: IndexSpec
     chain: Chain
     pairs: int
     recall_at_10: float | None
+    kind: str | None = None
 
     def __call__(self, vectors: Vectors) -> Vectors:
         """Map vectors `(n, d)` of the new encoder to the space of the vectors that the index still holds."""
@@ -49,10 +58,11 @@ class Bridge:
         return mapped
 
     def describe(self) -> dict[str, Any]:
-        """Return the new encoder, its space, the number of pairs and the recall of the map as a dict, for responses."""
+        """Return the new encoder, its space, and kind, pairs and recall of the map, for responses."""
         return {
             "encoder": self.spec.encoder,
             "raw_space_id": self.spec.raw_space_id,
+            "kind": self.kind,
             "pairs": self.pairs,
             "recall_at_10": self.recall_at_10,
         }
@@ -77,7 +87,8 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
     """Fit a linear map from a new encoder's vectors to the old one's, and save it in `folder`.
 
     Queries by the new encoder can search the old vectors through it while an index is re-embedded. Every fifth pair is
-    held out to measure the recall. If fewer than 60 pairs remain, nothing is saved, because the map would mislead.
+    held out to measure the recall, by which the map is chosen among those of `list_alignments`. If fewer than 60 pairs
+    remain, nothing is saved, because the map would mislead.
 
     Args:
         new: vectors of texts by the new encoder `(n, d)`.
@@ -85,18 +96,48 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
         spec: settings that the index is moving to; saved beside the map, to know later what it was fitted for.
         folder: folder of the new generation.
     """
+    pairs = len(new) - len(range(0, len(new), HELDOUT_SHARE))
+    if pairs < MIN_PAIRS:
+        return
+    chain, recall = choose_alignment(new, old)
+    chain.save(folder / ALIGNMENT_FOLDER)
+    content = {
+        "spec": spec.to_json(),
+        "pairs": pairs,
+        "recall_at_10": recall,
+        "kind": chain.transforms[0].kind,
+    }
+    replace_synced(folder / f"{ALIGNMENT_FOLDER}.json", json.dumps(content).encode())
+
+
+def choose_alignment(new: FloatArray, old: FloatArray) -> tuple[Chain, float]:
+    """Fit the maps of `list_alignments` on four of five pairs, and return the one of best recall@10 on the rest.
+
+    Args:
+        new: vectors of texts by the new encoder `(n, d)`.
+        old: vectors of the same texts by the old encoder `(n, k)`.
+
+    Returns:
+        The fitted chain and its recall@10: held-out new vectors are mapped, and search the held-out old ones for the
+        neighbours that their own old vectors have.
+    """
     held_out = slice(None, None, HELDOUT_SHARE)
     fitted_on = [row for row in range(len(new)) if row % HELDOUT_SHARE]
-    if len(fitted_on) < MIN_PAIRS:
-        return
-    chain = Chain([LowRankAffine()]).fit(new[fitted_on], targets=old[fitted_on])
-    mapped = chain.transform(new[held_out])
-    recall = cross_recall_at_k(mapped, old[held_out], 10) if len(mapped) > 10 else None
-    chain.save(folder / ALIGNMENT_FOLDER)
-    replace_synced(
-        folder / f"{ALIGNMENT_FOLDER}.json",
-        json.dumps({"spec": spec.to_json(), "pairs": len(fitted_on), "recall_at_10": recall}).encode(),
-    )
+    candidates = []
+    for step in list_alignments(new.shape[1], old.shape[1]):
+        chain = Chain([step]).fit(new[fitted_on], targets=old[fitted_on])
+        candidates.append((cross_recall_at_k(chain.transform(new[held_out]), old[held_out], 10), chain))
+    recall, chain = max(candidates, key=lambda candidate: candidate[0])
+    return chain, recall
+
+
+def list_alignments(dimensions: int, target_dimensions: int) -> list[Transform]:
+    """Return the unfitted maps between encoders of such dimensions that are tried, the simplest first."""
+    alignments: list[Transform] = [Procrustes(center=True), LowRankAffine()]
+    steps = min(MAX_STEPS, MAX_STEPS * FULL_TRAINING_ENTRIES // (dimensions * target_dimensions))
+    if steps >= MIN_STEPS:
+        alignments.append(ContrastiveAlignment(steps=steps))
+    return alignments
 
 
 def load_bridge(folder: Path) -> Bridge | None:
@@ -111,4 +152,4 @@ def load_bridge(folder: Path) -> Bridge | None:
     except FileNotFoundError:
         return None
     chain = Chain.load(folder / ALIGNMENT_FOLDER).fold()
-    return Bridge(parse_spec(content["spec"]), chain, content["pairs"], content["recall_at_10"])
+    return Bridge(parse_spec(content["spec"]), chain, content["pairs"], content["recall_at_10"], content.get("kind"))
