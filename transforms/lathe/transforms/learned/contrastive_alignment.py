@@ -112,7 +112,7 @@ class ContrastiveAlignment(Alignment):
 
         def loss_of(batch: Tensor) -> Tensor:
             # (b, d + k) to vectors (b, d) and targets (b, k)
-            vectors, targets = batch.split([data.source_dimensions, start.weight.shape[0]], dim=1)
+            vectors, targets = batch[:, : data.source_dimensions], batch[:, data.source_dimensions :]
             mapped = (vectors - start.mean) @ (start.weight + difference).T + start.target_mean
             scores = functional.normalize(mapped, dim=1) @ functional.normalize(targets, dim=1).T / temperature
             return functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
