@@ -36,7 +36,7 @@ TIMED_ROWS, TIMED_RUNS = 4096, 9
 
 BRIDGES = ("procrustes", "low_rank_affine", "low_rank_affine, ridge 0.1", "contrastive_alignment")
 CHOSEN_AMONG = ("procrustes", "low_rank_affine", "contrastive_alignment")
-"""Bridges among which a re-embedded index chooses by their recall@10 on held-out pairs."""
+"""Bridges of which the one with the best recall@10 on held-out pairs is also reported, to judge that choice."""
 REFERENCE = "procrustes"
 """Bridge that the others are also compared with."""
 
@@ -130,7 +130,7 @@ def measure_task(old: EncodedTask, new: EncodedTask) -> dict[str, Any]:
 
 
 def measure_heldout(name: str, new: Vectors, old: Vectors) -> float:
-    """Fit a bridge on four of five pairs, and return its recall@10 on the others, as a re-embedded index chooses it."""
+    """Fit a bridge on four of five pairs, and return its recall@10 on the others, by which one could be chosen."""
     fitted_on = np.arange(len(new)) % HELDOUT_SHARE > 0
     chain = Chain([make_bridge(name)]).fit(new[fitted_on], targets=old[fitted_on])
     return cross_recall_at_k(chain.transform(new[~fitted_on]), old[~fitted_on])

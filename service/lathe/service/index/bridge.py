@@ -16,7 +16,7 @@ from lathe.transforms.chain import Chain
 from lathe.transforms.files import replace_synced
 from lathe.transforms.json_files import read_json_file
 from lathe.transforms.learned import ContrastiveAlignment
-from lathe.transforms.linear import LowRankAffine, Procrustes
+from lathe.transforms.linear import Procrustes
 from lathe.transforms.quality import cross_recall_at_k
 from lathe.transforms.vectors import FloatArray
 
@@ -43,7 +43,7 @@ class Bridge:
         pairs: number of pairs that the alignment was fitted on.
         recall_at_10: recall@10 of the mapped queries against those of the old encoder, on held-out pairs; None if there
             were too few.
-        kind: kind of the alignment, which had the best recall of those tried; None if it was saved without.
+        kind: kind of the alignment; None if it was saved without.
     """
 
     spec: IndexSpec
@@ -87,8 +87,7 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
     """Fit a linear map from a new encoder's vectors to the old one's, and save it in `folder`.
 
     Queries by the new encoder can search the old vectors through it while an index is re-embedded. Every fifth pair is
-    held out to measure the recall, by which the map is chosen among those of `list_alignments`. If fewer than 60 pairs
-    remain, nothing is saved, because the map would mislead.
+    held out to measure the recall. If fewer than 60 pairs remain, nothing is saved, because the map would mislead.
 
     Args:
         new: vectors of texts by the new encoder `(n, d)`.
@@ -96,48 +95,31 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
         spec: settings that the index is moving to; saved beside the map, to know later what it was fitted for.
         folder: folder of the new generation.
     """
-    pairs = len(new) - len(range(0, len(new), HELDOUT_SHARE))
-    if pairs < MIN_PAIRS:
+    held_out = slice(None, None, HELDOUT_SHARE)
+    fitted_on = [row for row in range(len(new)) if row % HELDOUT_SHARE]
+    if len(fitted_on) < MIN_PAIRS:
         return
-    chain, recall = choose_alignment(new, old)
+    step = make_alignment(new.shape[1], old.shape[1])
+    chain = Chain([step]).fit(new[fitted_on], targets=old[fitted_on])
+    recall = cross_recall_at_k(chain.transform(new[held_out]), old[held_out], 10)
     chain.save(folder / ALIGNMENT_FOLDER)
     content = {
         "spec": spec.to_json(),
-        "pairs": pairs,
+        "pairs": len(fitted_on),
         "recall_at_10": recall,
-        "kind": chain.transforms[0].kind,
+        "kind": step.kind,
     }
     replace_synced(folder / f"{ALIGNMENT_FOLDER}.json", json.dumps(content).encode())
 
 
-def choose_alignment(new: FloatArray, old: FloatArray) -> tuple[Chain, float]:
-    """Fit the maps of `list_alignments` on four of five pairs, and return the one of best recall@10 on the rest.
+def make_alignment(dimensions: int, target_dimensions: int) -> Transform:
+    """Return the unfitted map between encoders of such dimensions: trained, or orthogonal if training takes too long.
 
-    Args:
-        new: vectors of texts by the new encoder `(n, d)`.
-        old: vectors of the same texts by the old encoder `(n, k)`.
-
-    Returns:
-        The fitted chain and its recall@10: held-out new vectors are mapped, and search the held-out old ones for the
-        neighbours that their own old vectors have.
+    The recall on held-out pairs does not choose among maps. It is highest for the map of the smallest squared error,
+    with which searches find least (research/adapters.md).
     """
-    held_out = slice(None, None, HELDOUT_SHARE)
-    fitted_on = [row for row in range(len(new)) if row % HELDOUT_SHARE]
-    candidates = []
-    for step in list_alignments(new.shape[1], old.shape[1]):
-        chain = Chain([step]).fit(new[fitted_on], targets=old[fitted_on])
-        candidates.append((cross_recall_at_k(chain.transform(new[held_out]), old[held_out], 10), chain))
-    recall, chain = max(candidates, key=lambda candidate: candidate[0])
-    return chain, recall
-
-
-def list_alignments(dimensions: int, target_dimensions: int) -> list[Transform]:
-    """Return the unfitted maps between encoders of such dimensions that are tried, the simplest first."""
-    alignments: list[Transform] = [Procrustes(center=True), LowRankAffine()]
     steps = min(MAX_STEPS, MAX_STEPS * FULL_TRAINING_ENTRIES // (dimensions * target_dimensions))
-    if steps >= MIN_STEPS:
-        alignments.append(ContrastiveAlignment(steps=steps))
-    return alignments
+    return Procrustes(center=True) if steps < MIN_STEPS else ContrastiveAlignment(steps=steps)
 
 
 def load_bridge(folder: Path) -> Bridge | None:
