@@ -97,11 +97,13 @@ def measure_halves(task: EncodedTask) -> dict[str, Any]:
         `rows` (documents of each half), `queries`, `full` (nDCG@10 × 100 by the full vectors), and `codes`: for each
         kind, λ and number of bytes, the change of nDCG@10 in points (`loss`), the difference to `REFERENCE` (`ahead`),
         and for `product_codes` that to `codes` with the same λ (`ahead_of_codes`). Codes with the λ of `REFERENCE` also
-        have `memorized`, the change where they are fitted on the half that they search, and recall@10 of the full
-        vectors' neighbours both ways. Averages are over queries; one that searches both halves counts once.
+        have `memorized`, the change where they are fitted on the half that they search, `memorized_gain`, how much less
+        that loses, and recall@10 of the full vectors' neighbours both ways. Averages are over queries. A query that
+        searches both halves counts once.
     """
+    # Without training queries, their array has no dimensions to be joined by.
     queries = np.concatenate([task.test, task.train]) if len(task.train) else task.test
-    gains = [*task.task.test_gains, *task.task.train_gains] if len(task.train) else task.task.test_gains
+    gains = [*task.task.test_gains, *task.task.train_gains]
     order = np.random.default_rng(0).permutation(len(task.documents))
     halves = [np.sort(half) for half in np.array_split(order, 2)]
     scores = HalfScores(len(queries))
@@ -234,50 +236,52 @@ def average_over_tasks(
 
 
 def print_tables(cells: list[dict[str, Any]]) -> None:
-    """Print the mean loss of each kind and λ, by group of tasks, and what codes memorize."""
-    encoders = list(dict.fromkeys(cell["encoder"] for cell in cells))
-    configurations = [(kind, weighting) for kind, weightings in WEIGHTINGS.items() for weighting in weightings]
+    """Print what each kind and λ loses, by group of tasks and by encoder, and what codes memorize."""
     groups = {
         "tuning": [cell for cell in cells if cell["task"] in TUNING],
         "proof": [cell for cell in cells if cell["task"] in PROOF],
         f"{MIN_CODEBOOK_ROWS:,} rows or more": [cell for cell in cells if min(cell["rows"]) >= MIN_CODEBOOK_ROWS],
     }
-    for name, some in groups.items():
+    for name, group in groups.items():
         for measure in ("loss", "ahead", "ahead_of_codes"):
-            rows = [
-                [
-                    *(f"{configuration[0]} {configuration[1]:g}" for _ in (0,)),
-                    *(format_mean(average_over_tasks(some, configuration, budget, measure)) for budget in BUDGETS),
-                    *(
-                        format_mean(
-                            average_over_tasks(
-                                [cell for cell in some if cell["encoder"] == encoder], configuration, budget, measure
-                            )
-                        )
-                        for encoder in encoders
-                        for budget in BUDGETS[:2]
-                    ),
-                ]
-                for configuration in configurations
-            ]
-            header = [measure, *map(str, BUDGETS), *(f"{encoder} {b}" for encoder in encoders for b in BUDGETS[:2])]
-            print(f"\n## {name}: {measure}\n\n{markdown_table(header, rows)}")
+            print(f"\n## {name}: {measure}\n\n{format_losses(group, measure)}")
+    print(f"\n## memorized\n\n{format_memorized(cells)}")
+
+
+def format_losses(cells: list[dict[str, Any]], measure: str) -> str:
+    """Return a table of a measure's average over tasks: a row for each kind and λ, columns for encoders and bytes."""
+    by_encoder = {"all": cells}
+    for cell in cells:
+        by_encoder.setdefault(cell["encoder"], []).append(cell)
     rows = []
-    for kind, budget in product(WEIGHTINGS, BUDGETS):
-        for task in (*TUNING, *PROOF):
-            some = [cell for cell in cells if cell["task"] == task]
-            gain = average_over_tasks(some, (kind, REFERENCE[1]), budget, "memorized_gain")
-            if gain is not None:
-                recalls = [
-                    row["recall_at_10"]
-                    for cell in some
-                    for row in cell["codes"]
-                    if (row["kind"], row["weighting"], row["bytes"]) == (kind, REFERENCE[1], budget)
-                ]
-                means = [f"{np.mean([one[half] for one in recalls]):.3f}" for half in ("other half", "same half")]
-                rows.append([kind, str(budget), task, str(some[0]["rows"][0]), *means, format_mean(gain)])
+    for configuration in ((kind, weighting) for kind, weightings in WEIGHTINGS.items() for weighting in weightings):
+        averages = [
+            average_over_tasks(some, configuration, budget, measure)
+            for some in by_encoder.values()
+            for budget in BUDGETS
+        ]
+        rows.append([f"{configuration[0]}, λ = {configuration[1]:g}", *map(format_mean, averages)])
+    return markdown_table(["", *(f"{name}, {budget}" for name in by_encoder for budget in BUDGETS)], rows)
+
+
+def format_memorized(cells: list[dict[str, Any]]) -> str:
+    """Return a table of what codes gain where they are fitted on what they search, a row for kind, bytes and task."""
+    rows = []
+    for kind, budget, task in product(WEIGHTINGS, BUDGETS, (*TUNING, *PROOF)):
+        of_task = [cell for cell in cells if cell["task"] == task]
+        gain = average_over_tasks(of_task, (kind, REFERENCE[1]), budget, "memorized_gain")
+        if gain is None:
+            continue
+        recalls = [
+            row["recall_at_10"]
+            for cell in of_task
+            for row in cell["codes"]
+            if (row["kind"], row["weighting"], row["bytes"]) == (kind, REFERENCE[1], budget)
+        ]
+        means = [f"{np.mean([recall[half] for recall in recalls]):.3f}" for half in ("other half", "same half")]
+        rows.append([kind, str(budget), task, str(of_task[0]["rows"][0]), *means, format_mean(gain)])
     header = ["kind", "bytes", "task", "rows", "recall, other half", "recall, same half", "nDCG@10 gained"]
-    print(f"\n## memorized\n\n{markdown_table(header, rows)}")
+    return markdown_table(header, rows)
 
 
 def format_mean(average: dict[str, float] | None) -> str:
