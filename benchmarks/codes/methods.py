@@ -81,7 +81,7 @@ def fit_product_codes(train: Vectors, corpus: Vectors, budget: int, name: str, w
 
 def fit_code_prefix(train: Vectors, corpus: Vectors, budget: int, name: str) -> Method:
     """Fit Lathe's codes for twice the budget, and search by the first half of their bytes."""
-    whole = TransformCoding(2 * budget).fit(train)
+    whole = TransformCoding(2 * budget, weighting=0.5).fit(train)
     step, codes = whole.shorten(budget), np.ascontiguousarray(whole.transform(corpus)[:, :budget])
     return Method(name, budget, codes.shape[1], lambda asked, k: rank_best(step.score(asked, codes), k))
 

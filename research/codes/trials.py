@@ -71,7 +71,7 @@ def measure_variations(vectors: Vectors, budgets: tuple[int, ...]) -> Iterator[d
     asked = corpus[:QUERIES]
     wanted = _neighbours(asked @ corpus.T)
     for budget in budgets:
-        step = TransformCoding(budget).fit(train)
+        step = TransformCoding(budget, weighting=0.5).fit(train)
         base = None
         for name, scores in variations(step, train, budget).items():
             print_progress(0, f"{budget} bytes: {name}")
@@ -96,7 +96,7 @@ def measure_variations(vectors: Vectors, budgets: tuple[int, ...]) -> Iterator[d
 
 def variations(step: TransformCoding, train: Vectors, budget: int) -> dict[str, Scores]:
     """Return the scoring functions of queries and corpus by the name of the variation, the codes as they are first."""
-    debiased = Chain(parse_steps(f"r2,codes:{budget}")).fit(train)
+    debiased = Chain(parse_steps(f"r2,codes:{budget},weighting=0.5")).fit(train)
     return {
         "codes": lambda q, x: step.score(q, step.transform(x)),
         "debiased first (r2)": lambda q, x: debiased.transform_queries(q) @ debiased.floats(x).T,
@@ -203,7 +203,7 @@ def learned_map(step: TransformCoding, train: Vectors) -> Scores:
     random = torch.Generator().manual_seed(0)
     rows = torch.from_numpy(train)
     held, rows = rows[:VALIDATION_ROWS], rows[VALIDATION_ROWS:]
-    learned = TransformCoding(step.bytes).fit(train)
+    learned = TransformCoding(step.bytes, weighting=step.weighting).fit(train)
     parameters = [torch.nn.Parameter(learned.encoder.clone()), torch.nn.Parameter(learned.decoder.clone())]
     # Rows of the encoder are small where deviations are large: steps relative to the rows' norms suit all.
     rates = [p.detach().norm(dim=1).mean().item() / p.shape[1] ** 0.5 for p in parameters]

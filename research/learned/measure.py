@@ -184,7 +184,7 @@ def measure_out_of_domain(task: EncodedTask, weights: dict[str, Vectors]) -> dic
 
 def measure_before_codes(task: EncodedTask, weight: Vectors) -> dict[str, Any]:
     """Return what an adapter gains when it comes before codes, and what the codes lose."""
-    codes = Chain([TransformCoding(BYTES)]).fit(task.documents)
+    codes = Chain([TransformCoding(BYTES, weighting=0.5)]).fit(task.documents)
     documents, gains = codes.floats(task.documents), task.task.test_gains
     full, coded, adapted = (
         score(queries, found, gains)

@@ -82,10 +82,10 @@ def fit_compressions(rows: Vectors) -> Iterator[Compression]:
             f"PQ, {parts} × {bits} bits", "PQ", parts * bits // OCTET, fit_product_quantizer(rows, parts, bits)
         )
     for share in SHARES:
-        step = TransformCoding(dimensions // share).fit(rows)
+        step = TransformCoding(dimensions // share, weighting=0.5).fit(rows)
         yield _codes(f"codes:{step.bytes}", "codes", step)
     for share in SHARES[1:]:
-        learned = ProductCoding(dimensions // share).fit(rows)
+        learned = ProductCoding(dimensions // share, weighting=0.5).fit(rows)
         yield _codes(f"product_codes:{learned.bytes}", "product_codes", learned)
 
 

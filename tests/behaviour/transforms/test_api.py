@@ -15,6 +15,7 @@ API = [
     "Autoencoder",
     "Binary",
     "Chain",
+    "ContrastiveAlignment",
     "Flow",
     "GeoPres",
     "InputError",

@@ -25,7 +25,7 @@ from lathe.transforms.chain import deserialize_chain, serialize_chain
 from lathe.transforms.kinds import KINDS
 
 WIDTH = 24
-PAIRED = ("procrustes", "low_rank_affine")
+PAIRED = ("procrustes", "low_rank_affine", "contrastive_alignment")
 CODES = ("int8", "binary", "codes", "product_codes")
 BLIND = ("normalize", "query_adapter", "rand", "random_projection", "random_selection", "truncation")
 """Kinds that learn at most the dimensions and ignore the values of the rows."""
@@ -41,6 +41,7 @@ SHORT = [
     {"kind": "binary"},
     {"kind": "codes", "bytes": 5, "weighting": 0.5},
     {"kind": "codes", "bytes": 2, "weighting": 0.0, "bits": 2, "rotation": "random", "seed": 1, "restore_norm": False},
+    {"kind": "contrastive_alignment", "learning_rate": 1e-3, "weight_decay": 1.0, **QUICK},
     {"kind": "flow", "blocks": 2, "hidden": 8, "noise": 0.05, "learning_rate": 1e-3, **QUICK},
     {"kind": "geopres", "dimensions": 8, "nested": True, "learning_rate": 1e-3, **QUICK},
     {"kind": "geopres", "dimensions": 8, "preset": "paper", "steps": 3, "seed": 1},
@@ -195,6 +196,9 @@ INVALID = [
     ("autoencoder", "batch", "a whole number from 2", [1, "all"]),
     ("autoencoder", "learning_rate", "a number", [0, 1.1, NAN]),
     ("autoencoder", "seed", WHOLE_FROM_0, [-1, None]),
+    ("contrastive_alignment", "temperature", "a number from 0.001", [0, NAN, "cold"]),
+    ("contrastive_alignment", "steps", WHOLE_FROM_1, [0]),
+    ("contrastive_alignment", "weight_decay", "a number from 0", [-1]),
     ("flow", "blocks", WHOLE_FROM_1, [0, 1.0, None]),
     ("flow", "hidden", WHOLE_FROM_1, [0, "wide"]),
     ("flow", "noise", "a number from 0 to 1", [-0.1, 1.1, NAN, None]),
@@ -639,6 +643,7 @@ CANNOT_VARY = ["one row", "two rows that are one", "constant", "constant in floa
         {"kind": "abtt"},
         {"kind": "autoencoder", "dimensions": 2},
         {"kind": "codes", "bytes": 2},
+        {"kind": "contrastive_alignment"},
         {"kind": "flow"},
         {"kind": "geopres", "dimensions": 2},
         {"kind": "low_rank_affine"},

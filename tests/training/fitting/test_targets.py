@@ -36,7 +36,7 @@ def fit(steps, source, workspace, targets=None, encoder=None, target_encoder=Non
         return fitted
 
 
-@pytest.mark.parametrize("kind", ["procrustes", "low_rank_affine"])
+@pytest.mark.parametrize("kind", ["procrustes", "low_rank_affine", "contrastive_alignment"])
 def test_an_alignment_step_is_fitted_on_two_files_and_certified_on_held_out_pairs(kind, pairs, files, tmp_path):
     source, targets = files
     fitted = fit([{"kind": kind}], source, tmp_path / "work", targets, gates={"alignment.cosine": 0.99})

@@ -69,7 +69,7 @@ def chains(documents, pairs, adapter):
         "adapter, pca": Chain([adapter, PCA(8).fit(documents)]),
         "pca, adapter": Chain([PCA(8), QueryAdapter(steps=20)]).fit(documents, pairs=pairs),
         "adapter, r2, pca, int8": Chain([QueryAdapter(steps=20), R2(), PCA(8), Int8()]).fit(documents, pairs=pairs),
-        "adapter, codes": Chain([adapter, TransformCoding(4).fit(documents, queries=queries)]),
+        "adapter, codes": Chain([adapter, TransformCoding(4, weighting=0.5).fit(documents, queries=queries)]),
         "sides, pca": Chain([*parse_steps('{"query": [{"kind": "mc"}], "document": [{"kind": "r2"}]}'), PCA(8)]).fit(
             documents, queries=queries
         ),

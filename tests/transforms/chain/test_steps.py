@@ -50,6 +50,7 @@ def test_transforms_registers_exactly_these_kinds_of_step():
         "autoencoder",
         "binary",
         "codes",
+        "contrastive_alignment",
         "flow",
         "geopres",
         "int8",

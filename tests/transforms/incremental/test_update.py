@@ -134,7 +134,7 @@ def test_update_chain_refits_codes_within_two_percent_of_the_error_of_the_fit_on
 
 
 def test_update_chain_retains_codes_weighted_by_queries(months):
-    chain = Chain(parse_steps("r2,codes:6")).fit(months[0], queries=months[1][:50])
+    chain = Chain(parse_steps("r2,codes:6,weighting=0.5")).fit(months[0], queries=months[1][:50])
     moments = Stages.of(chain).take_moments(chain, months[0])
     added = update_chain(chain, moments, months[1])
     assert added.retained == {1: "it is weighted by queries, whose moments are not stored"}

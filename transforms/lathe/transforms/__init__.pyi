@@ -5,7 +5,7 @@ from .baselines import R1, Autoencoder, Flow, MeanCentering, RandomDirection, Ra
 from .chain import Chain, build_steps, parse_steps
 from .codes import Binary, Int8, ProductCoding, TransformCoding
 from .errors import ArtifactError, InputError, NotFittedError, StepError, TransformError
-from .learned import GeoPres, QueryAdapter
+from .learned import ContrastiveAlignment, GeoPres, QueryAdapter
 from .linear import ABTT, PCA, R2, LowRankAffine, Normalize, Procrustes, Truncation, Whitening
 from .quality import (
     angular_stress,
@@ -29,6 +29,7 @@ __all__ = [
     "Autoencoder",
     "Binary",
     "Chain",
+    "ContrastiveAlignment",
     "Flow",
     "GeoPres",
     "InputError",

@@ -10,6 +10,7 @@ KINDS: Mapping[str, str] = {
     "autoencoder": "lathe.transforms.baselines.autoencoder",
     "binary": "lathe.transforms.codes.quantization",
     "codes": "lathe.transforms.codes.transform_coding",
+    "contrastive_alignment": "lathe.transforms.learned.contrastive_alignment",
     "flow": "lathe.transforms.baselines.flow",
     "geopres": "lathe.transforms.learned.geopres",
     "int8": "lathe.transforms.codes.quantization",

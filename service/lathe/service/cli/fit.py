@@ -99,7 +99,7 @@ def fit(
         str | None,
         flag(
             "--targets",
-            "FILE.npy, .parquet#COLUMN, .jsonl#FIELD: target vector of each row, for procrustes and low_rank_affine.",
+            "FILE.npy, .parquet#COLUMN, .jsonl#FIELD: target vector of each row, for steps fitted on pairs.",
         ),
     ] = None,
     target_encoder: Annotated[

@@ -11,10 +11,12 @@ from typing import Any
 
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec, parse_spec
+from lathe.transforms.base import Transform
 from lathe.transforms.chain import Chain
 from lathe.transforms.files import replace_synced
 from lathe.transforms.json_files import read_json_file
-from lathe.transforms.linear import LowRankAffine
+from lathe.transforms.learned import ContrastiveAlignment
+from lathe.transforms.linear import Procrustes
 from lathe.transforms.quality import cross_recall_at_k
 from lathe.transforms.vectors import FloatArray
 
@@ -24,6 +26,11 @@ MIN_PAIRS = 60
 """Minimum number of pairs to fit an alignment."""
 HELDOUT_SHARE = 5
 """Interval of held-out pairs: every fifth one is used to measure the recall."""
+MAX_STEPS, MIN_STEPS = 300, 50
+"""Maximum number of training steps of an alignment, and the number below which training is not tried."""
+FULL_TRAINING_ENTRIES = 512 * 512
+"""Number of entries of a map up to which it is trained for `MAX_STEPS`, which takes a second on a core. Larger maps get
+fewer steps, so that training takes a few seconds at most."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +43,14 @@ class Bridge:
         pairs: number of pairs that the alignment was fitted on.
         recall_at_10: recall@10 of the mapped queries against those of the old encoder, on held-out pairs; None if there
             were too few.
+        kind: kind of the alignment; None if it was saved without.
     """
 
     spec: IndexSpec
     chain: Chain
     pairs: int
     recall_at_10: float | None
+    kind: str | None = None
 
     def __call__(self, vectors: Vectors) -> Vectors:
         """Map vectors `(n, d)` of the new encoder to the space of the vectors that the index still holds."""
@@ -49,10 +58,11 @@ class Bridge:
         return mapped
 
     def describe(self) -> dict[str, Any]:
-        """Return the new encoder, its space, the number of pairs and the recall of the map as a dict, for responses."""
+        """Return the new encoder, its space, and kind, pairs and recall of the map, for responses."""
         return {
             "encoder": self.spec.encoder,
             "raw_space_id": self.spec.raw_space_id,
+            "kind": self.kind,
             "pairs": self.pairs,
             "recall_at_10": self.recall_at_10,
         }
@@ -89,14 +99,27 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
     fitted_on = [row for row in range(len(new)) if row % HELDOUT_SHARE]
     if len(fitted_on) < MIN_PAIRS:
         return
-    chain = Chain([LowRankAffine()]).fit(new[fitted_on], targets=old[fitted_on])
-    mapped = chain.transform(new[held_out])
-    recall = cross_recall_at_k(mapped, old[held_out], 10) if len(mapped) > 10 else None
+    step = make_alignment(new.shape[1], old.shape[1])
+    chain = Chain([step]).fit(new[fitted_on], targets=old[fitted_on])
+    recall = cross_recall_at_k(chain.transform(new[held_out]), old[held_out], 10)
     chain.save(folder / ALIGNMENT_FOLDER)
-    replace_synced(
-        folder / f"{ALIGNMENT_FOLDER}.json",
-        json.dumps({"spec": spec.to_json(), "pairs": len(fitted_on), "recall_at_10": recall}).encode(),
-    )
+    content = {
+        "spec": spec.to_json(),
+        "pairs": len(fitted_on),
+        "recall_at_10": recall,
+        "kind": step.kind,
+    }
+    replace_synced(folder / f"{ALIGNMENT_FOLDER}.json", json.dumps(content).encode())
+
+
+def make_alignment(dimensions: int, target_dimensions: int) -> Transform:
+    """Return the unfitted map between encoders of such dimensions: trained, or orthogonal if training takes too long.
+
+    The recall on held-out pairs does not choose among maps. It is highest for the map of the smallest squared error,
+    with which searches find least (research/adapters.md).
+    """
+    steps = min(MAX_STEPS, MAX_STEPS * FULL_TRAINING_ENTRIES // (dimensions * target_dimensions))
+    return Procrustes(center=True) if steps < MIN_STEPS else ContrastiveAlignment(steps=steps)
 
 
 def load_bridge(folder: Path) -> Bridge | None:
@@ -111,4 +134,4 @@ def load_bridge(folder: Path) -> Bridge | None:
     except FileNotFoundError:
         return None
     chain = Chain.load(folder / ALIGNMENT_FOLDER).fold()
-    return Bridge(parse_spec(content["spec"]), chain, content["pairs"], content["recall_at_10"])
+    return Bridge(parse_spec(content["spec"]), chain, content["pairs"], content["recall_at_10"], content.get("kind"))

@@ -266,7 +266,7 @@ class NewFit(FitRequest):
         if kinds and not has_targets:
             raise FitError(f"{kinds[0]} is fitted on pairs: name the target encoder, or a source of target vectors")
         if has_targets and not kinds:
-            raise FitError("no step is fitted on targets; procrustes and low_rank_affine are")
+            raise FitError("no step is fitted on targets; procrustes, low_rank_affine and contrastive_alignment are")
 
     def _check_pairs(self, kinds: Sequence[str]) -> None:
         """Check that the request has pairs if, and only if, a step learns from pairs. Raises `FitError` otherwise.

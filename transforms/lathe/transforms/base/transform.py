@@ -17,7 +17,7 @@ from lathe.transforms.base.signature import Signature
 from lathe.transforms.base.training_log import TrainingLog
 from lathe.transforms.errors import InputError
 from lathe.transforms.progress import Progress, no_progress
-from lathe.transforms.statistics import Moments, PairedMoments, moments_of
+from lathe.transforms.statistics import Moments, PairedMoments, PairedRows, moments_of
 from lathe.transforms.vectors import Vectors, as_vectors, require_matrix
 
 LearnsFrom = Literal["rows", "moments", "unit moments", "nothing"]
@@ -118,9 +118,11 @@ class Transform(Map):
                 expected.
         """
         self.check_parameters()
-        data = self._join_pairs(as_vectors(data), targets)
+        data = self.join_pairs(as_vectors(data), targets)
         if isinstance(data, Moments):
             rows, dimensions = data.count, data.source_dimensions
+        elif isinstance(data, PairedRows):
+            rows, dimensions = data.shape[0], data.source_dimensions
         else:
             require_matrix(data)
             rows, dimensions = data.shape
@@ -149,7 +151,7 @@ class Transform(Map):
 
         return self.to(device)
 
-    def _join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
+    def join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
         """Return the data in the form in which this kind of transform learns. That is `data` unchanged, or the joint
         moments of vectors and targets if it is fitted on pairs.
 

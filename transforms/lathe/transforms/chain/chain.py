@@ -166,7 +166,7 @@ class Chain(nn.Module):
         if targets is None and paired:
             raise InputError(f"{paired[0]} is fitted on pairs: give targets, what each vector should become")
         if targets is not None and not paired:
-            raise InputError("no step is fitted on targets; procrustes and low_rank_affine are")
+            raise InputError("no step is fitted on targets; procrustes, low_rank_affine and contrastive_alignment are")
         if queries is not None and not any(step.takes_queries for step in to_fit.values()):
             raise InputError("no step is fitted on queries; codes are")
 

@@ -81,7 +81,8 @@ class TransformCoding(Quantizer):
 
     Args:
         bytes: number of bytes of a code, at most the number of dimensions.
-        weighting: λ, from 0 (all directions count alike) to 1 (by queries).
+        weighting: λ, from 0 (all directions count alike) to 1 (by queries). Larger values find more of the full
+            vectors' neighbours; on search tasks 0 loses least (research/codes.md).
         bits: None allocates bits by variance; 1 to 8 gives so many to each of the leading coordinates.
         rotation: `random` rotates the leading coordinates at random, which makes their variances alike; use it with
             `bits`.
@@ -96,7 +97,7 @@ class TransformCoding(Quantizer):
         decoder: `(m, d)`, Gᵀ M_λ^−½ with every row multiplied by that deviation; maps queries and decodes.
         layout: `(3, m)` integers: bits of each coordinate, the byte with the lowest of them, and its position there.
         norm: the norm of all fitted rows, `(1,)`; 0 if their norms differ or are not restored.
-        query_count: number of queries that M was measured on; 0 if the fitted rows stood for them.
+        query_count: number of queries that M was measured on; 0 if the fitted rows stood for them, or if λ = 0.
     """
 
     kind = "codes"
@@ -114,7 +115,7 @@ class TransformCoding(Quantizer):
     def __init__(
         self,
         bytes: int,  # noqa: A002 - the word that users write
-        weighting: float = 0.5,
+        weighting: float = 0.0,
         bits: int | None = None,
         rotation: Rotation = "none",
         seed: int = 0,
@@ -215,6 +216,9 @@ class TransformCoding(Quantizer):
         """
         moments = moments_of(data)
         queries = context.query_moments(moments.dimensions)
+        if self.weighting == 0:
+            # M_0 = I whatever the queries: a fit that they did not change can be refitted without them.
+            queries = None
         root, inverse_root = query_metric_roots(moments if queries is None else queries, self.weighting)
         # The principal axes of M_λ^½ (x − μ): the error of a score is the squared error of these coordinates.
         spectrum = Spectrum.of(root @ moments.covariance(ddof=0) @ root)

@@ -20,7 +20,9 @@ pytest.importorskip("faiss")
 ROWS, QUERIES, K = 1200, 20, 10
 
 
-@pytest.fixture(params=["codes:5", "r2,codes:4", "codes:4,restore_norm=false", "product_codes:6", "pca:12,int8"])
+@pytest.fixture(
+    params=["codes:5", "r2,codes:4", "codes:4,restore_norm=false,weighting=0.5", "product_codes:6", "pca:12,int8"]
+)
 def steps(request):
     return request.param
 
@@ -145,7 +147,9 @@ def test_zero_vectors_are_found_with_score_0(made, chain_of):
     assert (scores[rows == 20] == 0).all() and (rows == 20).sum() == QUERIES
 
 
-@pytest.mark.parametrize(("chain", "metric"), [("codes:5", "l2"), ("codes:8", "cosine"), ("pca:12,binary", "cosine")])
+@pytest.mark.parametrize(
+    ("chain", "metric"), [("codes:5", "l2"), ("codes:8,weighting=0.5", "cosine"), ("pca:12,binary", "cosine")]
+)
 def test_codes_that_faiss_does_not_score_are_linked_as_floats(chain_of, coded_spec, chain, metric):
     pytest.importorskip("hnswlib")
     chain, artifact = chain_of(chain)

@@ -1,0 +1,40 @@
+import numpy as np
+
+from lathe.service.index.bridge import MIN_STEPS, fit_bridge, load_bridge, make_alignment
+from lathe.service.index.spec import IndexSpec
+
+WIDTH = 12
+SPEC = IndexSpec("new", None, WIDTH, "raw", "none", WIDTH, "raw")
+
+
+def sample(count):
+    return np.random.default_rng(2).normal(0.3, 1, (count, WIDTH)).astype(np.float32)
+
+
+def rotated(vectors):
+    return vectors @ np.linalg.qr(np.random.default_rng(0).normal(size=(WIDTH, WIDTH)))[0].astype(np.float32)
+
+
+def test_training_is_shorter_for_more_dimensions_and_left_out_for_very_many():
+    assert make_alignment(384, 384).steps == 300
+    assert MIN_STEPS <= make_alignment(1024, 1024).steps < 300
+    assert make_alignment(4096, 4096).kind == "procrustes"
+
+
+def test_a_saved_bridge_says_which_map_it_is_and_one_saved_without_it_still_loads(tmp_path):
+    new = sample(200)
+    fit_bridge(new, rotated(new), SPEC, tmp_path)
+    bridge = load_bridge(tmp_path)
+    assert (bridge.describe()["kind"], bridge.describe()["pairs"]) == ("contrastive_alignment", 160)
+    expected = rotated(new)[:3] / np.linalg.norm(new[:3], axis=1, keepdims=True)
+    np.testing.assert_allclose(bridge(new[:3]), expected, atol=0.05)
+
+    file = tmp_path / "alignment.json"
+    file.write_text(file.read_text().replace('"kind": "contrastive_alignment"', '"later": 1'))
+    assert load_bridge(tmp_path).kind is None
+
+
+def test_no_bridge_is_saved_for_too_few_pairs(tmp_path):
+    new = sample(50)
+    fit_bridge(new, new, SPEC, tmp_path)
+    assert load_bridge(tmp_path) is None

@@ -1,0 +1,154 @@
+"""Contrastive alignment: a linear map into another encoder's space, trained so that searches find the right vector."""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lathe.transforms.base import (
+    FitContext,
+    TrainingConfig,
+    require_between,
+    require_training,
+)
+from lathe.transforms.errors import InputError
+from lathe.transforms.learned.descent import Batches, autograd_loss, checkpoint_for, one_thread_if_small, train
+from lathe.transforms.linear import Procrustes
+from lathe.transforms.linear.alignment import Alignment
+from lathe.transforms.statistics import Moments, PairedMoments, PairedRows, unit_rows
+from lathe.transforms.vectors import Vectors, as_numpy
+
+MAX_HELDOUT = 500
+"""Maximum number of pairs that are held out from training, which is a tenth of them at most."""
+
+SPREAD_ROWS = 1000
+"""Maximum number of targets whose cosines give the unit of the temperature."""
+
+CHECK_EVERY, PATIENCE = 10, 8
+"""Number of steps between two evaluations, and of evaluations without a lower loss after which training stops."""
+
+
+class ContrastiveAlignment(Alignment):
+    """Affine map x ↦ W(x − μ_x) + μ_y that brings each vector nearer to its own target than to those of others.
+
+    W minimizes InfoNCE (van den Oord et al., arXiv 1807.03748), −log exp(⟨z, y⟩/τ) / Σ_y' exp(⟨z, y'⟩/τ), over the
+    targets y' of a batch, where z is the mapped vector and all are L2-normalized. Squared errors are lowered most by
+    what is common to all texts; a search needs what tells them apart.
+
+    AdamW starts at the centred orthogonal map of `Procrustes`, and its weight decay draws W back to it. The W of the
+    lowest loss on pairs that are held out from training is taken, which is that map if no other is better.
+
+    Args:
+        temperature: τ, in units of the standard deviation of the cosines between targets of different rows.
+        steps: maximum number of training steps.
+        batch: number of pairs in a batch.
+        learning_rate: peak learning rate.
+        weight_decay: of the difference to the orthogonal map, as AdamW applies it.
+        seed: of the held-out pairs and the batches.
+    """
+
+    kind = "contrastive_alignment"
+
+    def __init__(
+        self,
+        temperature: float = 0.25,
+        steps: int = 300,
+        batch: int = 256,
+        learning_rate: float = 3e-4,
+        weight_decay: float = 10.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(centered=True)
+        self.temperature = temperature
+        self.steps = steps
+        self.batch = batch
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.seed = seed
+
+    def check_parameters(self) -> None:
+        """Check the parameters of the step. Raises `StepError` for a value of another type or out of range."""
+        require_between(self.kind, "temperature", self.temperature, 1e-3, 10)
+        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
+        require_between(self.kind, "weight_decay", self.weight_decay, 0, 100)
+
+    def join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
+        """Return vectors and targets as `PairedRows`, because the training reads rows.
+
+        Raises:
+            InputError: without targets, or for moments.
+        """
+        if targets is None or isinstance(data, Moments):
+            raise InputError(f"{self.kind} is fitted on pairs: give vectors and the targets they should become")
+        return PairedRows(data, targets)
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Train the weight from the orthogonal map on, and store it with the means of vectors and targets.
+
+        Raises:
+            InputError: for fewer than 4 pairs, or if vectors or targets do not differ.
+        """
+        assert isinstance(data, PairedRows)  # `join_pairs` has seen to it
+        moments = PairedMoments.from_pairs(data.vectors, data.targets)
+        if np.trace(moments.blocks(centered=True)[0]) / data.source_dimensions <= moments.rounding_variance():
+            raise InputError(f"{self.kind} needs vectors that differ: there is nothing to learn from these")
+
+        start = Procrustes(center=True).fit(moments).to(self.device)
+        temperature = self.temperature * self._measure_spread(data.targets)
+        config = TrainingConfig(
+            steps=self.steps,
+            batch=self.batch,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            warmup=0.1,
+            heldout=MAX_HELDOUT,
+            check_every=CHECK_EVERY,
+            patience=PATIENCE,
+        )
+        batches = Batches(data, config, self.seed, self.device)
+        # W − W₀ is trained, so that weight decay draws W to the orthogonal map W₀, not to zero.
+        difference = torch.zeros_like(start.weight, requires_grad=True)
+        parameters = {"difference": difference}
+
+        def loss_of(batch: Tensor) -> Tensor:
+            # (b, d + k) to vectors (b, d) and targets (b, k)
+            vectors, targets = batch[:, : data.source_dimensions], batch[:, data.source_dimensions :]
+            mapped = (vectors - start.mean) @ (start.weight + difference).T + start.target_mean
+            scores = functional.normalize(mapped, dim=1) @ functional.normalize(targets, dim=1).T / temperature
+            return functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
+
+        checkpoint = checkpoint_for(context, self.spec(), config, data, moments.mean)
+        with one_thread_if_small(self.batch, self.device):
+            self.training_log = train(
+                self.kind,
+                parameters,
+                autograd_loss(parameters, loss_of),
+                batches,
+                config,
+                context,
+                checkpoint,
+                evaluate_start=True,
+            )
+        self.set_pair_map((start.weight + difference.detach()).cpu(), moments)
+
+    def _measure_spread(self, targets: Vectors) -> float:
+        """Return the standard deviation of the cosines between targets of different rows.
+
+        Raises:
+            InputError: if they do not differ.
+        """
+        count = targets.shape[0]
+        chosen = np.sort(np.random.default_rng(self.seed).permutation(count)[:SPREAD_ROWS])
+        unit = unit_rows(torch.from_numpy(as_numpy(targets[chosen]).astype(np.float64)))
+        cosines = (unit @ unit.T)[~torch.eye(len(unit), dtype=torch.bool)]
+        spread = float(cosines.std(correction=0)) if len(cosines) else 0.0
+        if spread <= torch.finfo(torch.float32).eps:
+            raise InputError(f"{self.kind} needs targets that differ: the {count} given point one way")
+        return spread
+
+    def fit_warnings(self) -> list[str]:
+        """Return a list with one warning if no trained map was better than the orthogonal one, else an empty list."""
+        losses = [] if self.training_log is None else self.training_log.heldout_losses
+        if not losses or int(np.nan_to_num(losses, nan=np.inf).argmin()) > 0:
+            return []
+        return [f"{self.kind} is the orthogonal map of procrustes: on held-out pairs, no trained map was better"]
