@@ -38,3 +38,11 @@ def test_no_bridge_is_saved_for_too_few_pairs(tmp_path):
     new = sample(50)
     fit_bridge(new, new, SPEC, tmp_path)
     assert load_bridge(tmp_path) is None
+
+
+def test_no_bridge_is_saved_for_vectors_that_do_not_differ_and_the_index_moves_all_the_same(tmp_path):
+    new = sample(200)
+    same = np.repeat(new[:1], 200, axis=0)
+    for pair in ((same, same), (new, same), (same, new)):
+        fit_bridge(*pair, SPEC, tmp_path)
+        assert load_bridge(tmp_path) is None

@@ -5,6 +5,7 @@ that the alignment is fitted on; until the move is done it maps new queries to t
 """
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec, parse_spec
 from lathe.transforms.base import Transform
 from lathe.transforms.chain import Chain
+from lathe.transforms.errors import TransformError
 from lathe.transforms.files import replace_synced
 from lathe.transforms.json_files import read_json_file
 from lathe.transforms.learned import ContrastiveAlignment
 from lathe.transforms.linear import Procrustes
 from lathe.transforms.quality import cross_recall_at_k
 from lathe.transforms.vectors import FloatArray
+
+log = logging.getLogger(__name__)
 
 ALIGNMENT_FOLDER = "alignment"
 """Name of the folder of the alignment in that of a generation; also the stem of its JSON file."""
@@ -87,7 +91,8 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
     """Fit a linear map from a new encoder's vectors to the old one's, and save it in `folder`.
 
     Queries by the new encoder can search the old vectors through it while an index is re-embedded. Every fifth pair is
-    held out to measure the recall. If fewer than 60 pairs remain, nothing is saved, because the map would mislead.
+    held out to measure the recall. If fewer than 60 pairs remain, nothing is saved, because the map would mislead. The
+    same goes for vectors from which no map can be learned, such as those of one text repeated.
 
     Args:
         new: vectors of texts by the new encoder `(n, d)`.
@@ -100,7 +105,11 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
     if len(fitted_on) < MIN_PAIRS:
         return
     step = make_alignment(new.shape[1], old.shape[1])
-    chain = Chain([step]).fit(new[fitted_on], targets=old[fitted_on])
+    try:
+        chain = Chain([step]).fit(new[fitted_on], targets=old[fitted_on])
+    except TransformError as error:  # the index moves all the same
+        log.warning("queries by %s cannot search the old vectors meanwhile: %s", spec.encoder, error)
+        return
     recall = cross_recall_at_k(chain.transform(new[held_out]), old[held_out], 10)
     chain.save(folder / ALIGNMENT_FOLDER)
     content = {
