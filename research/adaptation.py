@@ -58,7 +58,7 @@ def build_request(task: Task, data: Path) -> AdaptRequest:
         source=RowSource(texts=task.documents),
         pairs=[*train, *test] if divided else train,
         test_pairs=None if divided else test,
-        folders=tuple(str(data / folder) for folder in FOLDERS[task.name.partition("/")[0]]),
+        folders=[str(data / folder) for folder in FOLDERS[task.name.partition("/")[0]]],
         bytes=BYTES,
         budget=BUDGET,
     )

@@ -285,7 +285,7 @@ def format_memorized(cells: list[dict[str, Any]]) -> str:
 
 
 def format_mean(average: dict[str, float] | None) -> str:
-    """Format a mean with its interval; an empty string for None."""
+    """Format a mean with its interval, and None as an empty string."""
     return "" if average is None else f"{average['mean']:+.2f} ± {average['ci95']:.2f}"
 
 

@@ -27,7 +27,7 @@ def context(tmp_path, monkeypatch):
     """Return the setting of an adaptation whose out-of-domain texts are 40 sentences."""
     sentences = tmp_path / "sentences.txt"
     sentences.write_text("\n".join(f"{' '.join(WORDS)} {n} {' '.join(reversed(WORDS))}" for n in range(40)))
-    monkeypatch.setattr(ladder_module, "OUT_OF_DOMAIN", {"sentences": str(sentences)})
+    monkeypatch.setattr(ladder_module, "list_built_in_corpora", lambda _: {"sentences": str(sentences)})
     home = Home(tmp_path / "home")
     home.open()
     return AdaptationSetting(Settings(home=home.root, device="cpu"), Registry(home.chains), home, "lathe adapt")

@@ -23,7 +23,7 @@ def little_out_of_domain(monkeypatch, tmp_path):
     texts = tmp_path / "sentences.txt"
     lines = [f"{' '.join(WORDS)} {n} {' '.join(reversed(WORDS))}" for n in range(40)]
     texts.write_text("\n".join(lines))
-    monkeypatch.setattr(ladder_module, "OUT_OF_DOMAIN", {"sentences": str(texts)})
+    monkeypatch.setattr(ladder_module, "list_built_in_corpora", lambda _: {"sentences": str(texts)})
 
 
 def request_of(pairs, documents=600, **fields):
@@ -95,7 +95,7 @@ def test_an_encoder_is_trained_measured_and_there_within_the_block(
 ):
     rows = [{"anchor": f"{WORDS[n % 10]} {n}", "positive": f"{n} {WORDS[n % 7]}"} for n in range(12)]
     write_data_set(tmp_path / "data" / "labelled", {"task": "pairs"}, {"train.jsonl": rows})
-    request = worded.model_copy(update={"folders": (str(tmp_path / "data"),), "name": "tiny"})
+    request = worded.model_copy(update={"folders": [str(tmp_path / "data")], "name": "tiny"})
     with climb_ladder(request, tiny_encoder, tmp_path / "work", no_progress, "cpu") as ladder:
         assert set(ladder.trained) == {"fine_tuning", "pre_finetuning"}
         for spec in ladder.trained.values():

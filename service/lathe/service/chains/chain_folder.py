@@ -6,7 +6,7 @@ The folder is laid out as `lathe.service.chains.version_folder` says; versions a
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
@@ -16,7 +16,6 @@ from lathe.service.chains.loaded_chain import LoadedChain, load_chain
 from lathe.service.chains.names import split_ref
 from lathe.service.chains.version_folder import VersionFolder
 from lathe.transforms.artifact import MANIFEST, TENSORS, Manifest, read_file, read_manifest
-from lathe.transforms.errors import ArtifactError
 
 if TYPE_CHECKING:
     from lathe.transforms.chain import Chain
@@ -112,33 +111,3 @@ class ChainFolder(VersionFolder):
         manifest = read_manifest(folder, self.links_within)
         require_fit_fields(folder, manifest)
         return manifest
-
-    def describe(self, ref: str) -> dict[str, Any]:
-        """Describe a chain as a JSON object: the manifest of one version, which version is live, and all versions.
-
-        `live` is the live version, `earlier` lists the live versions before it, and `forced` the gates overridden for
-        the live one. `versions` has the manifest of each version, or marks it as corrupt if it is damaged. The manifest
-        at the top level is that of the version in `ref`, else of the live one, else of the newest.
-
-        Raises:
-            UnknownNameError: if there is no such chain or version.
-        """
-        name, requested = split_ref(ref)
-        self.require_known(name)
-        numbers, pointer = self.versions(name), self.read_pointer_or_empty(name)
-        described = self.resolve(ref)[1] if requested else pointer.live or numbers[-1]
-        versions = [self.describe_version(name, version) for version in numbers]
-        current = next((v for v in versions if v["version"] == described), versions[-1])
-        earlier = [version for version in pointer.earlier if version in numbers]
-        pointer_fields = {"live": pointer.live, "earlier": earlier, "forced": list(pointer.overridden_gates)}
-        return current | {"name": name} | pointer_fields | {"versions": versions}
-
-    def describe_version(self, name: str, version: int) -> dict[str, Any]:
-        """Return a version's manifest with `state` "ready", or an object with `state` "corrupt" and the error.
-
-        The version is corrupt if its manifest cannot be read.
-        """
-        try:
-            return {"version": version, "state": "ready"} | self.manifest(name, version)
-        except ArtifactError as error:
-            return {"version": version, "state": "corrupt", "error": str(error)}

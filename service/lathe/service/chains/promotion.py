@@ -1,19 +1,13 @@
 """Gates: thresholds that a version must reach before it is promoted."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.version_folder import VersionFolder
 from lathe.service.errors import ConflictError
 from lathe.training.fitting.gates import is_upper_bound, read_gate_value, require_gates, satisfies_gate
-
-
-class GatedVersions(Protocol):
-    """Versions of which one can be made live, if a function of its manifest allows it."""
-
-    def promote(self, name: str, version: int, gate: Callable[[Mapping[str, Any]], Sequence[str]], /) -> Pointer:
-        """Make a version live unless `gate` raises, and return the new pointer."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,7 @@ class FailedGate:
 
 
 def promote_with_gates(
-    registry: GatedVersions,
+    registry: VersionFolder,
     name: str,
     version: int,
     gates: Mapping[str, float] | None = None,

@@ -5,25 +5,21 @@ Any number of processes may read and write: versions appear and pointers change 
 
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lathe.service.chains.chain_folder import ChainFolder
 from lathe.service.chains.loaded_chain import load_chain
 from lathe.service.chains.names import require_name
-from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.size_routes import SizeRoutes
-from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, read_file, read_serialized_artifact
+from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, Manifest, read_file, read_serialized_artifact
 from lathe.transforms.files import make_folder, write_synced
 
 if TYPE_CHECKING:
     from lathe.transforms.artifact import FitStatistics
     from lathe.transforms.chain import Chain
-
-Gate = Callable[[Mapping[str, Any]], Sequence[str]]
-"""Function that checks the manifest of a version to promote: raises, or returns failed gates to override."""
 
 
 class Registry(ChainFolder):
@@ -75,34 +71,13 @@ class Registry(ChainFolder):
             self.write_pointer(name, pointer)
         return version, pointer.live == version
 
-    def promote(self, name: str, version: int, gate: Gate) -> Pointer:
-        """Make a version live, unless `gate` refuses its manifest by raising. Return the new pointer.
-
-        Args:
-            name: name of the chain.
-            version: version to promote.
-            gate: called with the manifest first; if it raises, nothing changes. It returns the names of gates that the
-                version fails, which the pointer records as overridden.
-
-        Raises:
-            UnknownNameError: if there is no such version.
-            ArtifactError: if its files are damaged.
-        """
-
-        def change(pointer: Pointer, versions: Collection[int]) -> Pointer:
-            self.require_version(name, version, versions)
-            chain = self.read_to_promote(name, version)  # never make live what cannot be served
-            return pointer.promote(version, gate(chain.metadata))
-
-        return self.change_pointer(name, change)
-
-    def read_to_promote(self, name: str, version: int) -> "Chain":
-        """Load a version that is to be made live.
+    def check_version(self, name: str, version: int) -> Manifest:
+        """Load a version from disk, and return its manifest.
 
         Raises:
             ArtifactError: if its files are damaged.
         """
-        return self.read(name, version)
+        return self.read(name, version).metadata
 
     def import_chain(self, name: str, source: "Registry") -> bool:
         """Copy a chain with all versions and its pointer from another registry, unless the name was ever used here.

@@ -10,9 +10,9 @@ Other processes may change the folder at any time, so each call checks the files
 
 import secrets
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from filelock import FileLock
 
@@ -23,6 +23,9 @@ from lathe.training.locks import lock_file
 from lathe.transforms.artifact import read_file
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import make_folder, make_root, replace_synced, sync_folder
+
+Gate = Callable[[Mapping[str, Any]], Sequence[str]]
+"""Function that checks the manifest of a version to promote: raises, or returns failed gates to override."""
 
 PointerChange = Callable[[Pointer, Collection[int]], Pointer]
 """Function from a name's pointer and versions to its new pointer; raises if the versions do not allow the change."""
@@ -129,6 +132,73 @@ class VersionFolder:
         """Raise `UnknownNameError` unless the name has a version."""
         if not is_name(name) or not self.versions(name):
             raise UnknownNameError(f"there is no {self.kind} {name!r}", param="name")
+
+    def manifest(self, name: str, version: int) -> dict[str, Any]:
+        """Read the manifest of a version.
+
+        Raises:
+            ArtifactError: if it is missing or damaged.
+        """
+        raise NotImplementedError
+
+    def check_version(self, name: str, version: int) -> dict[str, Any]:
+        """Read a version's files as serving it would, and return its manifest.
+
+        Raises:
+            ArtifactError: if its files are damaged.
+        """
+        raise NotImplementedError
+
+    def promote(self, name: str, version: int, gate: Gate) -> Pointer:
+        """Make a version live, unless `gate` refuses its manifest by raising. Return the new pointer.
+
+        Args:
+            name: the name.
+            version: version to promote.
+            gate: called with the manifest first; if it raises, nothing changes. It returns the names of gates that the
+                version fails, which the pointer records as overridden.
+
+        Raises:
+            UnknownNameError: if there is no such version.
+            ArtifactError: if its files are damaged.
+        """
+
+        def change(pointer: Pointer, versions: Collection[int]) -> Pointer:
+            self.require_version(name, version, versions)
+            manifest = self.check_version(name, version)  # never make live what cannot be served
+            return pointer.promote(version, gate(manifest))
+
+        return self.change_pointer(name, change)
+
+    def describe(self, ref: str) -> dict[str, Any]:
+        """Describe a name as a JSON object: the manifest of one version, which version is live, and all versions.
+
+        `live` is the live version, `earlier` lists the live versions before it, and `forced` the gates overridden for
+        the live one. `versions` has the manifest of each version, or marks it as corrupt if it is damaged. The manifest
+        at the top level is that of the version in `ref`, else of the live one, else of the newest.
+
+        Raises:
+            UnknownNameError: if there is no such name or version.
+        """
+        name, requested = split_ref(ref, self.kind)
+        self.require_known(name)
+        numbers, pointer = self.versions(name), self.read_pointer_or_empty(name)
+        described = self.resolve(ref)[1] if requested else pointer.live or numbers[-1]
+        versions = [self.describe_version(name, version) for version in numbers]
+        current = next((v for v in versions if v["version"] == described), versions[-1])
+        earlier = [version for version in pointer.earlier if version in numbers]
+        pointer_fields = {"live": pointer.live, "earlier": earlier, "forced": list(pointer.overridden_gates)}
+        return current | {"name": name} | pointer_fields | {"versions": versions}
+
+    def describe_version(self, name: str, version: int) -> dict[str, Any]:
+        """Return a version's manifest with `state` "ready", or an object with `state` "corrupt" and the error.
+
+        The version is corrupt if its manifest cannot be read.
+        """
+        try:
+            return {"version": version, "state": "ready"} | self.manifest(name, version)
+        except ArtifactError as error:
+            return {"version": version, "state": "corrupt", "error": str(error)}
 
     def rollback(self, name: str) -> Pointer:
         """Make the live version before the current one live again, and return the new pointer.

@@ -4,19 +4,18 @@ import json
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from lathe.service.cli.fit import format_fit_result
 from lathe.service.cli.options import (
     SOURCE,
     ProgressBar,
+    build_request_of,
     flag,
     format_command_line,
     load_encoder,
     load_state,
     open_chains,
 )
-from lathe.service.errors import BadValueError
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.fitting.requests import RowSource
 
@@ -77,7 +76,7 @@ def adapt(
         "source": RowSource(path=source),
         "pairs": pairs,
         "name": name,
-        "folders": tuple(folder or ()),
+        "folders": folder or [],
         "bytes": bytes,
         "test_pairs": test_pairs,
         "train": train,
@@ -85,11 +84,7 @@ def adapt(
         "promote": promote,
         "seed": seed,
     }
-    try:
-        request = AdaptRequest(**{field: value for field, value in fields.items() if value is not None})
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise BadValueError(f"--{str(problem['loc'][0]).replace('_', '-')}: {problem['msg']}") from None
+    request = build_request_of(AdaptRequest, **{field: value for field, value in fields.items() if value is not None})
     if name is not None:
         require_name(name)
     request.check()

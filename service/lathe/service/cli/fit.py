@@ -2,10 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from lathe.service.cli.options import (
     SERVE_DIMENSIONS,
@@ -14,6 +13,7 @@ from lathe.service.cli.options import (
     EngineOption,
     ProgressBar,
     WorkersOption,
+    build_request_of,
     describe_served,
     flag,
     format_command_line,
@@ -25,7 +25,7 @@ from lathe.service.cli.options import (
     parse_pairs,
 )
 from lathe.service.errors import BadValueError
-from lathe.training.fitting.requests import AddRows, FitRequest, NewFit, RowSource
+from lathe.training.fitting.requests import AddRows, NewFit, RowSource
 from lathe.training.reporting.text import MISSING, align_columns
 from lathe.training.sources.bad_shards import BadShards
 from lathe.transforms.artifact import Manifest
@@ -33,8 +33,6 @@ from lathe.transforms.kinds import KINDS
 
 if TYPE_CHECKING:
     from lathe.service.settings import Settings
-
-AnyFit = TypeVar("AnyFit", bound=FitRequest)
 
 MEASURES = ("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress")
 """Measures of a certificate that each corpus has."""
@@ -201,22 +199,12 @@ def build_request(add_to: str | None, steps: str | None, normalize: bool, **opti
         raise BadValueError("give --steps, --bytes or both, or --add-to with the version to continue from")
     if add_to is None:
         specs = None if steps is None else [step.spec() for step in parse_steps(steps)]
-        return _validate(NewFit, steps=specs, normalize=normalize, **given)
+        return build_request_of(NewFit, steps=specs, normalize=normalize, **given)
     unused = [name for name in given if name not in AddRows.model_fields]
     if unused or not normalize:
         option = unused[0].replace("_", "-") if unused else "no-normalize"
         raise BadValueError(f"--add-to keeps the steps of the version as they were asked for: leave --{option} out")
-    return _validate(AddRows, add_to=add_to, **given)
-
-
-def _validate(kind: type[AnyFit], **fields: Any) -> AnyFit:
-    """Return the request with the fields, or raise `BadValueError` for the first option with a wrong value."""
-    try:
-        return kind(**fields)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        option = str(problem["loc"][0]).replace("_", "-")
-        raise BadValueError(f"--{option}: {problem['msg']}") from None
+    return build_request_of(AddRows, add_to=add_to, **given)
 
 
 def _find_encoder_name(settings: "Settings", manifest: Manifest) -> str | None:

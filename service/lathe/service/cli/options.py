@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import typer
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from lathe.service.settings import Settings
     from lathe.training.encoder.text_encoder import TextEncoder
     from lathe.training.fitting.engines import FitEngine
+    from lathe.training.json_object import JsonObject
+
+AnyRequest = TypeVar("AnyRequest", bound="JsonObject")
 
 SOURCE = (
     "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder of these, either at s3://… or any URL, "
@@ -224,6 +227,22 @@ def parse_numbers(values: list[str] | None, option: str) -> dict[str, float]:
         except ValueError:
             raise BadValueError(f"{option} {key} takes a number, got {value!r}") from None
     return parsed
+
+
+def build_request_of(kind: type[AnyRequest], **fields: Any) -> AnyRequest:
+    """Return the request with these fields, which are called as the command's options.
+
+    Raises:
+        BadValueError: for the first option with a wrong value.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        option = str(problem["loc"][0]).replace("_", "-")
+        raise BadValueError(f"--{option}: {problem['msg']}") from None
 
 
 class ProgressBar:

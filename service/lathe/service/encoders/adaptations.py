@@ -11,7 +11,7 @@ from lathe.service.chains.fits import FitSetting, run_fit, wait_for_redis
 from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import Registry
 from lathe.service.encoders.trained import TrainedEncoders
-from lathe.service.encoders.training import require_free_name
+from lathe.service.encoders.training import build_manifest, require_free_name
 from lathe.service.home import Home
 from lathe.service.settings import Settings
 from lathe.training.adaptation.ladder import Ladder, climb_ladder
@@ -124,21 +124,15 @@ def _publish_encoder(
     searches = ladder.searches
     judged = JudgedTexts.from_answers(searches.report.documents, searches.documents)
     certificate = certify_encoder(ladder.encoder, trained, {JUDGED: judged}, on_progress)
-    described = trained.describe()
-    manifest = {
-        "method": ladder.recommended.rung.name,
-        "base": ladder.encoder.describe(),
-        "encoder": {key: described[key] for key in ("fingerprint", "dimensions", "max_length", "prompts")},
-        "certificate": certificate,
-        "provenance": {
-            "command": context.command,
-            "job": request.model_dump(mode="json", exclude={"pairs", "test_pairs", "source"}, exclude_defaults=True),
-            "gates": {},
-            "queries": len(searches.learn.documents),
-            "libraries": {"lathe-training": version_of("lathe-training"), "torch": version_of("torch")},
-            "date": datetime.now(UTC).date().isoformat(),
-        },
+    provenance = {
+        "command": context.command,
+        "job": request.model_dump(mode="json", exclude={"pairs", "test_pairs", "source"}, exclude_defaults=True),
+        "gates": {},
+        "queries": len(searches.learn.documents),
+        "libraries": {"lathe-training": version_of("lathe-training"), "torch": version_of("torch")},
+        "date": datetime.now(UTC).date().isoformat(),
     }
+    manifest = build_manifest(ladder.recommended.rung.name, ladder.encoder, trained, certificate, provenance)
     encoders = TrainedEncoders(context.home.trained)
     publish = partial(encoders.publish, name, Path(trained_spec.model), manifest, request.promote, context.job)
     version, live = wait_for_redis(publish, on_progress)
@@ -170,4 +164,4 @@ def build_fit(ladder: Ladder, name: str) -> NewFit | None:
 
 
 def _list_query_pairs(part: PairTexts) -> list[QueryPair]:
-    return [QueryPair(query=query, document=text) for query, texts in part.documents.items() for text in texts]
+    return [QueryPair(query=query, document=text) for query, text in part.pairs]

@@ -9,7 +9,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import orjson
 
 from lathe.service.chains.names import require_name
-from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.version_folder import VersionFolder
 from lathe.service.errors import BadValueError
 from lathe.service.trained_specs import MANIFEST, MODEL, TrainedSpecs, build_trained_spec
@@ -34,9 +33,6 @@ SUFFIXES = frozenset({".json", ".txt", ".safetensors", ".model", ".jinja", ".md"
 
 PIECE_BYTES = 1 << 20
 """Bytes that are read of a file at once."""
-
-EncoderGate = Callable[[Mapping[str, Any]], Sequence[str]]
-"""Function that checks the manifest of a version to promote: raises, or returns failed gates to override."""
 
 
 class TrainedEncoders(VersionFolder):
@@ -94,29 +90,6 @@ class TrainedEncoders(VersionFolder):
                     return version
         return None
 
-    def promote(self, name: str, version: int, gate: EncoderGate) -> Pointer:
-        """Make a version live, unless `gate` refuses its manifest by raising. Return the new pointer.
-
-        The digests of its files are checked first.
-
-        Args:
-            name: name of the encoder.
-            version: version to promote.
-            gate: called with the manifest first; if it raises, nothing changes. It returns the names of gates that the
-                version fails, which the pointer records as overridden.
-
-        Raises:
-            UnknownNameError: if there is no such version.
-            ArtifactError: if its files are damaged.
-        """
-
-        def change(pointer: Pointer, versions: Collection[int]) -> Pointer:
-            self.require_version(name, version, versions)
-            manifest = self.check_version(name, version)  # never make live what cannot be served
-            return pointer.promote(version, gate(manifest))
-
-        return self.change_pointer(name, change)
-
     def check_version(self, name: str, version: int) -> dict[str, Any]:
         """Check the digests of a version's files, and return its manifest.
 
@@ -145,30 +118,10 @@ class TrainedEncoders(VersionFolder):
         except (OSError, ValueError) as error:
             raise ArtifactError(f"the manifest of the encoder {name}@{version} cannot be read: {error}") from error
 
-    def describe(self, ref: str) -> dict[str, Any]:
-        """Describe a trained encoder as JSON: the manifest of one version, which version is live, and all versions.
-
-        The keys are those of `Registry.describe`, without the list of a version's files.
-
-        Raises:
-            UnknownNameError: if there is no such encoder or version.
-        """
-        name, _, requested = ref.partition("@")
-        self.require_known(name)
-        numbers, pointer = self.versions(name), self.read_pointer_or_empty(name)
-        described = self.resolve(ref)[1] if requested else pointer.live or numbers[-1]
-        versions = [self._describe_version(name, version) for version in numbers]
-        current = next((v for v in versions if v["version"] == described), versions[-1])
-        earlier = [version for version in pointer.earlier if version in numbers]
-        pointer_fields = {"live": pointer.live, "earlier": earlier, "forced": list(pointer.overridden_gates)}
-        return current | {"name": name} | pointer_fields | {"versions": versions}
-
-    def _describe_version(self, name: str, version: int) -> dict[str, Any]:
-        try:
-            manifest = self.manifest(name, version)
-        except ArtifactError as error:
-            return {"version": version, "state": "corrupt", "error": str(error)}
-        return {"version": version, "state": "ready"} | {key: manifest[key] for key in manifest if key != "files"}
+    def describe_version(self, name: str, version: int) -> dict[str, Any]:
+        """Return what `VersionFolder.describe_version` returns, without the list of the version's files."""
+        described = super().describe_version(name, version)
+        return {key: described[key] for key in described if key != "files"}
 
     def specs(self, dtype: Dtype) -> list[EncoderSpec]:
         """Return the specs of the live versions."""

@@ -105,7 +105,7 @@ class TrainedServing:
         return [name for name in self.embedder.engines if "@" in name and split_trained_name(name) is not None]
 
     def _update_aliases(self, live: dict[str, EncoderSpec]) -> None:
-        """Let each name stand for its live version once that is ready; a name without a served version at once."""
+        """Let each name stand for its live version once that is ready, or at once if no version of it is served."""
         engines, aliases = self.embedder.engines, {}
         for name, spec in live.items():
             engine = engines.get(spec.name)

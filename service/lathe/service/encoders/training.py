@@ -13,6 +13,7 @@ from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.settings import Settings
 from lathe.training.digests import digest
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import JobError
 from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.gates import list_failed_gates
@@ -142,21 +143,33 @@ def _build_manifest(
     trained = Encoder(spec, device)
     certificate = certify_job(base, trained, tests, on_progress)
 
+    provenance = {
+        "command": context.command,
+        "job": request.job,
+        "gates": request.gates,
+        "training": summary,
+        "libraries": summary.get("libraries"),
+        "date": summary.get("date"),
+    }
+    failed_gates = list_failed_gates(request.gates, certificate)
+    return build_manifest(request.method, base, trained, certificate, provenance) | {"failed_gates": failed_gates}
+
+
+def build_manifest(
+    method: str,
+    base: TextEncoder,
+    trained: TextEncoder,
+    certificate: dict[str, Any],
+    provenance: dict[str, Any],
+) -> dict[str, Any]:
+    """Build the manifest of a version, to which `TrainedEncoders.publish` adds name, version and files."""
     described = trained.describe()
     return {
-        "method": request.method,
+        "method": method,
         "base": base.describe(),
         "encoder": {key: described[key] for key in ("fingerprint", "dimensions", "max_length", "prompts")},
         "certificate": certificate,
-        "failed_gates": list_failed_gates(request.gates, certificate),
-        "provenance": {
-            "command": context.command,
-            "job": request.job,
-            "gates": request.gates,
-            "training": summary,
-            "libraries": summary.get("libraries"),
-            "date": summary.get("date"),
-        },
+        "provenance": provenance,
     }
 
 

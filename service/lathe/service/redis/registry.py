@@ -40,7 +40,7 @@ from lathe.service.redis.connection import RedisConnection
 from lathe.service.redis.damage import convert_wrong_type_errors
 from lathe.service.redis.shared_record import SharedRecord
 from lathe.service.redis.size_routes import SharedSizeRoutes
-from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitStatistics, read_file
+from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitStatistics, Manifest, read_file
 from lathe.transforms.chain import Chain
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import make_folder, sync_folder, write_synced
@@ -235,10 +235,10 @@ class SharedRegistry(Registry):
         self._pull_if_reachable(name)
         return pointer
 
-    def read_to_promote(self, name: str, version: int) -> Chain:
-        """Update the copy of a chain from Redis, then load one of its versions from disk and return it."""
+    def check_version(self, name: str, version: int) -> Manifest:
+        """Update the copy of a chain from Redis, then load one of its versions from disk, and return its manifest."""
         self.pull(name)
-        return self.read(name, version)
+        return super().check_version(name, version)
 
     def _apply_pointer(self, name: str, record: ChainRecord) -> None:
         """Write the pointer of a chain's Redis record to disk, if the version that it makes live is on disk.

@@ -5,7 +5,7 @@ judged queries ─┬─ three fifths: adapters and encoders learn from them
                 └─ a fifth: on these the gain of the choice is reported, which chance in choosing cannot raise
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,13 +18,23 @@ from lathe.training.adaptation.budget import Budget
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.adaptation.rungs import RUNGS, Rung
 from lathe.training.adaptation.searches import JudgedSearches, JudgedVectors, encode_searches, read_searches
-from lathe.training.adaptation.training import MIN_QUERIES, PASSES, find_obstacle, measure_rate, train_rung
+from lathe.training.adaptation.training import (
+    FOLDER_EPOCHS,
+    MIN_QUERIES,
+    PASSES,
+    Trainer,
+    choose_trainer,
+    find_obstacle,
+    measure_rate,
+    train_rung,
+)
 from lathe.training.adaptation.trial import Relevance, Trial, choose_trial
 from lathe.training.digests import digest
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.spec import EncoderSpec, VectorStores
+from lathe.training.encoder.stored_encoder import without_store
 from lathe.training.encoder.text_encoder import TextEncoder
-from lathe.training.fitting.out_of_domain import OutOfDomainTexts
+from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
 from lathe.training.fitting.pairs import encode_all_halves
 from lathe.training.fitting.requests import CODES
 from lathe.training.workspace import claim_workspace_folder
@@ -38,9 +48,6 @@ PROBES = 64
 
 ENCODED, FITTED = 0.2, 0.3
 """Progress once the base encoder has encoded all texts, and once all rungs without training are measured."""
-
-OUT_OF_DOMAIN = {"pydoc": "pydoc:"}
-"""Out-of-domain corpora by name, whose halves of texts search each other."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,7 @@ def climb_ladder(
     on_progress: Progress,
     device: str | None = None,
     stores: VectorStores | None = None,
+    corpora: Mapping[str, str] | None = None,
 ) -> Iterator[Ladder]:
     """Try every rung that the request allows, and yield the ladder with the recommended one. Trained encoders exist
     within the block.
@@ -100,6 +108,7 @@ def climb_ladder(
         on_progress: called with progress in [0, 1] and a message.
         device: torch device of training; None for the best there is.
         stores: where vectors of a trained encoder are stored; None stores none.
+        corpora: sources of out-of-domain texts by name, whose halves search each other; None takes the built-in ones.
 
     Raises:
         FitError: as `AdaptRequest.check`, or if the texts are not what is needed.
@@ -120,7 +129,8 @@ def climb_ladder(
         )[:32]
     )
     with claim_workspace_folder(workspace, key, keep=request.name is None) as folder:
-        climb = _Climb(request, encoder, searches, folder, device, stores, on_progress)
+        out_of_domain = OutOfDomainTexts(list_built_in_corpora(request.source.path) if corpora is None else corpora)
+        climb = _Climb(request, encoder, searches, out_of_domain, folder, device, stores, on_progress)
         yield climb.run()
 
 
@@ -128,6 +138,10 @@ class _Climb:
     """One climb of the ladder.
 
     The arguments are those of `climb_ladder`, with the texts and the workspace folder.
+
+    Attributes:
+        trainer: settings of trainings; None while no encoder is to be trained.
+        rate: seconds that the encoder takes for a document; 0 while no encoder is to be trained.
     """
 
     def __init__(
@@ -135,6 +149,7 @@ class _Climb:
         request: AdaptRequest,
         encoder: TextEncoder,
         searches: JudgedSearches,
+        out_of_domain: OutOfDomainTexts,
         folder: Path,
         device: str | None,
         stores: VectorStores | None,
@@ -143,6 +158,7 @@ class _Climb:
         self.request = request
         self.encoder = encoder
         self.searches = searches
+        self.out_of_domain = out_of_domain
         self.folder = folder
         self.device = device
         self.stores = stores
@@ -151,6 +167,7 @@ class _Climb:
         self.trained: dict[str, EncoderSpec] = {}
         self.floats: list[Trial] = []
         self.coded: list[Trial] = []
+        self.trainer: Trainer | None = None
         self.rate = 0.0
 
     def run(self) -> Ladder:
@@ -159,7 +176,7 @@ class _Climb:
             return self._give_up(self.searches.shortage)
 
         vectors = encode_searches(self.searches, self.encoder, part_of(self.on_progress, 0.0, ENCODED))
-        halves = self._encode_halves(self.encoder)
+        halves = encode_all_halves(self.out_of_domain, self.encoder)
         rungs = [rung for rung in RUNGS if rung.training is None]
         for number, rung in enumerate(rungs):
             done = ENCODED + (FITTED - ENCODED) * number / len(rungs)
@@ -241,18 +258,14 @@ class _Climb:
         vector_bytes = size or 4 * vectors.documents.shape[1]
         trials.append(Trial(rung, size, vector_bytes, relevance, seconds, encode_seconds, None, notes))
 
-    def _encode_halves(self, encoder: TextEncoder) -> dict[str, QueryPairs]:
-        """Return the halves of out-of-domain texts, which search each other, as vectors by corpus."""
-        return encode_all_halves(OutOfDomainTexts(OUT_OF_DOMAIN), encoder)
-
     def _try_training(self) -> None:
         """Train the encoder on each rung that says so, and measure its vectors."""
         rungs = [rung for rung in RUNGS if rung.training is not None]
         obstacle = self._find_obstacle()
         if obstacle is None:
-            plain = open_encoder(self.encoder.spec, self.device, None)
-            self.rate = measure_rate(plain, self.searches.documents[:: max(1, len(self.searches.documents) // PROBES)])
-            del plain
+            probes = self.searches.documents[:: max(1, len(self.searches.documents) // PROBES)]
+            self.rate = measure_rate(without_store(self.encoder), probes)
+            self.trainer = choose_trainer(self.encoder.spec)
 
         start = FITTED
         for number, rung in enumerate(rungs, 1):
@@ -277,35 +290,37 @@ class _Climb:
         """Return why a rung is not trained although others may be, or None if it is."""
         if rung.training == "folders and pairs" and not self.request.folders:
             return "no labelled folders were given"
-        seconds = self._estimate_training(rung)
         if self._count_affordable(rung) < MIN_QUERIES:
+            seconds = self._seconds_each(rung) * len(self.searches.learn.documents) + self._encode_seconds
             return f"it would take about {seconds:,.0f} s, and {max(self.budget.left, 0):,.0f} s of the budget are left"
         return None
 
-    def _estimate_training(self, rung: Rung) -> float:
-        """Return the estimated seconds to train a rung and to encode the documents again."""
-        again = self.rate * len(self.searches.documents)
-        return self._seconds_each(rung) * len(self.searches.learn.documents) + again
+    @property
+    def _encode_seconds(self) -> float:
+        """Estimated seconds to encode the searched documents again."""
+        return self.rate * len(self.searches.documents)
 
     def _seconds_each(self, rung: Rung) -> float:
         """Return the estimated seconds of a rung's training for each query to learn from."""
         learn = self.searches.learn
         pairs = sum(map(len, learn.documents.values())) / max(len(learn.documents), 1)
-        epochs = 3.0 if rung.training == "folders and pairs" else 2.0
+        assert self.trainer is not None  # chosen before any rung is trained
+        epochs = float(self.trainer["epochs"]) + (FOLDER_EPOCHS if rung.training == "folders and pairs" else 0.0)
         return self.rate * PASSES * epochs * pairs
 
     def _count_affordable(self, rung: Rung) -> int:
         """Return the number of queries that the budget allows a rung to train on."""
-        again = self.rate * len(self.searches.documents)
         count = len(self.searches.learn.documents)
-        return self.budget.decide_queries(rung.name, count, self._seconds_each(rung), again)
+        return self.budget.decide_queries(rung.name, count, self._seconds_each(rung), self._encode_seconds)
 
     def _train_and_measure(self, rung: Rung, on_progress: Progress) -> None:
         """Train a rung's encoder, encode all texts with it, and measure its vectors."""
+        assert self.trainer is not None  # chosen before any rung is trained
         begun = perf_counter()
         trained = train_rung(
             rung,
             self.encoder,
+            self.trainer,
             self.searches,
             self.request.folders,
             self.folder / rung.name,
@@ -318,7 +333,7 @@ class _Climb:
         self.trained[rung.name] = trained
         encoder = open_encoder(trained, self.device, self.stores)
         vectors = encode_searches(self.searches, encoder, part_of(on_progress, 0.8, 1.0))
-        self._try_steps(rung, vectors, self._encode_halves(encoder))
+        self._try_steps(rung, vectors, encode_all_halves(self.out_of_domain, encoder))
         for trials in (self.floats, self.coded):
             if trials:
                 trials[-1] = replace(trials[-1], seconds=trials[-1].seconds + seconds)

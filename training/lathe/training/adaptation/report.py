@@ -103,12 +103,13 @@ def format_ladder(ladder: Ladder) -> str:
 
 def format_table(ladder: Ladder) -> str:
     """Format all trials as a table, with differences to the encoder's own floats in points of nDCG@10."""
-    learn, choose, report = (len(part.documents) for part in _parts(ladder))
+    searches = ladder.searches
+    learn, choose, report = (len(part.documents) for part in (searches.learn, searches.choose, searches.report))
     header = ["change", "bytes", f"on {choose:,} to choose by", f"on {report:,} set aside", "out of domain", "takes"]
     rows = [header, *(_format_trial(trial, ladder) for trial in ladder.trials)]
     about = (
         f"nDCG@10 in points against {ladder.encoder.name} as it is, with 95 % intervals. {learn:,} queries were "
-        f"learned from, and all search {len(ladder.searches.documents):,} documents."
+        f"learned from, and all search {len(searches.documents):,} documents."
     )
     problems = dict.fromkeys(
         f"Not tried: to {trial.rung.label}, because {trial.problem}." for trial in ladder.trials if trial.problem
@@ -116,12 +117,8 @@ def format_table(ladder: Ladder) -> str:
     return "\n".join([align_columns(rows, left=(0,)), about, *problems])
 
 
-def _parts(ladder: Ladder) -> tuple[Any, ...]:
-    return ladder.searches.learn, ladder.searches.choose, ladder.searches.report
-
-
 def _format_trial(trial: Trial, ladder: Ladder) -> list[str]:
-    """Format a trial as a row of the table; the recommended one is marked."""
+    """Format a trial as a row of the table, in which the recommended one is marked."""
     label = ("* " if trial is ladder.recommended else "  ") + trial.rung.label
     if trial.relevance is None:
         return [label, f"{trial.vector_bytes:,}", "not tried", MISSING, MISSING, MISSING]

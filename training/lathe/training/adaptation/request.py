@@ -6,7 +6,7 @@ No numerical library is imported here, because the command line reads this modul
 from collections.abc import Mapping
 from typing import Annotated, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
 from lathe.training.errors import FitError
 from lathe.training.fitting.requests import MAX_BYTES, PAIR_FIELDS, Pairs, RowSource
@@ -35,7 +35,7 @@ class AdaptRequest(JsonObject):
     source: RowSource
     pairs: Pairs
     name: str | None = None
-    folders: tuple[str, ...] = ()
+    folders: list[str] = []
     test_pairs: Pairs | None = None
     encoder: str | None = None
     bytes: Annotated[int | None, Field(ge=1, le=MAX_BYTES)] = None
@@ -43,17 +43,6 @@ class AdaptRequest(JsonObject):
     budget: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
     promote: bool | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-
-    @model_validator(mode="before")
-    @classmethod
-    def read_integers(cls, content: object) -> object:
-        """Return the fields with whole seconds of a budget as a float, and a list of folders as a tuple."""
-        if not isinstance(content, dict):
-            return content
-        budget, folders = content.get("budget"), content.get("folders")
-        whole = {"budget": float(budget)} if isinstance(budget, int) and not isinstance(budget, bool) else {}
-        listed = {"folders": tuple(folders)} if isinstance(folders, list) else {}
-        return content | whole | listed
 
     @property
     def paths(self) -> dict[str, str]:

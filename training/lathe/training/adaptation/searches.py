@@ -1,11 +1,9 @@
 """Judged searches: documents, and queries that are divided into those to learn from, to choose by and to report on."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries, with_document_prompt
@@ -80,8 +78,9 @@ class JudgedVectors:
 
 
 def read_searches(request: AdaptRequest) -> JudgedSearches:
-    """Read documents and judged searches, and divide the queries at random. Without test pairs, a fifth of the queries
-    is to be reported on; a fifth is to choose by.
+    """Read documents and judged searches, and divide the queries at random.
+
+    A fifth of the queries is to choose by. Without test pairs, another fifth is to be reported on.
 
     Raises:
         FitError: if the source holds vectors, pairs are malformed or none, or test queries are among the others.
@@ -143,7 +142,7 @@ def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress:
     documents = _normalize(with_document_prompt(encoder).encode(searches.documents, on_batch=report).vectors)
     positions = {text: position for position, text in enumerate(searches.documents)}
     parts = (
-        QueryPairs(_encode_part(part, encoder), documents, _list_relevant(part, positions))
+        QueryPairs(_encode_part(part, encoder), documents, part.list_relevant(positions.__getitem__))
         for part in (searches.learn, searches.choose, searches.report)
     )
     return JudgedVectors(*parts)
@@ -156,14 +155,3 @@ def _encode_part(part: PairTexts, encoder: TextEncoder) -> FloatArray:
 
 def _normalize(vectors: FloatArray) -> FloatArray:
     return unit_rows(torch.from_numpy(np.asarray(vectors, np.float32))).numpy()
-
-
-def _list_relevant(part: PairTexts, positions: dict[str, int]) -> NDArray[np.int64]:
-    """Return the row of each query and of each document that is relevant to it, `(p, 2)`."""
-    rows = ((query, positions[text]) for query, texts in enumerate(part.documents.values()) for text in texts)
-    return np.array(sorted(set(rows)), np.int64).reshape(-1, 2)
-
-
-def list_pairs(part: PairTexts) -> Sequence[tuple[str, str]]:
-    """Return the pairs of query and document of a part."""
-    return [(query, text) for query, texts in part.documents.items() for text in texts]

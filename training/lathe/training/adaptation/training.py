@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lathe.training.adaptation.rungs import Rung
-from lathe.training.adaptation.searches import JudgedSearches, list_pairs
+from lathe.training.adaptation.searches import JudgedSearches
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries, find_side_prompt, with_document_prompt
 from lathe.training.fitting.pairs import PairTexts
@@ -21,13 +21,16 @@ from lathe.transforms.progress import Progress, part_of
 MIN_QUERIES = 200
 """Minimum number of queries to train on, as for `query_adapter`."""
 
-FOLDER_CAP = 256
-"""Maximum number of pairs of each labelled data set, as in the REZE paper."""
+FOLDER_CAP, FOLDER_EPOCHS = 256, 1.0
+"""Maximum number of pairs of each labelled data set, and passes over them, as in the REZE paper."""
 
 LORA_PARAMETERS = 200_000_000
 """Number of weights from which on low-rank adapters are trained instead of all: AdamW takes 16 bytes for a weight."""
 
-TRAINER: dict[str, Any] = {
+Trainer = dict[str, Any]
+"""Settings of a training, fields of `lathe.training.finetuning.job.TrainingSettings`."""
+
+TRAINER: Trainer = {
     "learning_rate": 1e-4,
     "batch_size": 32,
     "epochs": 2.0,
@@ -38,7 +41,7 @@ TRAINER: dict[str, Any] = {
 }
 """Settings of the training of a transformer, chosen on FiQA, Spider and MBPP (research/adaptation.md)."""
 
-STATIC_TRAINER: dict[str, Any] = {
+STATIC_TRAINER: Trainer = {
     "learning_rate": 1e-2,
     "batch_size": 32,
     "epochs": 8.0,
@@ -64,6 +67,7 @@ def find_obstacle(spec: EncoderSpec) -> str | None:
 def train_rung(
     rung: Rung,
     encoder: TextEncoder,
+    trainer: Trainer,
     searches: JudgedSearches,
     folders: Sequence[str],
     out: Path,
@@ -81,6 +85,7 @@ def train_rung(
     Args:
         rung: the rung, which says what to train on.
         encoder: the base encoder.
+        trainer: settings of its training, see `choose_trainer`.
         searches: judged searches; only the queries to learn from are trained on.
         folders: folders of labelled data sets.
         out: folder of the training.
@@ -94,13 +99,13 @@ def train_rung(
     """
     make_folder(out)
     prompts = _find_prompts(encoder)
-    learned = spec = encoder.spec
+    learned = encoder.spec
     start = 0.0
     if rung.training == "folders and pairs":
         held_out = _write_held_out(out / "held_out", searches)
         sources = [{"folder": str(Path(folder).absolute()), "prompts": prompts} for folder in folders]
         job = {"sources": sources, "cap": FOLDER_CAP, "overlap": "drop", "target": {"folder": str(held_out)}}
-        settings = _choose_trainer(spec) | {"batch_size": 8, "mini_batch_size": None, "epochs": 1.0}
+        settings = trainer | {"batch_size": 8, "mini_batch_size": None, "epochs": FOLDER_EPOCHS}
         start = 0.5
         report = part_of(on_progress, 0.0, start)
         learned = _train("reze", job, settings, learned, out / "folders", device, seed, report)
@@ -108,16 +113,16 @@ def train_rung(
     pairs_file = out / "pairs.jsonl"
     lines = [
         json.dumps({"anchor": query, "positive": text})
-        for query, text in list_pairs(_limit_queries(searches.learn, max_queries))
+        for query, text in _limit_queries(searches.learn, max_queries).pairs
     ]
     write_synced(pairs_file, "\n".join(lines).encode())
     job = {"sources": [{"jsonl": str(pairs_file), "prompts": prompts}]}
     report = part_of(on_progress, start, 1.0)
-    return _train("distill", job, _choose_trainer(spec), learned, out / "pairs", device, seed, report)
+    return _train("distill", job, trainer, learned, out / "pairs", device, seed, report)
 
 
 def _limit_queries(part: PairTexts, most: int | None) -> PairTexts:
-    """Return the part with up to `most` of its queries, evenly spaced; all of them for None."""
+    """Return the part with up to `most` of its queries, evenly spaced. All of them are taken if `most` is None."""
     queries = list(part.documents)
     if most is None or most >= len(queries):
         return part
@@ -127,7 +132,7 @@ def _limit_queries(part: PairTexts, most: int | None) -> PairTexts:
 def _train(
     method: str,
     job: dict[str, Any],
-    settings: dict[str, Any],
+    settings: Trainer,
     spec: EncoderSpec,
     out: Path,
     device: str | None,
@@ -144,8 +149,11 @@ def _train(
     return replace(spec, model=str(out / MODEL), revision=None)
 
 
-def _choose_trainer(spec: EncoderSpec) -> dict[str, Any]:
-    """Return the training settings for an encoder, with low-rank adapters if it is large."""
+def choose_trainer(spec: EncoderSpec) -> Trainer:
+    """Return the training settings for an encoder, with low-rank adapters if it is large.
+
+    The model is loaded for that.
+    """
     from lathe.training.encoder.loading import load_model
 
     model = load_model(replace(spec, dtype="float32", compile=False), "cpu")
@@ -172,7 +180,7 @@ def _write_held_out(folder: Path, searches: JudgedSearches) -> Path:
     """
     make_folder(folder)
     make_folder(folder / "qrels")
-    parts = [*list_pairs(searches.choose), *list_pairs(searches.report)]
+    parts = [*searches.choose.pairs, *searches.report.pairs]
     queries = {query: f"q{number}" for number, query in enumerate(dict.fromkeys(query for query, _ in parts))}
     documents = {text: f"d{number}" for number, text in enumerate(dict.fromkeys(text for _, text in parts))}
     for name, texts in (("queries", queries), ("corpus", documents)):

@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.adaptation.rungs import Rung
-
-NORMAL_QUANTILE = 1.96
-"""Half-width of a 95 % interval in standard errors."""
+from lathe.transforms.quality.metrics import NORMAL_QUANTILE
 
 
 @dataclass(frozen=True)
@@ -132,10 +130,10 @@ def choose_trial(trials: Sequence[Trial]) -> Trial:
         trials: trials in order of their cost, of which the first was tried; those that were not tried are passed over.
     """
     tried = [trial for trial in trials if trial.relevance is not None]
-    for trial in tried:
+
+    def is_beaten(trial: Trial) -> bool:
         own = trial.require_relevance().choose
-        rivals = (Difference.between(rival.require_relevance().choose, own) for rival in tried if rival is not trial)
-        if not any(difference.is_gain for difference in rivals):
-            return trial
-    # Three could beat one another in a circle: then the best mean decides.
-    return max(tried, key=lambda trial: float(trial.require_relevance().choose.mean()))
+        return any(Difference.between(rival.require_relevance().choose, own).is_gain for rival in tried)
+
+    # None beats the trial with the highest mean, so there is always one.
+    return next(trial for trial in tried if not is_beaten(trial))

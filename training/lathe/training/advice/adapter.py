@@ -10,6 +10,7 @@ from lathe.training.adaptation.report import list_notes, to_json, write_sentence
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.fitting.out_of_domain import list_built_in_corpora
 from lathe.training.fitting.requests import RowSource
 from lathe.transforms.progress import Progress
 
@@ -55,7 +56,8 @@ def try_adapter(
         return None
 
     adapt = AdaptRequest(source=RowSource(texts=list(texts)), pairs=request.pairs, train=False, seed=request.seed)
-    with climb_ladder(adapt, encoder, workspace, on_progress) as ladder:
+    corpora = list_built_in_corpora(request.source)
+    with climb_ladder(adapt, encoder, workspace, on_progress, corpora=corpora) as ladder:
         recommended = ladder.recommended.rung.steps == STEPS
         reasons = [write_sentence(ladder), *list_notes(ladder)]
         reasons.append("With lathe adapt, training the encoder is tried, too.")

@@ -27,6 +27,7 @@ from lathe.training.advice.transfer import TransferResult, evaluate_transfer
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.errors import AdviceError
 from lathe.training.evaluation.statistics import cosine_similarity
+from lathe.training.fitting.out_of_domain import list_built_in_corpora
 from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, NewFit, RowSource
 from lathe.training.reporting.text import format_percent
 from lathe.training.sources.row_sample import sample_rows
@@ -169,7 +170,7 @@ def advise(
 
         if len(sample.row_sample) >= MIN_ROWS:
             advising(ENCODED, "encoding out-of-domain text")
-            out_of_domain_source = "pydoc:topics" if request.source == "pydoc:" else "pydoc:"
+            (out_of_domain_source,) = list_built_in_corpora(request.source).values()
             out_of_domain, remarks = encode_out_of_domain(out_of_domain_source, encoder, workspace / "out_of_domain")
             sample = replace(sample, out_of_domain=out_of_domain)
 

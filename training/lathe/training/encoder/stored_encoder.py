@@ -9,7 +9,7 @@ import numpy as np
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import LongText, Side
-from lathe.training.encoder.text_encoder import NO_PROMPT, Encoding, PromptedEncoder
+from lathe.training.encoder.text_encoder import NO_PROMPT, Encoding, PromptedEncoder, TextEncoder
 from lathe.training.encoder.texts import require_unicode
 from lathe.training.encoder.vector_database import StoredVector, VectorDatabase
 from lathe.training.errors import EncoderError, UpstreamError
@@ -149,3 +149,8 @@ class StoredEncoder(PromptedEncoder):
         """Encode all texts from now on, without reading and storing vectors."""
         self.database = None
         log.warning("vectors of %s are computed again and not stored: %s", self.name, error)
+
+
+def without_store(encoder: TextEncoder) -> TextEncoder:
+    """Return the encoder that computes all vectors: the model of a `StoredEncoder`, any other encoder unchanged."""
+    return encoder.encoder if isinstance(encoder, StoredEncoder) else encoder

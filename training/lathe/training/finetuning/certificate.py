@@ -9,14 +9,11 @@ from numpy.typing import NDArray
 
 from lathe.training.encoder.text_encoder import NO_PROMPT, TextEncoder, encode_queries, with_document_prompt
 from lathe.training.finetuning.judged_texts import JobTests, JudgedTexts
-from lathe.training.fitting.out_of_domain import OutOfDomainTexts
+from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
 from lathe.training.fitting.pairs import MIN_TEST_QUERIES, encode_halves
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.progress import Progress
 from lathe.transforms.quality import compare_searches
-
-BUILT_IN_CORPORA = {"pydoc": "pydoc:"}
-"""Out-of-domain corpora of every certificate: Python's docstrings."""
 
 
 def certify_encoder(
@@ -24,7 +21,7 @@ def certify_encoder(
     trained: TextEncoder,
     judged: Mapping[str, JudgedTexts],
     on_progress: Progress,
-    corpora: Mapping[str, str] = BUILT_IN_CORPORA,
+    corpora: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Compare the searches of a trained encoder with those of its base, and return the certificate as JSON.
 
@@ -35,7 +32,7 @@ def certify_encoder(
         trained: encoder after the training.
         judged: queries with known relevant documents, by data set.
         on_progress: called with progress in [0, 1] and a message.
-        corpora: sources of out-of-domain texts by name; the halves of each text search each other.
+        corpora: sources of out-of-domain texts by name, whose halves search each other; None takes the built-in ones.
 
     Returns:
         `{relevance: {data set: searches}, out_of_domain: {corpus: searches}, warnings: […]}`, where `searches` is
@@ -45,15 +42,15 @@ def certify_encoder(
     Raises:
         SourceError: if a corpus cannot be read.
     """
-    steps = len(judged) + len(corpora)
+    out_of_domain = OutOfDomainTexts(list_built_in_corpora(None) if corpora is None else corpora)
+    steps = len(judged) + len(out_of_domain.sources)
     certificate: dict[str, Any] = {"relevance": {}, "out_of_domain": {}, "warnings": []}
 
     for done, (name, texts) in enumerate(judged.items()):
         on_progress(done / steps, f"certifying on {name}")
         certificate["relevance"][name] = compare_searches(_encode(base, texts), _encode(trained, texts))
 
-    out_of_domain = OutOfDomainTexts(corpora)
-    for done, name in enumerate(corpora, len(judged)):
+    for done, name in enumerate(out_of_domain.sources, len(judged)):
         on_progress(done / steps, f"certifying on out-of-domain text: {name}")
         halves = [encode_halves(out_of_domain.read(name), encoder) for encoder in (base, trained)]
         if halves[0] is None or halves[1] is None:

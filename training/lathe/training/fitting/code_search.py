@@ -19,6 +19,7 @@ from lathe.transforms.codes import CENTROIDS, ProductCoding, TransformCoding
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality import anchor_blocks
+from lathe.transforms.quality.metrics import NORMAL_QUANTILE
 from lathe.transforms.statistics import Moments, moments_of
 from lathe.transforms.vectors import FloatArray, Vectors
 
@@ -44,10 +45,6 @@ WEIGHTINGS_SHARE = 0.2
 
 MAX_QUERIES = 20_000
 """Maximum number of queries that are read: enough for their second moment at any number of dimensions in use."""
-
-
-NORMAL_QUANTILE = 1.96
-"""Half-width of a 95 % interval in standard errors."""
 
 
 @dataclass(frozen=True)

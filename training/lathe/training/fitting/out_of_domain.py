@@ -22,6 +22,16 @@ OUT_OF_DOMAIN_ROWS = 1000
 """Maximum number of texts sampled from each out-of-domain corpus."""
 
 
+def list_built_in_corpora(source: str | None) -> dict[str, str]:
+    """Return the out-of-domain corpora that need no data, sources by name: Python's docstrings, or Python's language
+    reference if the docstrings are the source themselves.
+
+    Args:
+        source: path of the source that is fitted on; None for data without a path.
+    """
+    return {"pydoc-topics": "pydoc:topics"} if source == "pydoc:" else {"pydoc": "pydoc:"}
+
+
 class OutOfDomainTexts:
     """Texts sampled from out-of-domain corpora.
 
@@ -41,8 +51,7 @@ class OutOfDomainTexts:
 
         A fit on the docstrings themselves gets Python's language reference instead of them.
         """
-        built_in = {"pydoc-topics": "pydoc:topics"} if request.source.path == "pydoc:" else {"pydoc": "pydoc:"}
-        return cls(built_in | request.out_of_domain)
+        return cls(list_built_in_corpora(request.source.path) | request.out_of_domain)
 
     def read(self, name: str) -> list[str]:
         """Return a sample of the distinct texts of a corpus. It is read once and then cached."""

@@ -1,6 +1,6 @@
 """Pairs of a query and a relevant document, from a file to vectors: some to fit on, others to certify with."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +51,20 @@ class PairTexts:
 
     documents: dict[str, list[str]]
     repeated: int
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """All pairs of a query and a document."""
+        return [(query, text) for query, texts in self.documents.items() for text in texts]
+
+    def list_relevant(self, find_row: Callable[[str], int]) -> NDArray[np.int64]:
+        """Return the relevant documents of each query as an array `(p, 2)`: the query's row and the document's row.
+
+        Args:
+            find_row: returns the row of a document. Documents in one row are one.
+        """
+        rows = ((query, find_row(text)) for query, texts in enumerate(self.documents.values()) for text in texts)
+        return np.array(sorted(set(rows)), np.int64).reshape(-1, 2)
 
     def select(self, queries: Sequence[str]) -> "PairTexts":
         """Return the pairs of some queries."""
@@ -273,7 +287,7 @@ def encode_pairs(
         QueryPairs(
             encode_queries(encoder, list(one.documents)),
             documents,
-            _list_relevant(one, places),
+            one.list_relevant(lambda text: places[hash_row(text.encode())]),
         )
         for one in sides
     ]
@@ -286,18 +300,6 @@ def encode_pairs(
         encode_all_halves(out_of_domain, encoder),
         warnings,
     )
-
-
-def _list_relevant(pairs: PairTexts, places: dict[int, int]) -> NDArray[np.int64]:
-    """Return the relevant documents of each query as an array `(p, 2)`: the query's row and the document's row.
-    Documents with equal hashes are one.
-    """
-    rows = (
-        (query, places[hash_row(text.encode())])
-        for query, answers in enumerate(pairs.documents.values())
-        for text in answers
-    )
-    return np.array(sorted(set(rows)), np.int64)
 
 
 def _gather_documents(

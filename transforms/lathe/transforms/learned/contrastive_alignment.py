@@ -7,12 +7,12 @@ from torch.nn import functional
 
 from lathe.transforms.base import (
     FitContext,
-    TrainingConfig,
     require_between,
     require_training,
 )
 from lathe.transforms.errors import InputError
-from lathe.transforms.learned.descent import Batches, autograd_loss, checkpoint_for, one_thread_if_small, train
+from lathe.transforms.learned.descent import Batches
+from lathe.transforms.learned.difference import make_config, train_difference
 from lathe.transforms.linear import Procrustes
 from lathe.transforms.linear.alignment import Alignment
 from lathe.transforms.statistics import Moments, PairedMoments, PairedRows, unit_rows
@@ -23,9 +23,6 @@ MAX_HELDOUT = 500
 
 SPREAD_ROWS = 1000
 """Maximum number of targets whose cosines give the unit of the temperature."""
-
-CHECK_EVERY, PATIENCE = 10, 8
-"""Number of steps between two evaluations, and of evaluations without a lower loss after which training stops."""
 
 
 class ContrastiveAlignment(Alignment):
@@ -95,41 +92,18 @@ class ContrastiveAlignment(Alignment):
 
         start = Procrustes(center=True).fit(moments).to(self.device)
         temperature = self.temperature * self._measure_spread(data.targets)
-        config = TrainingConfig(
-            steps=self.steps,
-            batch=self.batch,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            warmup=0.1,
-            heldout=MAX_HELDOUT,
-            check_every=CHECK_EVERY,
-            patience=PATIENCE,
-        )
+        config = make_config(self, MAX_HELDOUT)
         batches = Batches(data, config, self.seed, self.device)
-        # W − W₀ is trained, so that weight decay draws W to the orthogonal map W₀, not to zero.
-        difference = torch.zeros_like(start.weight, requires_grad=True)
-        parameters = {"difference": difference}
 
-        def loss_of(batch: Tensor) -> Tensor:
+        def loss_of(weight: Tensor, batch: Tensor) -> Tensor:
             # (b, d + k) to vectors (b, d) and targets (b, k)
             vectors, targets = batch[:, : data.source_dimensions], batch[:, data.source_dimensions :]
-            mapped = (vectors - start.mean) @ (start.weight + difference).T + start.target_mean
+            mapped = (vectors - start.mean) @ weight.T + start.target_mean
             scores = functional.normalize(mapped, dim=1) @ functional.normalize(targets, dim=1).T / temperature
             return functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
 
-        checkpoint = checkpoint_for(context, self.spec(), config, data, moments.mean)
-        with one_thread_if_small(self.batch, self.device):
-            self.training_log = train(
-                self.kind,
-                parameters,
-                autograd_loss(parameters, loss_of),
-                batches,
-                config,
-                context,
-                checkpoint,
-                evaluate_start=True,
-            )
-        self.set_pair_map((start.weight + difference.detach()).cpu(), moments)
+        weight = train_difference(self, start.weight, loss_of, batches, config, context, data, moments.mean)
+        self.set_pair_map(weight.cpu(), moments)
 
     def _measure_spread(self, targets: Vectors) -> float:
         """Return the standard deviation of the cosines between targets of different rows.

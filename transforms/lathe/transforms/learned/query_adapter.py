@@ -23,7 +23,7 @@ from lathe.transforms.base import (
     require_whole,
 )
 from lathe.transforms.errors import InputError
-from lathe.transforms.learned.descent import autograd_loss, checkpoint_for, one_thread_if_small, train
+from lathe.transforms.learned.difference import make_config, train_difference
 from lathe.transforms.linear import Affine, Selection
 from lathe.transforms.linear.affine import InverseAffine
 from lathe.transforms.statistics import Moments, moments_of, unit_rows
@@ -40,9 +40,6 @@ MIN_GAIN = 0.5
 
 MINED = 32
 """Number of negatives that are mined for each query: its nearest documents, without relevant ones."""
-
-CHECK_EVERY, PATIENCE = 10, 8
-"""Number of steps between two evaluations, and of evaluations without a lower loss after which training stops."""
 
 BLOCK_SCORES = 20_000_000
 """Maximum number of scores in memory while negatives are mined: 80 MB."""
@@ -135,25 +132,13 @@ class QueryAdapter(Transform):
         pairs = context.pairs
         d = data.dimensions if isinstance(data, Moments) else data.shape[1]
         distinct = _require_pairs(self.kind, pairs, d)
-        config = TrainingConfig(
-            steps=self.steps,
-            batch=self.batch,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            warmup=0.1,
-            heldout=max(1, int(distinct * VALIDATION_SHARE)),
-            check_every=CHECK_EVERY,
-            patience=PATIENCE,
-        )
+        config = make_config(self, max(1, int(distinct * VALIDATION_SHARE)))
         batches = PairBatches(pairs, config, self.negatives, self.seed, self.device)
-        # W − I is trained, so that weight decay draws W to the identity, not to zero.
-        difference = torch.zeros(d, d, device=self.device, requires_grad=True)
         identity = torch.eye(d, device=self.device)
-        parameters = {"difference": difference}
         queries, documents = (_unit_tensor(side, self.device) for side in (pairs.queries, pairs.documents))
 
-        def loss_of(batch: Tensor) -> Tensor:
-            adapted_queries = queries[batch[:, 0]] @ (identity + difference).T
+        def loss_of(weight: Tensor, batch: Tensor) -> Tensor:
+            adapted_queries = queries[batch[:, 0]] @ weight.T
             # (b, 1 + k) rows to distinct documents, so that each is scored once.
             candidates, columns = torch.unique(batch[:, 1:], return_inverse=True)
             scores = functional.normalize(adapted_queries, dim=1) @ documents[candidates].T / self.temperature
@@ -161,20 +146,8 @@ class QueryAdapter(Transform):
             excluded.scatter_(1, columns[:, :1], False)
             return functional.cross_entropy(scores.masked_fill(excluded, -torch.inf), columns[:, 0])
 
-        checkpoint = checkpoint_for(context, self.spec(), config, pairs.queries, moments_of(pairs.documents).mean)
-        with one_thread_if_small(self.batch, self.device):
-            self.training_log = train(
-                self.kind,
-                parameters,
-                autograd_loss(parameters, loss_of),
-                batches,
-                config,
-                context,
-                checkpoint,
-                evaluate_start=True,
-            )
-
-        weight = identity + difference.detach()
+        mean = moments_of(pairs.documents).mean
+        weight = train_difference(self, identity, loss_of, batches, config, context, pairs.queries, mean)
         held_out = replace(pairs.select(batches.heldout_rows), documents=documents.cpu().numpy())
         adapted = replace(held_out, queries=held_out.queries @ weight.T.cpu().numpy())
         # The loss ranks documents by their scores' differences, and so may fall while rankings get worse.

@@ -7,11 +7,11 @@ from starlette.responses import Response
 
 from lathe.service.chains.names import require_name
 from lathe.service.encoders.training import require_free_name
-from lathe.service.errors import BadValueError, NotSupportedError
+from lathe.service.errors import NotSupportedError
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.pairs import PAIR_FILES, store_pairs
+from lathe.service.http.pairs import PAIR_FILES, require_pairs, store_pairs
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.requests import AdaptJob
 from lathe.service.jobs.sources import receive, require_distinct, resolve_allowed_folder
@@ -41,8 +41,7 @@ def _create_adapt_job(services: Services, json_body: bytes) -> Job:
         require_name(request.name)
     if request.train:
         _require_training(request, services)
-    if [] in (request.pairs, request.test_pairs):
-        raise BadValueError("the list of pairs is empty", param="pairs")
+    require_pairs(request.pairs, request.test_pairs)
 
     data_root = services.settings.data_root
     engine = services.embedder.find_engine(request.encoder, param="encoder")
@@ -52,7 +51,7 @@ def _create_adapt_job(services: Services, json_body: bytes) -> Job:
     for field in PAIR_FILES:
         if (pairs := getattr(request, field)) is not None:
             paths[field] = store_pairs(field, pairs, source.files, data_root)
-    folders = tuple(resolve_allowed_folder(folder, data_root, "folders") for folder in request.folders)
+    folders = [resolve_allowed_folder(folder, data_root, "folders") for folder in request.folders]
     located = request.with_paths(paths).model_copy(update={"folders": folders})
     job = AdaptJob(encoder=engine.spec, request=located, files=tuple(source.files))
     return services.jobs.submit("adapt", job.to_json(), source.files)

@@ -13,7 +13,7 @@ from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import parse_object, read_json, validate_object
 from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.pairs import store_pairs
+from lathe.service.http.pairs import require_pairs, store_pairs
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.inputs import (
     FILE_OF_QUERIES,
@@ -170,8 +170,7 @@ def _require_usable_pairs(request: FitRequest, fit_pairs: Pairs | None) -> None:
         BadValueError: for an empty list.
         FitError: for too few queries, or if queries to certify with are among those to fit on.
     """
-    if [] in (fit_pairs, request.test_pairs):
-        raise BadValueError("the list of pairs is empty", param="pairs")
+    require_pairs(fit_pairs, request.test_pairs)
     if isinstance(fit_pairs, str) or isinstance(request.test_pairs, str):
         return  # files are read by the job
     fit, test = (None if pairs is None else read_pairs(pairs) for pairs in (fit_pairs, request.test_pairs))

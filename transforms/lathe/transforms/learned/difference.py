@@ -1,0 +1,98 @@
+"""Training of a linear map from a known one on: their difference is what is trained."""
+
+from collections.abc import Callable
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lathe.transforms.base import FitContext, Spec, TrainingConfig, TrainingLog
+from lathe.transforms.learned.descent import (
+    BatchSampler,
+    autograd_loss,
+    checkpoint_for,
+    one_thread_if_small,
+    train,
+)
+from lathe.transforms.vectors import Vectors
+
+CHECK_EVERY, PATIENCE = 10, 8
+"""Number of steps between two evaluations, and of evaluations without a lower loss after which training stops."""
+
+
+class TrainedMap(Protocol):
+    """A transform whose parameters are those of the training of a map.
+
+    Attributes:
+        kind: kind of the transform.
+        steps: maximum number of training steps.
+        batch: number of rows in a batch.
+        learning_rate: peak learning rate.
+        weight_decay: of the difference to the known map, as AdamW applies it.
+        training_log: log of the training, set by `train_difference`.
+    """
+
+    kind: ClassVar[str]
+    steps: int
+    batch: int
+    learning_rate: float
+    weight_decay: float
+    training_log: TrainingLog | None
+
+    @property
+    def device(self) -> torch.device:
+        """Device to train on."""
+
+    def spec(self) -> Spec:
+        """Return kind and parameters."""
+
+
+def make_config(step: TrainedMap, heldout: int) -> TrainingConfig:
+    """Return the config of a step's training, with up to `heldout` rows held out to decide when to stop."""
+    return TrainingConfig(
+        steps=step.steps,
+        batch=step.batch,
+        learning_rate=step.learning_rate,
+        weight_decay=step.weight_decay,
+        warmup=0.1,
+        heldout=heldout,
+        check_every=CHECK_EVERY,
+        patience=PATIENCE,
+    )
+
+
+def train_difference(
+    step: TrainedMap,
+    start: Tensor,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    batches: BatchSampler,
+    config: TrainingConfig,
+    context: FitContext,
+    vectors: Vectors,
+    mean: NDArray[np.float64],
+) -> Tensor:
+    """Train a map W from a known map W₀ on, and return the W of the lowest held-out loss, which may be W₀.
+
+    W − W₀ is trained, so that weight decay draws W to W₀ and not to zero. Sets `step.training_log`.
+
+    Args:
+        step: the step that is fitted.
+        start: W₀, `(k, d)`, on the step's device.
+        loss_of: function from W and a batch to the loss.
+        batches: sampler of training batches and held-out rows.
+        config: config of the training, see `make_config`.
+        context: context of the fit.
+        vectors: rows `(n, d)` by which a checkpoint is recognized.
+        mean: their mean `(d,)`.
+    """
+    difference = torch.zeros_like(start, requires_grad=True)
+    parameters = {"difference": difference}
+    loss = autograd_loss(parameters, lambda batch: loss_of(start + difference, batch))
+    checkpoint = checkpoint_for(context, step.spec(), config, vectors, mean)
+    with one_thread_if_small(step.batch, step.device):
+        step.training_log = train(
+            step.kind, parameters, loss, batches, config, context, checkpoint, evaluate_start=True
+        )
+    return start + difference.detach()
