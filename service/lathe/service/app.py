@@ -193,7 +193,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
         drift=_open_drift(settings, embedder),
         make_engine=make_engine,
         residency=residency,
-        trained=TrainedEncoders(home.trained),
+        trained=replica.trained if replica else TrainedEncoders(home.trained),
         trained_serving=TrainedServing(
             settings, embedder, make_engine, list_index_encoders, threading.Lock(), residency.start
         ),

@@ -9,7 +9,7 @@ $LATHE_HOME/
 ├── trained/      trained encoders: <name>/<version>/, see lathe.service.encoders.trained
 ├── training/     work folders of trainings that run or were stopped
 ├── indexes/      <name>/, see lathe.service.index
-├── shared/       local replica of the chains and size routes in Redis, see lathe.service.redis
+├── shared/       local replica of the chains, size routes and trained encoders in Redis, see lathe.service.redis
 ├── id            random id of this state folder, in the names of queues that only its server reads
 ├── jobs/         <id>/: request, state, log and result of each job
 ├── encoded/      vectors of texts that commands and jobs encoded, see lathe.training.encoder.vector_database
@@ -54,9 +54,19 @@ class Home:
         return self.root / "shared"
 
     @property
+    def shared_chains(self) -> Path:
+        """Folder of the local replica of the chains in Redis."""
+        return self.shared / "chains"
+
+    @property
     def trained(self) -> Path:
         """Folder with a folder for each trained encoder."""
         return self.root / "trained"
+
+    @property
+    def shared_trained(self) -> Path:
+        """Folder of the local replica of the trained encoders in Redis."""
+        return self.shared / "trained"
 
     @property
     def training(self) -> Path:

@@ -1,7 +1,8 @@
-"""Opening of the registry of chains, of a state folder or shared by replicas in Redis."""
+"""Opening of the registries of chains and of trained encoders, of a state folder or shared by replicas in Redis."""
 
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.starters import STARTERS, install_starters
+from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.home import Home
 
 
@@ -33,3 +34,25 @@ def open_registry(home: Home, redis_url: str = "") -> Registry:
         if not registry.names():
             return Registry(STARTERS, shipped=True)
     return registry
+
+
+def open_trained(home: Home, redis_url: str = "") -> TrainedEncoders:
+    """Open the trained encoders of the state folder, or of Redis if `redis_url` is set, and return them.
+
+    Args:
+        home: the state folder.
+        redis_url: URL of the Redis that replicas share; if it is set, the trained encoders in Redis are opened instead,
+            after copying them to the state folder.
+
+    Raises:
+        UnavailableError: if Redis cannot be reached.
+        ArtifactError: if a record in Redis cannot be read.
+    """
+    if not redis_url:
+        return TrainedEncoders(home.trained)
+    from lathe.service.redis.connection import RedisConnection
+    from lathe.service.redis.trained import SharedTrainedEncoders
+
+    trained = SharedTrainedEncoders(home.shared_trained, RedisConnection(redis_url))
+    trained.bring_up_to_date()
+    return trained

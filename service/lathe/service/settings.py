@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from lathe.service.encoder_settings import DEFAULT, AddedEncoders, EncoderSettings, WorkerOptions
+from lathe.service.home import Home
 from lathe.service.key_file import KeyFile
 from lathe.service.trained_specs import TrainedSpecs
 from lathe.training.encoder.devices import best_device
@@ -321,8 +322,9 @@ class Settings(BaseSettings):
 
     @property
     def trained(self) -> TrainedSpecs:
-        """Specs of the trained encoders of the state folder."""
-        return TrainedSpecs(self.home / "trained")
+        """Specs of the trained encoders of the state folder, or of the local replica of those in Redis."""
+        home = Home(self.home)
+        return TrainedSpecs(home.shared_trained if self.redis_url else home.trained)
 
     @property
     def loaded_specs(self) -> tuple[EncoderSpec, ...]:

@@ -16,7 +16,8 @@ from lathe.service.chains.promotion import promote_with_gates
 from lathe.service.chains.registry import Registry
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
-from lathe.service.redis.chain_record import CHAIN, CHANGES, IDENTITY, serialize_version, write_pointer, write_version
+from lathe.service.redis.registry import serialize_version, stage_files
+from lathe.service.redis.version_record import CHANGES, IDENTITY, build_key, write_pointer, write_stamp
 from lathe.training.fitting.requests import NewFit
 from lathe.transforms import ArtifactError
 from tests.helpers import eventually
@@ -272,12 +273,14 @@ def publish_altered(client, chains, how):
         "cut": (manifest, tensors[:-10]),
     }[how]
     with client.pipeline() as pipe:
-        write_version(pipe, "mine", 2, files, job=None)
+        staged = stage_files("mine", 2, files)
+        staged.write(pipe)
+        write_stamp(pipe, "chain", "mine", 2, staged.stamp)
         pipe.delete("lathe:artifact:mine:2")
         pipe.hset("lathe:artifact:mine:2", "manifest", found[0])
         if found[1] is not None:
             pipe.hset("lathe:artifact:mine:2", "tensors", found[1])
-        write_pointer(pipe, "mine", Pointer(2, (1,), 2))
+        write_pointer(pipe, "chain", "mine", Pointer(2, (1,), 2))
         pipe.execute()
     return files
 
@@ -342,7 +345,7 @@ def test_a_malformed_pointer_in_redis_leaves_the_served_version_unchanged(
     here, there = open_replica("here"), open_replica("there")
     here.registry.publish(chains[0], "mine", True)
     eventually(lambda: live(there) == 1)
-    key, client = CHAIN + "mine", redis_server.client
+    key, client = build_key("chain", "mine"), redis_server.client
     client.hdel(key, "pointer") if content is None else client.hset(key, "pointer", content)
     client.xadd(CHANGES, {"chain": "mine"})
     here.registry.publish(chains[1], "mark", None)
@@ -377,11 +380,13 @@ def test_invalid_chain_names_in_redis_are_ignored(open_replica, redis_server, ch
     here, there = open_replica("here"), open_replica("there")
     client = redis_server.client
     for name in ("../outside", "a/b", ".hidden", ""):
-        client.hset(CHAIN + name, "pointer", Pointer(None, (), 0).serialize())
+        client.hset(build_key("chain", name), "pointer", Pointer(None, (), 0).serialize())
         client.xadd(CHANGES, {"chain": name})
     client.xadd(CHANGES, {"chain": b"\xff"})
     client.xadd(CHANGES, {"something": "else"})
-    client.hset(CHAIN + "mine", mapping={"pointer": Pointer(1, (), 1).serialize(), "version:../../outside": "{}"})
+    client.hset(
+        build_key("chain", "mine"), mapping={"pointer": Pointer(1, (), 1).serialize(), "version:../../outside": "{}"}
+    )
     client.xadd(CHANGES, {"chain": "mine"})
     here.registry.publish(chains[0], "mark", None)
     eventually(lambda: live(there, "mark") == 1)
@@ -489,7 +494,7 @@ def test_a_redis_emptied_while_running_gets_all_chains_back(open_replica, redis_
         here.registry.publish(chain, "mine", True)
     eventually(lambda: live(there) == 3)
     redis_server.client.flushall()
-    eventually(lambda: redis_server.client.exists(CHAIN + "mine"), 5)
+    eventually(lambda: redis_server.client.exists(build_key("chain", "mine")), 5)
     for replica in (here, there):
         assert replica.registry.versions("mine") == [1, 2, 3] and live(replica) == 3
     assert there.registry.publish(chains[0], "mine", True) == (4, True)
@@ -505,7 +510,7 @@ def test_a_replica_started_without_redis_joins_it_once_it_is_reachable(open_repl
     assert "Redis cannot be reached" in replica.warnings()[0]
     own_redis.start()
     eventually(lambda: replica.connection.up, 5)
-    assert replica.warnings() == [] and own_redis.client.exists(*(CHAIN + name for name in STARTERS)) == 3
+    assert replica.warnings() == [] and own_redis.client.exists(*(build_key("chain", name) for name in STARTERS)) == 3
     assert replica.registry.publish(chains[0], "mine", None) == (1, True)
     assert live(open_replica("other", own_redis.url)) == 1
 

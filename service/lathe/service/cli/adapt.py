@@ -15,6 +15,7 @@ from lathe.service.cli.options import (
     load_encoder,
     load_state,
     open_chains,
+    open_trained_encoders,
 )
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.fitting.requests import RowSource
@@ -90,7 +91,8 @@ def adapt(
     request.check()
 
     loaded = load_encoder(settings, encoder)
-    context = AdaptationSetting(settings, registry, home, format_command_line())
+    trained = open_trained_encoders(write=True)
+    context = AdaptationSetting(settings, registry, trained, home, format_command_line())
     with ProgressBar() as progress:
         adaptation = run_adaptation(request, loaded, context, progress)
     if as_json:

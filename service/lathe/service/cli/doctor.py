@@ -64,7 +64,7 @@ def doctor() -> None:
     problem = _check_state_folder(home)
     missing_encoder = not all([_check_encoder(spec) for spec in settings.specs])
 
-    registry = Registry(home.shared / "chains" if settings.redis_url else home.chains)
+    registry = Registry(home.shared_chains if settings.redis_url else home.chains)
     damaged = 0
     for name in registry.names():
         for number in registry.versions(name):
@@ -210,20 +210,26 @@ def _check_redis(settings: "Settings") -> str | None:
 
 def _describe_redis(url: str) -> list[tuple[str, str]]:
     """Return lines `(subject, sentence)` on Redis: whether it answers, its disk, its memory, its jobs."""
-    from lathe.service.jobs.redis.heartbeats import build_queue_name, list_live_workers
+    from lathe.service.jobs.redis.heartbeats import COMMANDS, build_queue_name, list_live_workers
     from lathe.service.jobs.redis.queue import JobRecords
     from lathe.service.redis.connection import RedisConnection
 
     with closing(RedisConnection(url)) as connection, connection.reached() as client:
         client.ping()
-        queue = build_queue_name()
-        waiting, workers = JobRecords(client).count_waiting(queue), list_live_workers(client, queue)
+        queues = {name: build_queue_name(name) for name in COMMANDS}
+        records = JobRecords(client)
         max_memory, policy = _read_setting(client, "maxmemory"), _read_setting(client, "maxmemory-policy")
         return [
             ("Redis", "answers"),
             ("Redis's disk", describe_persistence(_is_aof_enabled(client), _read_setting(client, "save"))),
             ("Redis's memory", describe_memory(max_memory, policy)),
-            ("jobs", describe_jobs(waiting, len(workers))),
+            *(
+                (
+                    name,
+                    describe_jobs(records.count_waiting(queue), len(list_live_workers(client, queue)), COMMANDS[name]),
+                )
+                for name, queue in queues.items()
+            ),
         ]
 
 
@@ -283,10 +289,16 @@ def describe_memory(max_memory: str | None, policy: str | None) -> str:
     return f"{limit}: it evicts vectors of texts when it is full, and never chains"
 
 
-def describe_jobs(waiting: int, workers: int) -> str:
-    """Describe how many jobs wait, and how many workers there are to run them."""
+def describe_jobs(waiting: int, workers: int, command: str) -> str:
+    """Describe how many jobs wait, and how many workers there are to run them.
+
+    Args:
+        waiting: number of waiting jobs.
+        workers: number of live workers that take them.
+        command: command that starts such a worker.
+    """
     counts = f"waiting: {waiting}; live workers of Lathe {version('lathe-service')}: {workers}"
-    return counts if workers else f"{counts}, `lathe worker` starts one"
+    return counts if workers else f"{counts}, `{command}` starts one"
 
 
 def _print_line(subject: str, text: str) -> None:

@@ -2,18 +2,22 @@
 
 import json
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from lathe.service.cli.options import flag, load_state, load_writable_state, parse_numbers, parse_pairs
+from lathe.service.cli.options import (
+    flag,
+    load_state,
+    load_writable_state,
+    open_trained_encoders,
+    parse_numbers,
+    parse_pairs,
+)
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.training.encoder.spec import UPSTREAM_ADDRESSES
 from lathe.training.reporting.text import align_columns
 from lathe.transforms.files import expand_home
-
-if TYPE_CHECKING:
-    from lathe.service.encoders.trained import TrainedEncoders
 
 app = typer.Typer(help="Show, add and remove the encoders that may be served.", no_args_is_help=True)
 
@@ -29,7 +33,7 @@ def list_encoders() -> None:
             rows.append([spec.name, spec.dtype, served, spec.model])
         else:
             rows.append([spec.name, spec.upstream.protocol, served, f"{spec.model} at {spec.upstream.url}"])
-    trained = _open_trained()
+    trained = open_trained_encoders(write=False)
     for name in trained.names():
         live, versions = trained.live(name), ", ".join(map(str, trained.versions(name)))
         served = "none live" if live is None else f"version {live}"
@@ -40,7 +44,7 @@ def list_encoders() -> None:
 @app.command()
 def show(encoder: Annotated[str, typer.Argument(help="NAME or NAME@VERSION of a trained encoder")]) -> None:
     """Show a trained encoder as JSON: base, certificate, provenance and versions."""
-    typer.echo(json.dumps(_open_trained().describe(encoder), indent=2))
+    typer.echo(json.dumps(open_trained_encoders(write=False).describe(encoder), indent=2))
 
 
 @app.command()
@@ -58,10 +62,9 @@ def promote(
     from lathe.service.chains.promotion import promote_with_gates
     from lathe.training.finetuning.requests import require_encoder_gates
 
-    load_writable_state()
     name, version = _split_version(encoder)
     gates = parse_numbers(gate, "--gate")
-    pointer = promote_with_gates(_open_trained(), name, version, gates, force, require_encoder_gates)
+    pointer = promote_with_gates(open_trained_encoders(write=True), name, version, gates, force, require_encoder_gates)
     forced = f", promoted past {', '.join(pointer.overridden_gates)}" if pointer.overridden_gates else ""
     typer.echo(f"{name}@{version} is live{forced}")
 
@@ -69,8 +72,7 @@ def promote(
 @app.command()
 def rollback(name: Annotated[str, typer.Argument(help="NAME of a trained encoder")]) -> None:
     """Make the version live that was live before."""
-    load_writable_state()
-    typer.echo(f"{name}@{_open_trained().rollback(name).live} is live")
+    typer.echo(f"{name}@{open_trained_encoders(write=True).rollback(name).live} is live")
 
 
 @app.command()
@@ -89,14 +91,8 @@ def delete(
     users = [i["name"] for i in describe_indexes(settings, home) if i.get("encoder") == f"{name}@{version}"]
     if users and not force:
         raise ConflictError(f"{name}@{version} is used by the indexes {', '.join(users)}; --force deletes it")
-    _open_trained().delete(name, version)
+    open_trained_encoders(write=True).delete(name, version)
     typer.echo(f"{name}@{version} is deleted")
-
-
-def _open_trained() -> "TrainedEncoders":
-    from lathe.service.encoders.trained import TrainedEncoders
-
-    return TrainedEncoders(load_state()[1].trained)
 
 
 def _split_version(encoder: str) -> tuple[str, int]:
@@ -197,7 +193,7 @@ def add_encoder(
         added = EncoderSettings(**fields)
     except ValidationError as error:
         raise convert_settings_error(error) from None
-    names = {hosted.name for hosted in settings.hosted} | set(_open_trained().names())
+    names = {hosted.name for hosted in settings.hosted} | set(open_trained_encoders(write=False).names())
     if name in names:
         raise ConflictError(f"the name {name} is in use by another encoder", param="name")
 

@@ -17,6 +17,7 @@ from lathe.training.encoder.spec import EncoderSpec
 
 if TYPE_CHECKING:
     from lathe.service.chains.registry import Registry
+    from lathe.service.encoders.trained import TrainedEncoders
     from lathe.service.home import Home
     from lathe.service.settings import Settings
     from lathe.training.encoder.text_encoder import TextEncoder
@@ -120,6 +121,22 @@ def open_chains(write: bool) -> "Registry":
     if not write:
         home.open()
     return open_registry(home, settings.redis_url)
+
+
+def open_trained_encoders(write: bool) -> "TrainedEncoders":
+    """Open and return the trained encoders, from the state folder or shared in Redis.
+
+    Args:
+        write: whether the command changes them; without, a folder that cannot be written is only read.
+
+    Raises:
+        ValueError: if `write` is set and the folder cannot be written, or if the folder is not safe to use.
+        UnavailableError: if replicas share them and Redis cannot be reached.
+    """
+    from lathe.service.registries import open_trained
+
+    settings, home = load_writable_state() if write else load_state()
+    return open_trained(home, settings.redis_url)
 
 
 def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:

@@ -14,6 +14,7 @@ from lathe.service.cli.options import (
     format_command_line,
     load_state,
     load_writable_state,
+    open_trained_encoders,
     parse_numbers,
 )
 from lathe.service.errors import BadValueError
@@ -200,7 +201,6 @@ def _train_version(
     _require_training_extra()
     import torch
 
-    from lathe.service.encoders.trained import TrainedEncoders
     from lathe.service.encoders.training import TrainingSetting, require_free_name, train_encoder
     from lathe.training.finetuning.job import TrainingJob, read_settings
     from lathe.training.finetuning.requests import NewTraining
@@ -212,7 +212,7 @@ def _train_version(
     gates = parse_numbers(gate, "--gate")
     request = NewTraining(name=name, method=method, job={}, gates=gates, promote=promote).with_job(job)
     context = TrainingSetting(
-        TrainedEncoders(home.trained),
+        open_trained_encoders(write=True),
         home.training,
         format_command_line(),
         find_encoder(settings, job.encoder),

@@ -40,13 +40,15 @@ class AdaptationSetting:
     Attributes:
         settings: settings of the process: device, folders of stored vectors.
         registry: registry to which a chain is added.
-        home: the state folder, with the workspace and the registry of trained encoders.
+        trained: trained encoders, to which a version is added.
+        home: the state folder, with the workspace.
         command: the user's command, for the provenance.
         job: id of the job; one that runs twice publishes once.
     """
 
     settings: Settings
     registry: Registry
+    trained: TrainedEncoders
     home: Home
     command: str
     job: str | None = None
@@ -133,7 +135,7 @@ def _publish_encoder(
         "date": datetime.now(UTC).date().isoformat(),
     }
     manifest = build_manifest(ladder.recommended.rung.name, ladder.encoder, trained, certificate, provenance)
-    encoders = TrainedEncoders(context.home.trained)
+    encoders = context.trained
     publish = partial(encoders.publish, name, Path(trained_spec.model), manifest, request.promote, context.job)
     version, live = wait_for_redis(publish, on_progress)
     result = {"encoder": f"{name}@{version}", "promoted": live, "certificate": certificate}

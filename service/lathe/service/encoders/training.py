@@ -3,9 +3,11 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lathe.service.chains.fits import wait_for_redis
 from lathe.service.chains.names import require_name
 from lathe.service.encoder_settings import AddedEncoders
 from lathe.service.encoders.trained import TrainedEncoders, digest_files
@@ -68,7 +70,7 @@ def train_encoder(request: NewTraining, context: TrainingSetting, on_progress: P
     request.check()
     require_trainable(context.base)
     trained = context.trained
-    published = trained.find_published(request.name, context.job)
+    published = wait_for_redis(partial(trained.find_published, request.name, context.job), on_progress)
 
     if published is None:
         folder = context.workspace / digest(request.name, request.method, request.job, context.base.to_json())[:32]
@@ -86,7 +88,8 @@ def train_encoder(request: NewTraining, context: TrainingSetting, on_progress: P
         on_progress(1.0, "publishing")
         promote = False if manifest["failed_gates"] else request.promote
         failed_gates = manifest.pop("failed_gates")
-        version, live = trained.publish(request.name, folder / "model", manifest, promote, context.job)
+        publish = partial(trained.publish, request.name, folder / "model", manifest, promote, context.job)
+        version, live = wait_for_redis(publish, on_progress)
         shutil.rmtree(folder, ignore_errors=True)
         certificate = manifest["certificate"]
     else:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Literal, Protocol
 
 from lathe.service.jobs.requests import JobRequest
 from lathe.service.jobs.store import Job
@@ -34,6 +34,10 @@ class ResultFile:
         return cls(os.fstat(file.fileno()).st_size, pieces())
 
 
+WorkerClass = Literal["jobs", "trainings"]
+"""Which jobs a worker takes. Trainings of encoders take long, so they have their own workers, and fits do not wait."""
+
+
 class Jobs(Protocol):
     """Job manager of a server, or of all replicas."""
 
@@ -47,10 +51,10 @@ class Jobs(Protocol):
         """
 
     @property
-    def workers(self) -> int | None:
-        """Number of live workers.
+    def workers(self) -> Mapping[WorkerClass, int] | None:
+        """Number of live workers of each class.
 
-        The result is None if the server runs the jobs itself, or the number is unknown at the moment.
+        The result is None if the server runs the jobs itself, or the numbers are unknown at the moment.
         """
 
     def warnings(self) -> list[str]:

@@ -4,7 +4,8 @@ A job is data only: its kind selects a function in `lathe.service.jobs.runners.R
 than the parameters below.
 """
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
@@ -60,9 +61,14 @@ class JobRequest(BaseModel):
         return self.model_dump(mode="json")
 
     @property
-    def encoders(self) -> list[EncoderSpec]:
-        """Specs of the encoders that the job loads."""
-        return [self.encoder] if self.encoder else []
+    def encoders(self) -> dict[str, EncoderSpec]:
+        """Specs of the encoders that the job loads, by field."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: value for name, value in fields.items() if isinstance(value, EncoderSpec)}
+
+    def with_encoders(self, specs: Mapping[str, EncoderSpec]) -> Self:
+        """Return a copy with these specs in place of those of the given fields."""
+        return self.model_copy(update=specs)
 
     @property
     def paths(self) -> list[str]:
@@ -81,11 +87,6 @@ class FitJob(JobRequest):
     target_encoder: EncoderSpec | None
     request: NewFit | AddRows
     files: tuple[InputName, ...]
-
-    @property
-    def encoders(self) -> list[EncoderSpec]:
-        """Specs of the encoders that the job loads."""
-        return [spec for spec in (self.encoder, self.target_encoder) if spec is not None]
 
     @property
     def paths(self) -> list[str]:
@@ -132,11 +133,6 @@ class TrainJob(JobRequest):
     encoder: EncoderSpec
     auxiliary: EncoderSpec
     request: NewTraining
-
-    @property
-    def encoders(self) -> list[EncoderSpec]:
-        """Specs of the encoders that the job loads."""
-        return [self.encoder, self.auxiliary]
 
 
 class AdaptJob(JobRequest):

@@ -15,7 +15,7 @@ from lathe.service.jobs.kinds.advise import run_advice_job
 from lathe.service.jobs.kinds.fit import run_fit_job
 from lathe.service.jobs.kinds.reindex import run_reindex
 from lathe.service.jobs.kinds.train import run_train_job
-from lathe.service.jobs.requests import JobRequest, parse_request
+from lathe.service.jobs.requests import AnyJob, parse_request
 from lathe.service.jobs.store import Job
 from lathe.service.settings import Settings
 from lathe.training.errors import TrainingError
@@ -84,7 +84,7 @@ def run_request(
     folder: Path,
     settings: Settings,
     on_progress: Progress,
-    check: Callable[[JobRequest, Settings], None] | None = None,
+    prepare: Callable[[AnyJob], AnyJob] | None = None,
 ) -> JobOutcome:
     """Validate and run a job's request. Return its result, or the error it failed with, as an outcome.
 
@@ -96,7 +96,8 @@ def run_request(
         folder: folder with its inputs, to which results are written; named by the job's id.
         settings: settings of the process.
         on_progress: called with progress in [0, 1] and a message.
-        check: raises a `ServiceError` if the request may not be run here; None to allow all.
+        prepare: returns the request as it is run here, or raises a `ServiceError` if it may not be; None to run it as
+            it is.
     """
     try:
         request = parse_request(kind, content)
@@ -104,8 +105,8 @@ def run_request(
         return JobOutcome(error=str(error))
 
     try:
-        if check is not None:
-            check(request, settings)
+        if prepare is not None:
+            request = prepare(request)
         return JobOutcome(RUNNERS[kind](request, folder, settings, on_progress))
     except (TrainingError, TransformError, ServiceError) as error:
         return JobOutcome(error=str(error))

@@ -1,7 +1,9 @@
 """The source of a job: a path the server may read, or texts or vectors sent with the request."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lathe.service.codec import as_vectors, dump_json, dump_npy
 from lathe.service.errors import BadValueError, ForbiddenError, UnknownNameError
@@ -16,6 +18,9 @@ from lathe.training.sources.source import open_source
 
 MAX_COUNTED = 1000
 """Maximum number of vectors whose distinct rows are counted before the job begins."""
+
+PATHS = ("folder", "jsonl", "corpus")
+"""Settings of a training's source, target or evaluation that hold a path."""
 
 
 @dataclass(frozen=True)
@@ -157,3 +162,34 @@ def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> 
         if link.is_symlink() and not link.resolve().is_relative_to(root):
             raise ForbiddenError(f"{written[:80]!r} has a link that leads out of the server's data folder", field)
     return str(path)
+
+
+def locate_data_sets(job: Mapping[str, Any], data_root: Path | None) -> dict[str, Any]:
+    """Return the settings of a training with checked paths in the data root instead of those written.
+
+    Raises:
+        BadValueError: for a data set of the hub.
+        ForbiddenError: for a path outside of the data root.
+        UnknownNameError: for a path that does not exist.
+    """
+    located = dict(job)
+    located["sources"] = [
+        _locate_section(source, f"job.sources.{number}", data_root) for number, source in enumerate(job["sources"])
+    ]
+    for name in ("target", "evaluate"):
+        if job.get(name) is not None:
+            located[name] = _locate_section(job[name], f"job.{name}", data_root)
+    return located
+
+
+def _locate_section(section: dict[str, Any], field: str, data_root: Path | None) -> dict[str, Any]:
+    if section.get("hub") is not None:
+        raise BadValueError(
+            "the server reads no data sets from the hub: train with the command lathe train, or put the files of the "
+            "data set into the server's data folder",
+            param=f"{field}.hub",
+        )
+    paths = {name: section[name] for name in PATHS if section.get(name) is not None}
+    return section | {
+        name: resolve_allowed_folder(str(path), data_root, f"{field}.{name}") for name, path in paths.items()
+    }

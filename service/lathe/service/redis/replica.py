@@ -8,16 +8,19 @@ from lathe.service.chains.starters import install_starters
 from lathe.service.home import Home
 from lathe.service.redis.cache import COSINE, SharedCache
 from lathe.service.redis.connection import RedisConnection
-from lathe.service.redis.registry import GRACE_SECONDS, SharedRegistry
+from lathe.service.redis.registry import SharedRegistry
 from lathe.service.redis.replicator import RETRY_SECONDS, Replicator
+from lathe.service.redis.shared_versions import GRACE_SECONDS
+from lathe.service.redis.trained import SharedTrainedEncoders
 
 
 @dataclass(frozen=True)
 class Replica:
-    """The chains and cache that replicas share, and the thread that keeps the local copy up to date."""
+    """What replicas share, chains, trained encoders and a cache, and the thread that keeps the copies up to date."""
 
     connection: RedisConnection
     registry: SharedRegistry
+    trained: SharedTrainedEncoders
     replicator: Replicator
     cache: SharedCache | None
 
@@ -46,28 +49,29 @@ class Replica:
         Raises:
             OSError: if the local copy cannot be written.
         """
-        chains = home.shared / "chains"
+        chains = home.shared_chains
         install_starters(Registry(chains))  # a new Redis gets them from this copy
         connection = RedisConnection(url)
         registry = SharedRegistry(chains, connection, grace_seconds)
+        trained = SharedTrainedEncoders(home.shared_trained, connection, grace_seconds)
         cache = SharedCache(connection, cache_bytes, cache_seconds) if cache_bytes else None
-        return cls(connection, registry, Replicator(connection, registry, retry_seconds), cache)
+        return cls(connection, registry, trained, Replicator(connection, registry, trained, retry_seconds), cache)
 
     def start(self) -> None:
-        """Start the threads that copy chains from Redis and fill the cache. Waits a few seconds for the first copy."""
+        """Start the threads that copy changes from Redis and fill the cache. Waits a few seconds for the first copy."""
         self.replicator.start()
         if self.cache is not None:
             self.cache.start()
 
     def stop(self) -> None:
-        """Stop the threads that copy chains from Redis and fill the cache, and close the connections."""
+        """Stop the threads that copy changes from Redis and fill the cache, and close the connections."""
         self.replicator.stop()
         if self.cache is not None:
             self.cache.stop()
         self.connection.close()
 
     def bring_up_to_date(self) -> None:
-        """Copy everything from Redis once, for a command that does not serve.
+        """Copy chains and size routes from Redis once, for a command that does not serve.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -85,4 +89,5 @@ class Replica:
         outage = [f"{problem}; fits, jobs and administration wait for it"] if problem else []
         danger = [self.connection.danger] if self.connection.danger else []
         unexpected = [self.cache.unexpected.message] if self.cache and self.cache.unexpected.message else []
-        return [*outage, *danger, *unexpected, *self.replicator.warnings(), *self.registry.refused.values()]
+        refused = [*self.registry.refused.values(), *self.trained.refused.values()]
+        return [*outage, *danger, *unexpected, *self.replicator.warnings(), *refused]

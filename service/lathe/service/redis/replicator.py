@@ -14,11 +14,13 @@ from redis import exceptions as redis_errors
 
 from lathe.service.chains.names import is_name
 from lathe.service.errors import UnavailableError
-from lathe.service.redis.chain_record import CHANGES, IDENTITY
 from lathe.service.redis.connection import RedisConnection, as_unavailable, connect
 from lathe.service.redis.damage import DAMAGED
 from lathe.service.redis.registry import SharedRegistry
+from lathe.service.redis.shared_versions import SharedVersions
 from lathe.service.redis.size_routes import ROUTES_NAME
+from lathe.service.redis.trained import SharedTrainedEncoders
+from lathe.service.redis.version_record import CHANGES, IDENTITY
 from lathe.transforms.errors import ArtifactError
 
 BLOCK_SECONDS = 1.0
@@ -34,13 +36,15 @@ log = logging.getLogger(__name__)
 
 
 class Replicator:
-    """The replicator thread, which copies each change in Redis to the local copy of a shared registry.
+    """The replicator thread, which copies each change in Redis to the local copies of chains and trained encoders.
 
     Everything is copied whenever Redis was unreachable, so that no change is missed; after that each change arrives
-    through a stream within milliseconds. A chain that cannot be copied does not stop the others.
+    through a stream within milliseconds. What cannot be copied does not stop the others.
 
     Args:
+        connection: connection to Redis, which is marked as usable once the chains are copied.
         registry: registry whose copy is updated.
+        trained: trained encoders whose copy is updated.
         retry_seconds: seconds between attempts to copy what could not be copied.
 
     Attributes:
@@ -48,10 +52,15 @@ class Replicator:
     """
 
     def __init__(
-        self, connection: RedisConnection, registry: SharedRegistry, retry_seconds: float = RETRY_SECONDS
+        self,
+        connection: RedisConnection,
+        registry: SharedRegistry,
+        trained: SharedTrainedEncoders,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self.connection = connection
         self.registry = registry
+        self.trained = trained
         self.retry_seconds = retry_seconds
         self.failures: dict[str, tuple[str, Callable[[], None]]] = {}
         self.retry_at = 0.0
@@ -74,10 +83,10 @@ class Replicator:
         self.client.close()
 
     def run(self) -> None:
-        """Copy all chains from Redis to disk, then copy each change, until the thread is stopped.
+        """Copy all chains and trained encoders from Redis to disk, then copy each change, until the thread is stopped.
 
-        Redis is marked as usable after the first copy. After any error, or if Redis holds another record than before,
-        Redis is marked as unusable and the thread starts over.
+        Redis is marked as usable once the chains are copied, as models take longer. After any error, or if Redis holds
+        another record than before, Redis is marked as unusable and the thread starts over.
         """
         while not self.stopping.is_set():
             try:
@@ -86,6 +95,7 @@ class Replicator:
                 position = self._copy_everything()
                 self.connection.mark_up()
                 self.tried.set()
+                self._copy_trained_encoders()
                 # Requests mark the connection as down too; then everything must be copied again.
                 while not self.stopping.is_set() and self.connection.up:
                     self.registry.record.require_same_identity(self.client.get(IDENTITY))
@@ -95,12 +105,10 @@ class Replicator:
             except redis_errors.RedisError as error:
                 self.connection.mark_down(as_unavailable(error).message)
             except OSError as error:
-                self.connection.mark_down(f"this replica's copy of the chains cannot be written: {error.strerror}")
+                self.connection.mark_down(f"this replica's copy of Redis cannot be written: {error.strerror}")
             except Exception:
                 log.exception("copying changes from Redis failed; trying again")
-                self.connection.mark_down(
-                    "this replica's copy of the chains cannot be brought up to date; the log says why"
-                )
+                self.connection.mark_down("this replica's copy of Redis cannot be brought up to date; the log says why")
             self.tried.set()
             self.stopping.wait(AGAIN_SECONDS)
 
@@ -120,7 +128,7 @@ class Replicator:
         return newest[0][0] if newest else "0-0"
 
     def _copy_changes(self, position: Any) -> Any:
-        """Copy chains and routes that changed after a position of the change stream. Return the new position.
+        """Copy what changed after a position of the change stream. Return the new position.
 
         Waits up to `BLOCK_SECONDS` for changes. Every `retry_seconds`, what could not be copied is tried again.
 
@@ -132,9 +140,11 @@ class Replicator:
         """
         streams: Any = self.client.xread({CHANGES: position}, block=int(1000 * BLOCK_SECONDS))
         changes = [change for _, stream in streams for change in stream]
-        names = {content[b"chain"].decode(errors="replace") for _, content in changes if b"chain" in content}
-        for name in sorted(filter(is_name, names)):
-            self._copy_chain(name)
+        for folder in (self.registry, self.trained):
+            kind = folder.kind.encode()
+            names = {content[kind].decode(errors="replace") for _, content in changes if kind in content}
+            for name in sorted(filter(is_name, names)):
+                self._copy_versions(folder, name)
         if changes:
             self._copy_size_routes()
             position = changes[-1][0]
@@ -155,17 +165,27 @@ class Replicator:
         """
         self.failures.clear()
         self.registry.join_record()
+        self.trained.record.join(grace_seconds=0)  # changes may come before its models are copied
         for name in self.registry.list_all_names():
-            self._copy_chain(name)
+            self._copy_versions(self.registry, name)
         self._attempt(ROUTES_NAME, self.registry.size_routes.push)
         self._copy_size_routes()
 
-    def _copy_chain(self, name: str) -> None:
-        """Copy a chain from Redis.
+    def _copy_trained_encoders(self) -> None:
+        """Write trained encoders to Redis that it lacks, then copy all of them from Redis to disk.
+
+        Failures are noted in `failures`.
+        """
+        self.trained.join_record()
+        for name in self.trained.list_all_names():
+            self._copy_versions(self.trained, name)
+
+    def _copy_versions(self, folder: SharedVersions, name: str) -> None:
+        """Copy a chain or trained encoder from Redis.
 
         A failure is noted in `failures`.
         """
-        self._attempt(f"the chain {name}", partial(self.registry.pull, name))
+        self._attempt(f"the {folder.kind} {name}", partial(folder.pull, name))
 
     def _copy_size_routes(self) -> None:
         """Copy all size routes from Redis.
@@ -188,7 +208,7 @@ class Replicator:
             pull()
         except (ArtifactError, OSError) as error:
             if isinstance(error, ArtifactError):
-                DAMAGED.labels("chain" if what != ROUTES_NAME else "sizes").inc()
+                DAMAGED.labels("sizes" if what == ROUTES_NAME else what.split()[1]).inc()
             if what not in self.failures:
                 log.error("%s cannot be copied: %s; the live version stays", what, error)
             why = getattr(error, "strerror", None) or str(error)  # without the path, which callers need not know

@@ -1,4 +1,4 @@
-"""The record of all chains in Redis: which record it is, changes to it, and chains written to it as a whole.
+"""Which set of versions a Redis holds, and transactions that change it.
 
 Every change is one transaction: a version exists in Redis with all its files or not at all.
 """
@@ -13,19 +13,9 @@ from typing import Any, TypeVar
 
 from redis.client import Pipeline
 
-from lathe.service.chains.names import is_name
-from lathe.service.chains.registry import Registry
 from lathe.service.errors import UnavailableError
-from lathe.service.redis.chain_record import (
-    CHAIN,
-    IDENTITY,
-    SCHEMA,
-    VersionFiles,
-    parse_identity,
-    write_pointer,
-    write_version,
-)
 from lathe.service.redis.connection import RedisConnection
+from lathe.service.redis.version_record import IDENTITY, SCHEMA, parse_identity
 from lathe.transforms.files import make_root, read_plain_file, replace_synced
 
 IDENTITY_FILE = ".identity"
@@ -37,7 +27,7 @@ T = TypeVar("T")
 
 
 class SharedRecord:
-    """The record of all chains in Redis, of which a folder is the local copy.
+    """The set of versions in Redis, of which a folder is the local copy.
 
     Args:
         root: folder of the local copy, which stores the id of its record.
@@ -49,20 +39,20 @@ class SharedRecord:
 
     @property
     def identity(self) -> str | None:
-        """Id of the set of chains in Redis that the local folder is a copy of, or None before its first copy."""
+        """Id of the set of versions in Redis that the local folder is a copy of, or None before its first copy."""
         try:
             return read_plain_file(self.root / IDENTITY_FILE).decode()
         except FileNotFoundError:
             return None
 
     def require_same_identity(self, content: Any) -> None:
-        """Raise `UnavailableError` unless Redis holds the set of chains that the local folder is a copy of.
+        """Raise `UnavailableError` unless Redis holds the set of versions that the local folder is a copy of.
 
         Args:
             content: the record as read from Redis; None if there is none.
         """
         if content is None or parse_identity(content) != self.identity:
-            raise UnavailableError("Redis holds other chains than before: try again", code="redis_unreachable")
+            raise UnavailableError("Redis holds other versions than before: try again", code="redis_unreachable")
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
         """Run `change` as one atomic Redis transaction that is committed at most once. Return its result.
@@ -92,13 +82,13 @@ class SharedRecord:
         return self.connection.transaction(check_and_change, IDENTITY, *keys)
 
     def join(self, grace_seconds: float) -> None:
-        """Start the set of chains in a Redis that has none, or join the one there. Store its id in the folder.
+        """Start the set of versions in a Redis that has none, or join the one there. Store its id in the folder.
 
         A Redis without a record is new, or has lost its data. If the folder is a copy of another record, it is
-        renamed, because its chains may be nowhere else.
+        renamed, because its versions may be nowhere else.
 
         Args:
-            grace_seconds: seconds that a new folder waits before it starts a record, so that folders with chains go
+            grace_seconds: seconds that a new folder waits before it starts a record, so that folders with versions go
                 first.
 
         Raises:
@@ -107,7 +97,7 @@ class SharedRecord:
         local_id = self.identity
         if local_id is None:
             with self.connection.reached() as client:
-                # Replicas that have chains start the record at once, and then keep them; this one has none to keep.
+                # Replicas that have versions start the record at once, and then keep them; this one has none to keep.
                 if not client.exists(IDENTITY):
                     time.sleep(grace_seconds)
 
@@ -127,49 +117,13 @@ class SharedRecord:
             make_root(self.root)
             replace_synced(self.root / IDENTITY_FILE, redis_id.encode())
 
-    def list_names(self) -> list[str]:
-        """Return the valid names of chains in Redis, sorted.
-
-        Raises:
-            UnavailableError: if Redis is unreachable.
-        """
-        with self.connection.reached() as client:
-            keys = (key.decode(errors="replace") for key in client.scan_iter(f"{CHAIN}*", count=1000))
-            return sorted(name for key in keys if is_name(name := key.removeprefix(CHAIN)))
-
-    def push(self, name: str, source: Registry) -> bool:
-        """Write a registry's chain with all versions to Redis, unless Redis knows its name. Return whether it did.
-
-        Returns:
-            Whether the chain was written.
-
-        Raises:
-            ArtifactError: if a version is damaged.
-        """
-        pointer, versions = source.read_pointer(name), source.versions(name)
-
-        def change(pipe: Pipeline) -> bool:
-            known = bool(pipe.exists(CHAIN + name))
-            for version in [] if known else versions:
-                source.read(name, version)  # raises for a damaged version, before its stamp says that it is intact
-            pipe.multi()
-            if known:
-                return False
-            for version in versions:
-                files = VersionFiles.read(source.root / name / str(version), source.links_within)
-                write_version(pipe, name, version, files, job=None)
-            write_pointer(pipe, name, pointer)
-            return True
-
-        return self.connection.transaction(change, CHAIN + name)
-
     def _set_aside_folder(self, identity: str) -> None:
-        """Rename the local folder, which is a copy of another Redis, so that its chains are kept but not served.
+        """Rename the local folder, which is a copy of another Redis, so that its versions are kept but not served.
 
         The new name is logged.
         """
         renamed = self.root.with_name(f"{self.root.name}-{identity[:8]}-{secrets.token_hex(4)}")
         self.root.rename(renamed)
         log.error(
-            "this Redis holds other chains than before: the copy of the earlier ones was kept in %s", renamed.name
+            "this Redis holds other versions than before: the copy of the earlier ones was kept in %s", renamed.name
         )

@@ -8,9 +8,9 @@ from redis.client import Pipeline
 
 from lathe.service.chains.chain_folder import ChainFolder
 from lathe.service.chains.size_routes import SizeRoutes, parse_size_routes
-from lathe.service.redis.chain_record import CHANGES, CHANGES_KEPT, IDENTITY
 from lathe.service.redis.damage import convert_wrong_type_errors, note_damage
 from lathe.service.redis.shared_record import SharedRecord
+from lathe.service.redis.version_record import CHANGES, CHANGES_KEPT, IDENTITY
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import replace_synced
 from lathe.transforms.json_files import parse_json

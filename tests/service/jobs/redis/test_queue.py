@@ -108,7 +108,7 @@ def test_list_live_workers_returns_the_workers_of_a_queue_with_a_recent_heartbea
 def test_waiting_jobs_without_a_worker_are_warned_of(jobs, submit, redis_server):
     jobs.connection.mark_up()
     jobs.manage_jobs()
-    assert jobs.warnings() == [] and jobs.workers == 0
+    assert jobs.warnings() == [] and jobs.workers == {"jobs": 0, "trainings": 0}
     submit()
     submit("reindex", files={})  # this server starts the worker of those itself
     jobs.not_before = math.inf
@@ -117,17 +117,17 @@ def test_waiting_jobs_without_a_worker_are_warned_of(jobs, submit, redis_server)
     assert "jobs wait (1)" in warning and version("lathe-service") in warning and "lathe worker" in warning
     beat(redis_server.client, ago=ALIVE_SECONDS + 1)
     jobs.manage_jobs()
-    assert len(jobs.warnings()) == 1 and jobs.workers == 0
+    assert len(jobs.warnings()) == 1 and jobs.workers["jobs"] == 0
     beat(redis_server.client)
     jobs.manage_jobs()
-    assert jobs.warnings() == [] and jobs.workers == 1
+    assert jobs.warnings() == [] and jobs.workers["jobs"] == 1
     jobs.connection.mark_down("Redis cannot be reached")
     assert jobs.warnings() == [] and jobs.workers is None
 
 
 def test_reindex_jobs_wait_in_the_queue_of_their_own_state_folder(jobs, submit, records, tmp_path):
     job = submit("reindex")
-    own = build_queue_name(Home(tmp_path).read_or_create_id())
+    own = build_queue_name(home_id=Home(tmp_path).read_or_create_id())
     assert waiting_in(records, own) == [job.id] and waiting_in(records, build_queue_name()) == []
     assert jobs.get(job.id).state == "queued"
 
@@ -381,3 +381,43 @@ def test_open_result_returns_none_for_names_that_are_no_result(jobs, submit, red
     redis_server.client.rpush("lathe:job:secret", b"no")
     for name in ("", "../secret", "missing", Path("x").as_posix()):
         assert jobs.open_result(job.id, name) is None
+
+
+def test_trainings_wait_in_a_queue_of_their_own_for_workers_of_their_own(jobs, submit, records, redis_server):
+    jobs.connection.mark_up()
+    fit, training, adaptation = submit(), submit("train"), submit("adapt")
+    trainings = build_queue_name("trainings")
+    assert waiting_in(records, build_queue_name()) == [fit.id]
+    assert waiting_in(records, trainings) == [training.id, adaptation.id]
+    assert "start `lathe worker`" in jobs.get(fit.id).message
+    assert "start `lathe worker --training`" in jobs.get(training.id).message
+    beat(redis_server.client)
+    jobs.manage_jobs()
+    assert jobs.workers == {"jobs": 1, "trainings": 0}
+    (warning,) = jobs.warnings()
+    assert "trainings wait (2)" in warning and "lathe worker --training" in warning
+    beat(redis_server.client, queue=trainings)
+    jobs.manage_jobs()
+    assert jobs.warnings() == [] and jobs.get(training.id).message == "waiting"
+
+
+def test_a_try_of_a_worker_that_was_asked_to_stop_does_not_count(jobs, submit, records):
+    job = submit("train")
+    for _ in range(5):
+        assert records.take(build_queue_name("trainings"), "one").id == job.id
+        records.release(job.id, "one", counts=False)
+        assert jobs.get(job.id).state == "queued"
+    for _ in range(2):
+        records.take(build_queue_name("trainings"), "one")
+        records.release(job.id, "one")
+    assert jobs.get(job.id).state == "failed"
+
+
+def test_a_result_that_is_stored_again_counts_once(jobs, submit, records, tmp_path):
+    job, log = submit("train"), tmp_path / "log.jsonl"
+    for content in (b"a\n", b"a\nbc\n"):
+        log.write_bytes(content)
+        assert records.files.store_results(job.id, [log]) == []
+        assert b"".join(jobs.open_result(job.id, "log.jsonl").pieces) == content
+    assert records.files.read_size(job.id, "log.jsonl") == 5
+    assert records.client.hget("lathe:results", job.id) == b"5"

@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from lathe.service.chains.names import require_name
 from lathe.service.encoders.training import require_free_name
-from lathe.service.errors import NotSupportedError
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
@@ -39,8 +38,8 @@ def _create_adapt_job(services: Services, json_body: bytes) -> Job:
     request.check()
     if request.name is not None:
         require_name(request.name)
-    if request.train:
-        _require_training(request, services)
+        if request.train:
+            require_free_name(request.name, services.settings)
     require_pairs(request.pairs, request.test_pairs)
 
     data_root = services.settings.data_root
@@ -55,19 +54,3 @@ def _create_adapt_job(services: Services, json_body: bytes) -> Job:
     located = request.with_paths(paths).model_copy(update={"folders": folders})
     job = AdaptJob(encoder=engine.spec, request=located, files=tuple(source.files))
     return services.jobs.submit("adapt", job.to_json(), source.files)
-
-
-def _require_training(request: AdaptRequest, services: Services) -> None:
-    """Raise unless a trained encoder could be published under the request's name.
-
-    Raises:
-        NotSupportedError: if replicas share Redis, which trained encoders are not in.
-        BadValueError, ConflictError: if the name cannot be that of an encoder.
-    """
-    if services.replica is not None:
-        raise NotSupportedError(
-            'replicas that share Redis do not share trained encoders: send "train": false to try the changes without '
-            "training, or run `lathe adapt` on a machine and add its encoder with `lathe encoders add`"
-        )
-    if request.name is not None:
-        require_free_name(request.name, services.settings)

@@ -98,7 +98,7 @@ def _describe_server(services: Services) -> dict[str, Any]:
 
     The default encoder and the limits are in text-embeddings-inference's fields.
     """
-    settings, engine = services.settings, services.embedder.default
+    settings, engine, workers = services.settings, services.embedder.default, services.jobs.workers
     encoder = engine.info
     return {
         "model_id": engine.spec.model,
@@ -117,6 +117,7 @@ def _describe_server(services: Services) -> dict[str, Any]:
             {"name": name, "live": services.registry.live(name), "versions": services.registry.versions(name)}
             for name in services.registry.names()
         ],
-        "job_workers": services.jobs.workers,
+        "job_workers": None if workers is None else workers["jobs"],
+        "training_workers": None if workers is None else workers["trainings"],
         "redis": services.replica.describe() if services.replica else None,
     }

@@ -1,30 +1,24 @@
 """Training of encoders, as jobs."""
 
-from pathlib import Path
-from typing import Any
-
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from lathe.service.encoders.training import require_free_name, require_trainable
-from lathe.service.errors import BadValueError, NotSupportedError, UnknownNameError
+from lathe.service.errors import UnknownNameError
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.requests import TrainJob
-from lathe.service.jobs.sources import resolve_allowed_folder
+from lathe.service.jobs.sources import locate_data_sets
 from lathe.service.jobs.store import Job
 from lathe.service.services import ADMIN, Services, ServicesDep
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.finetuning.requests import NewTraining
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
-
-PATHS = ("folder", "jsonl", "corpus")
-"""Settings of a job's source, target or evaluation that hold a path."""
 
 
 @router.post("/train", dependencies=ADMIN, openapi_extra=describe_body(NewTraining), status_code=202)
@@ -40,15 +34,10 @@ async def train(request: Request, services: ServicesDep) -> Response:
 
 def _create_train_job(services: Services, json_body: bytes) -> Job:
     """Check the request for a training as far as possible, queue its job, and return the job."""
-    if services.replica is not None:
-        raise NotSupportedError(
-            "replicas that share Redis do not share trained encoders: train with `lathe train` on each machine, or "
-            "without --name into a folder, and add that with `lathe encoders add`"
-        )
     request = validate_json(json_body, NewTraining)
     require_free_name(request.name, services.settings)
     request.check()
-    located = _locate_data(request.job, services.settings.data_root)
+    located = locate_data_sets(request.job, services.settings.data_root)
     request = request.model_copy(update={"job": located})
 
     job = request.check()
@@ -68,34 +57,3 @@ def _find_encoder(services: Services, name: str | None, field: str) -> EncoderSp
         known = ", ".join(spec.name for spec in services.settings.specs)
         raise UnknownNameError(f"there is no encoder {name[:80]!r}; there are: {known}", param=field)
     return spec
-
-
-def _locate_data(job: dict[str, Any], data_root: Path | None) -> dict[str, Any]:
-    """Return a job's settings with paths in the data root, all of which are checked, instead of those written.
-
-    Raises:
-        BadValueError: for a data set of the hub.
-        ForbiddenError: for a path outside of the data root.
-        UnknownNameError: for a path that does not exist.
-    """
-    located = dict(job)
-    located["sources"] = [
-        _locate_section(source, f"job.sources.{number}", data_root) for number, source in enumerate(job["sources"])
-    ]
-    for name in ("target", "evaluate"):
-        if job.get(name) is not None:
-            located[name] = _locate_section(job[name], f"job.{name}", data_root)
-    return located
-
-
-def _locate_section(section: dict[str, Any], field: str, data_root: Path | None) -> dict[str, Any]:
-    if section.get("hub") is not None:
-        raise BadValueError(
-            "the server reads no data sets from the hub: train with the command lathe train, or put the files of the "
-            "data set into the server's data folder",
-            param=f"{field}.hub",
-        )
-    paths = {name: section[name] for name in PATHS if section.get(name) is not None}
-    return section | {
-        name: resolve_allowed_folder(str(path), data_root, f"{field}.{name}") for name, path in paths.items()
-    }

@@ -5,11 +5,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lathe.service.encoders.trained import TrainedEncoders
+from lathe.service.chains.fits import wait_for_redis
 from lathe.service.encoders.training import TrainingSetting, require_free_name, train_encoder
 from lathe.service.home import Home
+from lathe.service.jobs.sources import locate_data_sets
+from lathe.service.registries import open_trained
 from lathe.service.settings import Settings
-from lathe.transforms.progress import Progress
+from lathe.transforms.progress import Progress, part_of
 
 if TYPE_CHECKING:
     from lathe.service.jobs.requests import TrainJob
@@ -28,6 +30,9 @@ def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress
     """
     home = Home(settings.home)
     require_free_name(job.request.name, settings)
+    job.request.check()
+    # A link may have appeared since the request came.
+    request = job.request.model_copy(update={"job": locate_data_sets(job.request.job, settings.data_root)})
     work_folders: list[Path] = []
 
     def report(fraction: float, message: str) -> None:
@@ -36,7 +41,7 @@ def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress
         on_progress(fraction, message)
 
     context = TrainingSetting(
-        TrainedEncoders(home.trained),
+        wait_for_redis(lambda: open_trained(home, settings.redis_url), part_of(on_progress, 0.0, 0.0)),
         home.training,
         "POST /train",
         job.encoder,
@@ -45,7 +50,7 @@ def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress
         job=folder.name,
         on_work_folder=work_folders.append,
     )
-    return train_encoder(job.request, context, report) | {"log_url": f"/jobs/{folder.name}/log"}
+    return train_encoder(request, context, report) | {"log_url": f"/jobs/{folder.name}/log"}
 
 
 def _copy_log(log: Path, folder: Path) -> None:

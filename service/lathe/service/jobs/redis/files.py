@@ -71,6 +71,11 @@ class JobFiles:
         size = (count - 1) * PIECE_BYTES + len(self._read_piece(key, -1))
         return ResultFile(size, self._read_pieces(key, count))
 
+    def read_size(self, job_id: str, name: str) -> int:
+        """Return the bytes of a job's result file, 0 if there is none."""
+        size: Any = self.client.hget(RECORD + job_id, f"result:{name}")
+        return int(size or 0)
+
     def _read_pieces(self, key: str, count: int) -> Iterator[bytes]:
         for index in range(count):
             yield self._read_piece(key, index)
@@ -94,10 +99,11 @@ class JobFiles:
                 refused.append(path.name)
                 continue
             try:
+                growth = size - self.read_size(job_id, path.name)
                 with self.client.pipeline() as pipe:
                     write_file(pipe, job_id, path.name, ResultFile.from_file(path.open("rb")).pieces)
                     pipe.hset(RECORD + job_id, f"result:{path.name}", size)
-                    pipe.hincrby(RESULTS, job_id, size)
+                    pipe.hincrby(RESULTS, job_id, growth)
                     pipe.execute()
             except redis_errors.OutOfMemoryError:
                 refused.append(path.name)

@@ -14,6 +14,7 @@ from redis import Redis
 from redis import exceptions as redis_errors
 
 from lathe.service.errors import UnavailableError
+from lathe.service.jobs.jobs import WorkerClass
 from lathe.service.redis.connection import as_unavailable, connect
 from lathe.service.settings import Settings
 
@@ -27,13 +28,27 @@ CHECK_SECONDS = 5.0
 """Timeout of the request to Redis."""
 
 
-def build_queue_name(home_id: str | None = None) -> str:
-    """Return the name of the queue of this version of Lathe, which cannot run the jobs of other versions.
+COMMANDS: dict[WorkerClass, str] = {"jobs": "lathe worker", "trainings": "lathe worker --training"}
+"""Command that starts a worker of each class."""
+
+
+def build_queue_name(worker_class: WorkerClass = "jobs", home_id: str | None = None) -> str:
+    """Return the name of a queue of this version of Lathe, which cannot run the jobs of other versions.
 
     Args:
-        home_id: id of the state folder whose jobs it holds; None for jobs that any worker can run.
+        worker_class: class of the workers that take its jobs.
+        home_id: id of the state folder whose jobs it holds; None for jobs that any worker of the class can run.
     """
-    return version("lathe-service") + (f":{home_id}" if home_id else "")
+    if home_id:
+        return f"{version('lathe-service')}:{home_id}"
+    return version("lathe-service") + ("/trainings" if worker_class == "trainings" else "")
+
+
+def describe_missing_worker(queue: str) -> str:
+    """Say that a queue has no worker, and how one is started."""
+    number, _, trainings = queue.partition("/")
+    command = COMMANDS["trainings" if trainings else "jobs"]
+    return f"no worker of Lathe {number} is there: start `{command}`"
 
 
 def read_server_time(client: Redis) -> float:
@@ -67,8 +82,8 @@ def list_live_workers(client: Redis, queue: str) -> list[str]:
     return [member.decode(errors="replace").rpartition("/")[0] for member in members]
 
 
-def require_live_worker(settings: Settings) -> str:
-    """Raise if this machine has no live job worker. Return a sentence that says how many it has.
+def require_live_worker(settings: Settings, worker_class: WorkerClass) -> str:
+    """Raise if this machine has no live worker of a class. Return a sentence that says how many it has.
 
     A worker is alive if it sent a heartbeat to Redis lately.
 
@@ -84,7 +99,7 @@ def require_live_worker(settings: Settings) -> str:
     machine = socket.gethostname()
     with closing(connect(settings.redis_url, CHECK_SECONDS)) as client:
         try:
-            count = list_live_workers(client, build_queue_name()).count(machine)
+            count = list_live_workers(client, build_queue_name(worker_class)).count(machine)
         except redis_errors.RedisError as error:
             return f"{as_unavailable(error).message}; whether a worker is alive is unknown"
     if not count:

@@ -5,16 +5,20 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
 from redis import exceptions as redis_errors
 
 from lathe.service.home import Home
-from lathe.service.jobs.jobs import ResultFile
-from lathe.service.jobs.redis.heartbeats import build_queue_name, list_live_workers
+from lathe.service.jobs.jobs import ResultFile, WorkerClass
+from lathe.service.jobs.redis.heartbeats import (
+    COMMANDS,
+    build_queue_name,
+    describe_missing_worker,
+    list_live_workers,
+)
 from lathe.service.jobs.redis.queue import LOST_SECONDS, JobRecords
-from lathe.service.jobs.requests import JobRequest, parse_request
+from lathe.service.jobs.requests import TRAINING_KINDS, JobRequest, parse_request
 from lathe.service.jobs.store import Job, create_job
 from lathe.service.processes.program import Process, ProcessStarter, Program
 from lathe.service.redis.connection import RedisConnection
@@ -59,7 +63,7 @@ class SharedJobs:
         self.own_worker: Process | None = None
         self.not_before = self.patient_until = self.pruned_at = 0.0
         self.trouble: str | None = None
-        self.seen: tuple[int, int] | None = None
+        self.seen: dict[WorkerClass, tuple[int, int]] = {}
         self.stopping = threading.Event()
         self.unexpected = ThreadProblem("managing the jobs")
         self.thread = threading.Thread(target=self.run, name="jobs", daemon=True)
@@ -75,30 +79,31 @@ class SharedJobs:
             self.thread.join(timeout=5)
 
     @property
-    def workers(self) -> int | None:
-        """Number of live workers of this version of Lathe.
+    def workers(self) -> dict[WorkerClass, int] | None:
+        """Number of live workers of this version of Lathe, by class.
 
         The result is None while Redis is unreachable.
         """
-        return self.seen[1] if self.seen and self.connection.up else None
+        return {name: workers for name, (_, workers) in self.seen.items()} if self.seen and self.connection.up else None
 
     def warnings(self) -> list[str]:
-        """Return warning sentences: if managing jobs fails, and if jobs wait while no worker is alive.
+        """Return warning sentences: if managing jobs fails, and if jobs wait while no worker of their class is alive.
 
-        While Redis is down, the second warning is left out.
+        While Redis is down, the second kind of warning is left out.
         """
-        unexpected = [self.unexpected.message] if self.unexpected.message else []
-        waiting, workers = self.seen or (0, 0)
-        if not waiting or workers or not self.connection.up:
-            return unexpected
-        return unexpected + [
-            f"jobs wait ({waiting}) and no worker of Lathe {version('lathe-service')} is there: start `lathe worker`"
-        ]
+        warnings = [self.unexpected.message] if self.unexpected.message else []
+        for name, (waiting, workers) in self.seen.items() if self.connection.up else ():
+            if waiting and not workers:
+                warnings.append(f"{name} wait ({waiting}) and {describe_missing_worker(build_queue_name(name))}")
+        return warnings
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
         """Create a job of a kind such as "fit" in Redis with its request and input files, queue it, and return it."""
         job = create_job(kind)
-        queue = build_queue_name(self.home.read_or_create_id() if kind in OWN_KINDS else None)
+        queue = build_queue_name(
+            "trainings" if kind in TRAINING_KINDS else "jobs",
+            self.home.read_or_create_id() if kind in OWN_KINDS else None,
+        )
         with self.connection.reached():
             self.records.add(job, queue, request, files)
         return job
@@ -171,8 +176,9 @@ class SharedJobs:
         Also counts waiting jobs and live workers, in `seen`. Old jobs are removed every `PRUNE_SECONDS`. Nothing is
         requeued shortly after an outage of Redis.
         """
-        queue = build_queue_name()
-        self.seen = self.records.count_waiting(queue), len(list_live_workers(self.connection.client, queue))
+        for name in COMMANDS:
+            queue = build_queue_name(name)
+            self.seen[name] = self.records.count_waiting(queue), len(list_live_workers(self.connection.client, queue))
         if time.monotonic() >= self.patient_until:
             self.records.requeue_lost_jobs()
         if time.monotonic() - self.pruned_at >= PRUNE_SECONDS:
@@ -190,7 +196,7 @@ class SharedJobs:
             if status:
                 log.error("the worker of this server's own jobs ended with %d; starting it again later", status)
                 self.not_before = time.monotonic() + AGAIN_SECONDS
-        waiting = self.records.count_waiting(build_queue_name(self.home.read_or_create_id()))
+        waiting = self.records.count_waiting(build_queue_name(home_id=self.home.read_or_create_id()))
         if waiting and self.own_worker is None and time.monotonic() >= self.not_before:
             program = Program("lathe.service.jobs.redis.worker", ("--own", "--burst"), self.environment, lasting=True)
             self.own_worker = self.processes.start(program)

@@ -14,19 +14,23 @@ from pathlib import Path
 from filelock import Timeout
 from redis import exceptions as redis_errors
 
+from lathe.service.chains.fits import wait_for_redis
 from lathe.service.errors import ForbiddenError
 from lathe.service.home import Home
 from lathe.service.jobs.inputs import INPUT_NAMES
+from lathe.service.jobs.kinds.train import LOG
 from lathe.service.jobs.redis.queue import JobRecords
 from lathe.service.jobs.redis.worker import SOCKET_SECONDS, may_pass
-from lathe.service.jobs.requests import JobRequest
+from lathe.service.jobs.requests import AnyJob, JobRequest
 from lathe.service.jobs.runners import JobOutcome, ProgressReporter, limit_resources, run_request
 from lathe.service.jobs.sources import resolve_allowed_path
 from lathe.service.jobs.store import Job
 from lathe.service.redis.connection import connect
+from lathe.service.registries import open_trained
 from lathe.service.settings import Settings, read_settings
 from lathe.training.locks import lock_file
 from lathe.transforms.files import create_file, make_folder, make_root
+from lathe.transforms.progress import Progress, part_of
 
 END_SECONDS = 120.0
 """Seconds for which writing a job's end is retried while Redis is unreachable."""
@@ -49,18 +53,24 @@ def run_taken_job(records: JobRecords, job_id: str, settings: Settings) -> None:
         return
     home = Home(settings.home)
 
-    def write(job: Job) -> None:
-        with suppress(redis_errors.RedisError):  # a short outage of Redis does not stop a job
-            records.write_progress(job)
-
-    reporter = ProgressReporter(record.job, write)
     make_root(home.jobs)
     _delete_leftovers(home.jobs)
     with tempfile.TemporaryDirectory(dir=home.jobs, prefix=SCRATCH) as scratch, lock_file(Path(scratch) / ".lock"):
         folder = Path(scratch) / job_id
         make_folder(folder)
+
+        def write(job: Job) -> None:
+            with suppress(redis_errors.RedisError):  # a short outage of Redis does not stop a job
+                records.write_progress(job)
+                _share_log(records, job_id, folder)
+
+        def prepare(request: AnyJob) -> AnyJob:
+            _require_allowed(request, settings)
+            return _find_trained_encoders(request, settings, home, reporter)
+
+        reporter = ProgressReporter(record.job, write)
         outcome = fetch_inputs(records, job_id, folder) or run_request(
-            record.job.kind, records.read_request(job_id), folder, settings, reporter, _require_allowed
+            record.job.kind, records.read_request(job_id), folder, settings, reporter, prepare
         )
         result_files = [path for path in folder.iterdir() if path.is_file() and path.name not in INPUT_NAMES]
         _retry_until_written(
@@ -83,7 +93,7 @@ def _require_allowed(request: JobRequest, settings: Settings) -> None:
         resolve_allowed_path(path, settings.data_root)
     upstreams = [spec.upstream for spec in settings.specs if spec.upstream is not None]
     trusted = {(spec.model, spec.revision) for spec in settings.specs if spec.trust_remote_code}
-    for encoder in request.encoders:
+    for encoder in request.encoders.values():
         if encoder.upstream is not None and encoder.upstream not in upstreams:
             raise ForbiddenError(
                 f"the embeddings API of {encoder.name} is not one of this worker's: list it in the worker's "
@@ -94,6 +104,29 @@ def _require_allowed(request: JobRequest, settings: Settings) -> None:
                 f"the model {encoder.model} has code of its own, which this worker does not trust: "
                 "list it in the worker's LATHE_ENCODERS as in the server's"
             )
+
+
+def _find_trained_encoders(request: AnyJob, settings: Settings, home: Home, on_progress: Progress) -> AnyJob:
+    """Return the request with the specs of trained encoders as this machine has them, copying them from Redis first.
+
+    Their folders are those of the server that queued the job.
+
+    Raises:
+        UnknownNameError: if Redis has no such version.
+    """
+    named = {field: spec for field, spec in request.encoders.items() if "@" in spec.name}
+    if not named:
+        return request
+    trained = wait_for_redis(lambda: open_trained(home, settings.redis_url), part_of(on_progress, 0.0, 0.0))
+    specs = {field: trained.build_spec(*trained.resolve(spec.name), spec.dtype) for field, spec in named.items()}
+    return request.with_encoders(specs)
+
+
+def _share_log(records: JobRecords, job_id: str, folder: Path) -> None:
+    """Store the training log of a running job in Redis, if it has one that has grown."""
+    log = folder / LOG
+    if log.exists() and records.files.read_size(job_id, LOG) != log.stat().st_size:
+        records.files.store_results(job_id, [log])
 
 
 def _delete_leftovers(jobs: Path) -> None:

@@ -24,7 +24,7 @@ from redis import exceptions as redis_errors
 
 from lathe.service.errors import UnknownNameError
 from lathe.service.jobs.redis.files import LIMITS, FileLimits, JobFiles, build_input_keys, split_pieces, write_file
-from lathe.service.jobs.redis.heartbeats import list_live_workers, read_server_time
+from lathe.service.jobs.redis.heartbeats import describe_missing_worker, list_live_workers, read_server_time
 from lathe.service.jobs.redis.record import FIELDS, JOBS, RECORD, JobRecord, decode_id, filter_job_ids, parse_record
 from lathe.service.jobs.store import Job, is_job_id
 from lathe.service.redis.damage import is_wrong_type, note_damage
@@ -150,7 +150,7 @@ class JobRecords:
             return replace(record.job, message="its worker was lost; waiting for another")
         if has_workers or (has_workers is None and self.has_workers(record.queue)):
             return replace(record.job, message="waiting")
-        return replace(record.job, message=f"waiting: no worker of Lathe {record.queue} is there")
+        return replace(record.job, message=f"waiting: {describe_missing_worker(record.queue)}")
 
     def has_workers(self, queue: str) -> bool:
         """Return whether a queue has workers.
@@ -249,12 +249,19 @@ class JobRecords:
             pipe.execute()
         return self.find(job.id).job
 
-    def release(self, job_id: str, worker: str) -> None:
+    def release(self, job_id: str, worker: str, counts: bool = True) -> None:
         """Queue a job again if its worker's process is over and it has not ended. Does nothing if another has it.
 
         A job that was cancelled or has no tries left is ended instead.
+
+        Args:
+            job_id: id of the job.
+            worker: the worker that had it.
+            counts: whether this was one of its tries; not if the worker was asked to stop.
         """
         if self.record_job_heartbeat(job_id, worker) != "lost":
+            if not counts:
+                self.client.hincrby(RECORD + job_id, "tries", -1)
             self._requeue([job_id], silent_since=math.inf)
 
     # What both do

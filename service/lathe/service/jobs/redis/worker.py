@@ -13,6 +13,7 @@ from redis import exceptions as redis_errors
 
 from lathe.service import logs
 from lathe.service.home import Home
+from lathe.service.jobs.jobs import WorkerClass
 from lathe.service.jobs.redis.heartbeats import (
     build_queue_name,
     generate_worker_name,
@@ -53,12 +54,19 @@ class JobWorker:
     """A worker that runs the jobs of a queue, one at a time, until it is asked to stop.
 
     It waits while Redis is unreachable.
+
+    Args:
+        records: jobs in Redis.
+        queue: name of its queue.
+        processes: starts the processes of jobs.
+        patient: whether the running job is finished when the worker is asked to stop; otherwise it is queued again.
     """
 
-    def __init__(self, records: JobRecords, queue: str, processes: ProcessStarter) -> None:
+    def __init__(self, records: JobRecords, queue: str, processes: ProcessStarter, patient: bool = True) -> None:
         self.records = records
         self.queue = queue
         self.processes = processes
+        self.patient = patient
         self.name = generate_worker_name()
         self.stops = 0
         self.reached: bool | None = None
@@ -67,7 +75,7 @@ class JobWorker:
     def request_stop(self, *_: Any) -> None:
         """Count a request to stop.
 
-        The first ends the worker after the running job, the second kills that job too.
+        The first ends a patient worker after the running job, the second kills that job too.
         """
         self.stops += 1
 
@@ -140,12 +148,12 @@ class JobWorker:
             self._supervise(job, self.processes.start(program))
         except OSError as error:
             log.error("the process of job %s cannot be started: %s", job.id, error)
-        self.records.release(job.id, self.name)
+        self.records.release(job.id, self.name, counts=self.patient or not self.stops)
 
     def _supervise(self, job: Job, process: Process) -> None:
         """Send heartbeats while a job's process runs, and kill it if the job was cancelled or is another worker's.
 
-        A second request to stop kills it too; an unreachable Redis does not.
+        So does a request to stop, the second one if the worker is patient; an unreachable Redis does not.
         """
         while process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
@@ -157,20 +165,22 @@ class JobWorker:
             except redis_errors.RedisError as error:  # the running job goes on
                 self._log_outage(error)
                 continue
-            if state != "goes on" or self.stops > 1:
+            if state != "goes on" or self.stops > self.patient:
                 break
         process.kill()  # also one that outlived the fork server that watched it
         with suppress(subprocess.TimeoutExpired):
             process.wait(KILLED_SECONDS)
 
 
-def run_worker(settings: Settings, own: bool, burst: bool) -> None:
+def run_worker(settings: Settings, worker_class: WorkerClass, own: bool, burst: bool) -> None:
     """Run the jobs of a queue in Redis until SIGINT or SIGTERM, waiting while Redis is unreachable.
 
     It installs handlers of both signals: the first signal ends it after the running job, a second kills that job too.
+    A training is queued again at the first, as it goes on from its last checkpoint.
 
     Args:
         settings: settings with the URL of Redis.
+        worker_class: which jobs it takes.
         own: whether to run jobs on this state folder's indexes instead of jobs that any worker can run.
         burst: whether to end when no job is queued.
 
@@ -182,10 +192,10 @@ def run_worker(settings: Settings, own: bool, burst: bool) -> None:
     require_device(settings.device)
     home = Home(settings.home)
     home.require_writable()
-    queue = build_queue_name(home.read_or_create_id() if own else None)
+    queue = build_queue_name(worker_class, home.read_or_create_id() if own else None)
     with closing(create_process_starter(settings.device)) as processes:
         with closing(connect(settings.redis_url, SOCKET_SECONDS)) as client:
-            worker = JobWorker(JobRecords(client), queue, processes)
+            worker = JobWorker(JobRecords(client), queue, processes, patient=worker_class != "trainings")
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, worker.request_stop)
             try:
@@ -208,7 +218,7 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     settings = read_settings()
     logs.configure(settings.log_level)
-    run_worker(settings, options.own, options.burst)
+    run_worker(settings, "jobs", options.own, options.burst)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,340 @@
+"""Versions whose record is in Redis, served from a copy in a folder: what chains and trained encoders share.
+
+Changes are made in Redis first. A replica copies missing versions, checks them, and only then moves its own pointer, so
+that it never serves a partial version; altered versions are refused, and the live version stays live. While Redis is
+unreachable, the replica serves from the copy.
+"""
+
+import logging
+import secrets
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import Counter
+from redis.client import Pipeline
+
+from lathe.service.chains.names import is_name
+from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.version_folder import PointerChange, VersionFolder
+from lathe.service.errors import UnavailableError
+from lathe.service.redis.connection import RedisConnection
+from lathe.service.redis.damage import convert_wrong_type_errors
+from lathe.service.redis.shared_record import SharedRecord
+from lathe.service.redis.version_record import (
+    IDENTITY,
+    VersionRecord,
+    VersionStamp,
+    build_key,
+    compute_digest,
+    delete_stamp,
+    read_record,
+    write_pointer,
+    write_stamp,
+)
+from lathe.transforms.artifact import MANIFEST, read_file
+from lathe.transforms.errors import ArtifactError
+from lathe.transforms.files import make_folder, sync_folder, write_synced
+
+GRACE_SECONDS = 2.0
+"""Seconds that a new, empty replica waits before it starts a record in an empty Redis, so that replicas with versions
+go first."""
+
+REFUSED = Counter("lathe_registry_refused", "Versions in Redis that were altered or cut off, each time one was read")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StagedFiles:
+    """The files of a version on their way into Redis.
+
+    Attributes:
+        stamp: what the record will say of the version.
+        write: queues the Redis commands that write the files, or that keep those already uploaded.
+        uploaded: key of files that are in Redis already and expire; None if `write` writes them.
+    """
+
+    stamp: VersionStamp
+    write: Callable[[Pipeline], object]
+    uploaded: str | None = None
+
+    def require_uploaded(self, pipe: Pipeline) -> None:
+        """Raise `UnavailableError` if uploaded files are gone, which a Redis that is full may remove."""
+        if self.uploaded is not None and not pipe.exists(self.uploaded):
+            raise UnavailableError("Redis is full (maxmemory); nothing was written", code="redis_full")
+
+
+class SharedVersions(VersionFolder):
+    """The versions of all replicas, with a copy in a folder.
+
+    A subclass says how files get to Redis and from there. It names this class before that of the folder, and calls
+    `connect` in its constructor.
+
+    Attributes:
+        refused: versions that were altered in Redis, with what is wrong.
+    """
+
+    def connect(self, connection: RedisConnection, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Store the connection to Redis. Nothing is requested from it yet.
+
+        Args:
+            connection: connection to Redis.
+            grace_seconds: seconds that a new replica waits for others to start the record in an empty Redis.
+        """
+        self.connection = connection
+        self.grace_seconds = grace_seconds
+        self.record = SharedRecord(connection, self.root)
+        self.refused: dict[str, str] = {}
+
+    # What differs by kind
+
+    def stage_files(self, source: VersionFolder, name: str, version: int) -> StagedFiles:
+        """Read a version's files from a folder, and return them as a transaction writes them.
+
+        Raises:
+            ArtifactError: if they are damaged.
+        """
+        raise NotImplementedError
+
+    def fetch_manifest(self, name: str, version: int, stamp: VersionStamp) -> bytes | None:
+        """Read a version's manifest from Redis. None if there is none."""
+        raise NotImplementedError
+
+    def fetch_files(self, name: str, version: int, stamp: VersionStamp, manifest: bytes, folder: Path) -> bool:
+        """Write a version's files from Redis to a folder, except the manifest. Return whether their digests are right.
+
+        Args:
+            name: name of the version.
+            version: its number.
+            stamp: what the record says of it.
+            manifest: its manifest, which is the one that the stamp means.
+            folder: an empty folder.
+        """
+        raise NotImplementedError
+
+    def delete_files(self, pipe: Pipeline, name: str, version: int, stamp: VersionStamp) -> None:
+        """Queue Redis commands on `pipe` that delete a version's files."""
+        raise NotImplementedError
+
+    # What does not
+
+    def join_record(self) -> None:
+        """Use the set of versions in Redis, starting it if there is none, and write names to it that it lacks.
+
+        The names written are those that only this server's copy has. One that is damaged in this copy is logged and
+        skipped.
+
+        Raises:
+            UnavailableError: if Redis is unreachable, or its record is of a newer Lathe.
+        """
+        self.record.join(self.grace_seconds)
+        for name in self.names():
+            try:
+                self.push(name, self)
+            except (ArtifactError, OSError) as error:
+                log.error("this replica's copy of the %s %s is damaged: %s", self.kind, name, error)
+
+    def list_all_names(self) -> list[str]:
+        """List the names that Redis or this copy has, sorted.
+
+        Raises:
+            UnavailableError: if Redis is unreachable.
+        """
+        prefix = build_key(self.kind, "")
+        with self.connection.reached() as client:
+            keys = [key.decode(errors="replace") for key in client.scan_iter(f"{prefix}*", count=1000)]
+        return sorted({*filter(is_name, (key.removeprefix(prefix) for key in keys)), *self.names()})
+
+    def push(self, name: str, source: VersionFolder) -> bool:
+        """Write a name with all its versions to Redis, unless Redis knows it. Return whether it was written.
+
+        Raises:
+            ArtifactError: if a version is damaged.
+            UnavailableError: if Redis is unreachable.
+        """
+        key, kind = build_key(self.kind, name), self.kind
+        with self.connection.reached() as client:
+            if client.exists(key):
+                return False
+        pointer = source.read_pointer(name)
+        files = {version: self.stage_files(source, name, version) for version in source.versions(name)}
+
+        def change(pipe: Pipeline) -> bool:
+            if pipe.exists(key):
+                pipe.multi()
+                return False
+            for staged in files.values():
+                staged.require_uploaded(pipe)
+            pipe.multi()
+            for version, staged in files.items():
+                staged.write(pipe)
+                write_stamp(pipe, kind, name, version, staged.stamp)
+            write_pointer(pipe, kind, name, pointer)
+            return True
+
+        return self.record.transaction(change, key)
+
+    def pull_if_reachable(self, name: str) -> None:
+        """Update the copy of a name from Redis. If Redis is unreachable, leave that to the replicator."""
+        with suppress(UnavailableError):
+            self.pull(name)
+
+    def pull(self, name: str) -> None:
+        """Update the copy of a name on disk from Redis: fetch new versions, move the pointer, delete old ones.
+
+        Versions that are gone in Redis are deleted. If the record of the name is missing in Redis, the versions here
+        are written back to it.
+
+        Raises:
+            UnavailableError: if Redis is unreachable, or holds another record than before.
+            ArtifactError: if the record cannot be read; the copy stays unchanged.
+        """
+        with self.lock(name), self.connection.reached() as client:
+            with (
+                convert_wrong_type_errors(f"the record of the {self.kind} {name}"),
+                client.pipeline(transaction=False) as pipe,  # a full Redis refuses even to read in a transaction
+            ):
+                pipe.hgetall(build_key(self.kind, name))
+                pipe.get(IDENTITY)
+                content, identity = pipe.execute()
+            self.record.require_same_identity(identity)  # an emptied Redis is no reason to empty this copy
+            if not content and self.versions(name):  # deleted names keep their record: this one was lost
+                self.push(name, self)
+                return
+
+            record = VersionRecord.parse(self.kind, name, content)
+            for version, stamp in record.stamps.items():
+                if not self._has_version(name, version, stamp):
+                    self._fetch_version(name, version, stamp)
+
+            # The pointer moves before versions are deleted, so that the live version is never one that is gone.
+            self._apply_pointer(name, record)
+            for version in set(self.versions(name)) - set(record.stamps) - {self.live(name)}:
+                self.remove_folder(name, version)
+            known = {f"{name}@{version}" for version in record.stamps}
+            for ref in [ref for ref in self.refused if ref.startswith(f"{name}@") and ref not in known]:
+                del self.refused[ref]
+
+    def fetch_again(self, name: str, version: int) -> None:
+        """Delete this copy's files of a version that is damaged on disk, and fetch them from Redis.
+
+        Raises:
+            UnavailableError: if Redis is unreachable; a version that was deleted is then fetched later.
+        """
+        with self.lock(name):
+            self.remove_folder(name, version)
+        self.pull(name)
+
+    def change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
+        """Compute a name's new pointer with `change`, write it to Redis and to disk, and return it.
+
+        Args:
+            name: the name.
+            change: function that computes the new pointer.
+            doomed: version to delete in the same transaction; None for none.
+        """
+
+        def change_record(pipe: Pipeline) -> Pointer:
+            record = read_record(pipe, self.kind, name) if is_name(name) else VersionRecord(Pointer(), {})
+            pointer = change(record.pointer, record.stamps)
+            pipe.multi()
+            write_pointer(pipe, self.kind, name, pointer)
+            if doomed is not None:
+                delete_stamp(pipe, self.kind, name, doomed)
+                self.delete_files(pipe, name, doomed, record.stamps[doomed])
+            return pointer
+
+        pointer = self.record.transaction(change_record, build_key(self.kind, name))
+        self.pull_if_reachable(name)
+        return pointer
+
+    def check_version(self, name: str, version: int) -> Any:
+        """Update the copy of a name from Redis, then read one of its versions, and return its manifest.
+
+        A version that is damaged on disk is fetched again first.
+
+        Raises:
+            UnavailableError: if Redis is unreachable.
+            ArtifactError: if its files are damaged in Redis too.
+        """
+        self.pull(name)
+        try:
+            return super().check_version(name, version)
+        except ArtifactError:
+            if version not in self.versions(name):
+                raise
+            self.fetch_again(name, version)
+            return super().check_version(name, version)
+
+    def _apply_pointer(self, name: str, record: VersionRecord) -> None:
+        """Write the pointer of a record in Redis to disk, if the version that it makes live is on disk.
+
+        If that version is missing and none is live here, the most recent earlier version becomes live.
+        """
+        versions = self.versions(name)
+        pointer = record.pointer
+        earlier = tuple(version for version in pointer.earlier if version in versions)
+        if pointer.live is None or pointer.live in versions:
+            self._replace_pointer(name, pointer)
+        elif self.live(name) not in versions and earlier:
+            self._replace_pointer(name, replace(pointer, live=earlier[-1], earlier=earlier[:-1]))
+
+    def _replace_pointer(self, name: str, pointer: Pointer) -> None:
+        try:
+            same = self.read_pointer(name) == pointer
+        except ArtifactError:
+            same = False
+        if not same or not (self.root / name / "pointer.json").exists():
+            self.write_pointer(name, pointer)
+
+    def _has_version(self, name: str, version: int, stamp: VersionStamp) -> bool:
+        """Return whether this version is on disk, by comparing its manifest's digest with the stamp's.
+
+        The other files are checked when they are read.
+        """
+        try:
+            manifest = read_file(self.root / name / str(version), MANIFEST, self.links_within)
+        except OSError:
+            return False
+        return compute_digest(manifest) == stamp.manifest
+
+    def _fetch_version(self, name: str, version: int, stamp: VersionStamp) -> None:
+        """Copy a version's files from Redis to disk, or refuse them if they do not have the digests of the record.
+
+        A version that is there is replaced. The caller holds the name's lock. A version that is refused is logged,
+        counted and noted in `refused`.
+        """
+        ref = f"{name}@{version}"
+        target = self.root / name / str(version)
+        staging = self.root / name / f".{version}.{secrets.token_hex(6)}"
+        try:
+            make_folder(staging)
+            with convert_wrong_type_errors(f"the {self.kind} {ref}"):
+                manifest = self.fetch_manifest(name, version, stamp)
+                if (
+                    manifest is None
+                    or compute_digest(manifest) != stamp.manifest
+                    or not self.fetch_files(name, version, stamp, manifest, staging)
+                ):
+                    self._refuse(ref)
+                    return
+            # The manifest is last: `_has_version` takes it as the sign that the version is here.
+            write_synced(staging / MANIFEST, manifest)
+            if target.exists():  # of another Redis, or damaged here
+                self.remove_folder(name, version)
+            staging.rename(target)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        self.refused.pop(ref, None)
+        sync_folder(self.root / name)
+
+    def _refuse(self, ref: str) -> None:
+        REFUSED.inc()
+        # Each pull reads the version again, so only the first refusal is logged.
+        if ref not in self.refused:
+            log.error("%s was altered in Redis and is refused; the live version stays", ref)
+        self.refused[ref] = f"the {self.kind} {ref} was altered in Redis and is refused"
