@@ -268,6 +268,8 @@ def build_job_environment(settings: Settings) -> dict[str, str]:
         "LATHE_UPSTREAM_BYTES": str(settings.upstream_bytes),
         "LATHE_REDIS_URL": settings.redis_url,
     }
+    if settings.data_root is not None:
+        variables["LATHE_DATA_ROOT"] = str(settings.data_root)
     if settings.device:
         variables["LATHE_DEVICE"] = settings.device
     return get_environment_without_keys() | variables

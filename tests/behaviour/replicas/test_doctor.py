@@ -43,7 +43,8 @@ def test_doctor_reports_unknown_settings_if_redis_hides_them(run, own_redis):
         (describe_persistence(True, ""), "costs the last second"),
         (describe_memory("2000000000", "volatile-lru"), "2,000 MB, volatile-lru: it evicts vectors of texts"),
         (describe_memory("1000000", "noeviction"), "refuses fits and promotions"),
-        (describe_jobs(3, 2), "waiting: 3; live workers of Lathe"),
+        (describe_jobs(3, 2, "lathe worker"), "waiting: 3; live workers of Lathe"),
+        (describe_jobs(3, 0, "lathe worker --training"), "`lathe worker --training` starts one"),
     ],
 )
 def test_redis_checkup_describes_settings_with_their_consequences(said, words):

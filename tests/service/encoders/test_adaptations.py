@@ -30,7 +30,8 @@ def context(tmp_path, monkeypatch):
     monkeypatch.setattr(ladder_module, "list_built_in_corpora", lambda _: {"sentences": str(sentences)})
     home = Home(tmp_path / "home")
     home.open()
-    return AdaptationSetting(Settings(home=home.root, device="cpu"), Registry(home.chains), home, "lathe adapt")
+    settings, trained = Settings(home=home.root, device="cpu"), TrainedEncoders(home.trained)
+    return AdaptationSetting(settings, Registry(home.chains), trained, home, "lathe adapt")
 
 
 @pytest.fixture

@@ -210,8 +210,9 @@ def _check_redis(settings: "Settings") -> str | None:
 
 def _describe_redis(url: str) -> list[tuple[str, str]]:
     """Return lines `(subject, sentence)` on Redis: whether it answers, its disk, its memory, its jobs."""
-    from lathe.service.jobs.redis.heartbeats import COMMANDS, build_queue_name, list_live_workers
+    from lathe.service.jobs.redis.heartbeats import build_queue_name, list_live_workers
     from lathe.service.jobs.redis.queue import JobRecords
+    from lathe.service.jobs.worker_class import COMMANDS
     from lathe.service.redis.connection import RedisConnection
 
     with closing(RedisConnection(url)) as connection, connection.reached() as client:

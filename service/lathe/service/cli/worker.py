@@ -7,7 +7,7 @@ import typer
 from lathe.service.cli.options import flag, load_state
 
 if TYPE_CHECKING:
-    from lathe.service.jobs.jobs import WorkerClass
+    from lathe.service.jobs.worker_class import WorkerClass
 
 
 def worker(

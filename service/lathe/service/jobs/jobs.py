@@ -3,10 +3,11 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from lathe.service.jobs.requests import JobRequest
 from lathe.service.jobs.store import Job
+from lathe.service.jobs.worker_class import WorkerClass
 
 PIECE_BYTES = 1 << 20
 """Bytes of a piece of a file, 1 MiB."""
@@ -32,10 +33,6 @@ class ResultFile:
                     yield piece
 
         return cls(os.fstat(file.fileno()).st_size, pieces())
-
-
-WorkerClass = Literal["jobs", "trainings"]
-"""Which jobs a worker takes. Trainings of encoders take long, so they have their own workers, and fits do not wait."""
 
 
 class Jobs(Protocol):

@@ -14,7 +14,7 @@ from redis import Redis
 from redis import exceptions as redis_errors
 
 from lathe.service.errors import UnavailableError
-from lathe.service.jobs.jobs import WorkerClass
+from lathe.service.jobs.worker_class import COMMANDS, WorkerClass
 from lathe.service.redis.connection import as_unavailable, connect
 from lathe.service.settings import Settings
 
@@ -26,10 +26,6 @@ WORKERS = "lathe:workers:"
 
 CHECK_SECONDS = 5.0
 """Timeout of the request to Redis."""
-
-
-COMMANDS: dict[WorkerClass, str] = {"jobs": "lathe worker", "trainings": "lathe worker --training"}
-"""Command that starts a worker of each class."""
 
 
 def build_queue_name(worker_class: WorkerClass = "jobs", home_id: str | None = None) -> str:

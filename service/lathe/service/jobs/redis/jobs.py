@@ -10,9 +10,8 @@ from typing import Any
 from redis import exceptions as redis_errors
 
 from lathe.service.home import Home
-from lathe.service.jobs.jobs import ResultFile, WorkerClass
+from lathe.service.jobs.jobs import ResultFile
 from lathe.service.jobs.redis.heartbeats import (
-    COMMANDS,
     build_queue_name,
     describe_missing_worker,
     list_live_workers,
@@ -20,6 +19,7 @@ from lathe.service.jobs.redis.heartbeats import (
 from lathe.service.jobs.redis.queue import LOST_SECONDS, JobRecords
 from lathe.service.jobs.requests import TRAINING_KINDS, JobRequest, parse_request
 from lathe.service.jobs.store import Job, create_job
+from lathe.service.jobs.worker_class import COMMANDS, WorkerClass
 from lathe.service.processes.program import Process, ProcessStarter, Program
 from lathe.service.redis.connection import RedisConnection
 from lathe.service.redis.damage import note_damage

@@ -13,7 +13,6 @@ from redis import exceptions as redis_errors
 
 from lathe.service import logs
 from lathe.service.home import Home
-from lathe.service.jobs.jobs import WorkerClass
 from lathe.service.jobs.redis.heartbeats import (
     build_queue_name,
     generate_worker_name,
@@ -23,6 +22,7 @@ from lathe.service.jobs.redis.heartbeats import (
 )
 from lathe.service.jobs.redis.queue import LOST_SECONDS, JobRecords
 from lathe.service.jobs.store import Job
+from lathe.service.jobs.worker_class import WorkerClass
 from lathe.service.processes.client import create_process_starter
 from lathe.service.processes.program import Process, ProcessStarter, Program, get_environment_without_keys
 from lathe.service.redis.connection import DISK_ERROR, GONE, as_unavailable, connect
