@@ -11,7 +11,7 @@ from lathe.service.settings import Settings
 
 VARIABLE = re.compile(r"\$\{(\w+)")
 REQUIRED = ("LATHE_API_KEYS", "LATHE_ADMIN_KEYS", "REDIS_PASSWORD", "GRAFANA_PASSWORD")
-LATHE = ("api", "index", "worker")
+LATHE = ("api", "index", "worker", "training")
 
 
 @pytest.mark.parametrize("missing", REQUIRED)
@@ -25,7 +25,7 @@ def test_compose_refuses_to_start_without_keys_and_passwords(tool, missing):
 
 
 def test_compose_gpu_file_builds_the_gpu_image_for_all_lathe_services(tool):
-    files = ("--file", "docker-compose.yml", "--file", "docker/compose.gpu.yml")
+    files = ("--file", "docker-compose.yml", "--file", "docker/compose.gpu.yml", "--profile", "training")
 
     done = tool("docker-compose", *files, "config", "--format", "json", **dict.fromkeys(REQUIRED, "something"))
 
@@ -35,6 +35,7 @@ def test_compose_gpu_file_builds_the_gpu_image_for_all_lathe_services(tool):
         "api": "lathe:gpu",
         "index": "lathe:gpu",
         "worker": "lathe-worker:gpu",
+        "training": "lathe-training:gpu",
     }
     for name in LATHE:
         assert services[name]["build"]["args"]["PACKAGES"].startswith("faiss-gpu==")
@@ -71,6 +72,8 @@ def test_every_container_has_a_health_check_restarts_and_has_restricted_privileg
 
 def test_the_worker_health_check_runs_lathe_worker_check(composed):
     assert composed["services"]["worker"]["healthcheck"]["test"] == ["CMD", "lathe", "worker", "--check"]
+    asked = composed["services"]["training"]["healthcheck"]["test"]
+    assert asked == ["CMD", "lathe", "worker", "--training", "--check"]
 
 
 def test_every_mounted_file_of_the_repository_exists(composed, root):
@@ -93,8 +96,10 @@ def test_only_api_and_index_services_have_keys(composed):
 def test_compose_builds_each_service_from_its_target_of_the_dockerfile(composed):
     built = {name: composed["services"][name]["build"]["target"] for name in LATHE}
 
-    assert built == {"api": "serve", "index": "serve", "worker": "worker"}
+    assert built == {"api": "serve", "index": "serve", "worker": "worker", "training": "worker"}
     assert composed["services"]["worker"]["command"] is None  # the command of the image
+    assert composed["services"]["training"]["command"] == ["worker", "--training"]
+    assert composed["services"]["training"]["build"]["args"]["WORKER_EXTRAS"] == "parquet,finetuning"
 
 
 def test_redis_memory_exceeds_the_cache_and_only_expiring_keys_are_evicted(composed):
@@ -110,7 +115,7 @@ def test_redis_memory_exceeds_the_cache_and_only_expiring_keys_are_evicted(compo
 def test_stop_grace_periods_exceed_the_shutdown_time(composed):
     given = {name: composed["services"][name]["stop_grace_period"] for name in LATHE}
 
-    assert given == {"api": "40s", "index": "40s", "worker": "15m0s"}
+    assert given == {"api": "40s", "index": "40s", "worker": "15m0s", "training": "40s"}
     assert Settings.model_fields["shutdown_seconds"].default + 5 <= 40
 
 

@@ -32,7 +32,7 @@ def of_kind(manifests, *kinds):
 def pods(manifests):
     """Return the pod spec of each workload by name."""
     found = of_kind(manifests, *WORKLOADS)
-    assert set(found) == {"api", "index", "worker", "redis"}
+    assert set(found) == {"api", "index", "worker", "training", "redis"}
     return {name: workload["spec"]["template"]["spec"] for name, workload in found.items()}
 
 
@@ -84,7 +84,7 @@ def test_secret_keys_are_listed_without_values_and_their_files_are_ignored_by_gi
 def test_lathe_pods_take_settings_from_the_generated_config_map(kustomization, manifests):
     (generated,) = kustomization["configMapGenerator"]
 
-    for name in ("api", "index", "worker"):
+    for name in ("api", "index", "worker", "training"):
         (source,) = pods(manifests)[name]["containers"][0]["envFrom"]
         assert source["configMapRef"]["name"] == generated["name"]
 
@@ -106,7 +106,7 @@ def test_pods_meet_the_restricted_pod_security_standard(manifests):
 def test_pods_run_as_the_user_of_their_image(root, manifests):
     stages = read_dockerfile(root / "docker/Dockerfile")
 
-    for name, image in {"api": "serve", "index": "serve", "worker": "worker"}.items():
+    for name, image in {"api": "serve", "index": "serve", "worker": "worker", "training": "worker"}.items():
         (user,) = stages[image].find("USER")
         context = pods(manifests)[name]["securityContext"]
         assert f"{context['runAsUser']}:{context['runAsGroup']}" == user.value
@@ -123,12 +123,12 @@ def test_probes_request_existing_health_routes(manifests):
         assert set(asked.values()) <= paths
 
 
-def test_the_worker_liveness_probe_equals_the_compose_health_check(manifests, composed):
-    container = pods(manifests)["worker"]["containers"][0]
+@pytest.mark.parametrize("name", ["worker", "training"])
+def test_the_liveness_probes_of_workers_equal_the_compose_health_checks(name, manifests, composed):
+    container = pods(manifests)[name]["containers"][0]
 
-    assert ["CMD", *container["livenessProbe"]["exec"]["command"]] == composed["services"]["worker"]["healthcheck"][
-        "test"
-    ]
+    asked = composed["services"][name]["healthcheck"]["test"]
+    assert ["CMD", *container["livenessProbe"]["exec"]["command"]] == asked
 
 
 def test_every_selector_matches_an_existing_workload(manifests):
@@ -146,7 +146,7 @@ def test_every_selector_matches_an_existing_workload(manifests):
         assert wanted.items() <= workload["spec"]["template"]["metadata"]["labels"].items()
 
 
-def test_only_api_index_and_worker_may_connect_to_redis(manifests):
+def test_only_api_index_and_workers_may_connect_to_redis(manifests):
     policies = of_kind(manifests, "NetworkPolicy")
     (rule,) = policies["redis"]["spec"]["ingress"]
     labels = {
@@ -156,7 +156,12 @@ def test_only_api_index_and_worker_may_connect_to_redis(manifests):
 
     assert policies["nothing-else"]["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     wanted = rule["from"][0]["podSelector"]["matchLabels"]
-    assert {name for name, label in labels.items() if wanted.items() <= label.items()} == {"api", "index", "worker"}
+    assert {name for name, label in labels.items() if wanted.items() <= label.items()} == {
+        "api",
+        "index",
+        "worker",
+        "training",
+    }
 
 
 def test_the_index_has_one_replica_and_only_the_autoscaler_scales_the_api(manifests):

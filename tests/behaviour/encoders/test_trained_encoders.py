@@ -108,6 +108,25 @@ def test_promoting_serves_another_version_an_index_keeps_its_own_and_rollback_re
     eventually(lambda: "mine@2" not in app.services.embedder.engines, 30)
 
 
+def test_a_promotion_moves_the_indexes_of_the_encoder_if_it_is_asked_to(app, versions):
+    created = app.client.put("/indexes/moved", json={"encoder": "mine@1", "chain": "none"}, headers=app.admin)
+    assert created.status_code == 200, created.text
+    items = {"ids": ["a", "b"], "texts": TEXTS, "metadata": [{"text": text} for text in TEXTS]}
+    app.client.post("/indexes/moved/upsert", json=items)
+
+    answer = promote(app, 2, force=True, reindex=True).json()
+
+    (entry,) = [entry for entry in answer["indexes"] if entry["index"] == "moved"]
+    url = f"/jobs/{entry['job_id']}"
+    eventually(lambda: app.client.get(url).json()["finished_at"], 60)
+    assert app.client.get(url).json()["state"] == "succeeded", app.client.get(url).text
+    assert app.client.get("/indexes/moved").json()["encoder"] == "mine@2"
+    found = app.client.post("/indexes/moved/search", json={"texts": TEXTS, "k": 1}).json()
+    assert [hits[0]["id"] for hits in found["results"]] == ["a", "b"]
+    app.client.delete("/indexes/moved", headers=app.admin)
+    app.client.post("/encoders/mine/rollback", headers=app.admin)
+
+
 @pytest.mark.parametrize(
     ("changed", "status", "message"),
     [

@@ -4,7 +4,7 @@ import pytest
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.errors import JobError
-from lathe.training.finetuning.certificate import certify_encoder
+from lathe.training.finetuning.certificate import certify_encoder, certify_job
 from lathe.training.finetuning.job import TrainingJob
 from lathe.training.finetuning.judged_texts import JudgedTexts, read_job_tests
 from lathe.training.finetuning.requests import NewTraining
@@ -76,6 +76,22 @@ def test_a_jobs_tests_are_test_splits_held_out_pairs_and_the_target(tmp_path, wr
     }  # what is trained on is left out
     assert len(tests.judged["untested"].queries) == 6  # a fifth
     assert set(read_job_tests(job).judged["untested"].queries) == set(tests.judged["untested"].queries)
+
+
+def test_a_target_that_is_no_search_is_measured_by_its_main_score(tmp_path, write_data_set, encoder):
+    rows = [{"sentence1": word, "sentence2": f"{word} of {n}", "score": n / 9} for n, word in enumerate(WORDS)]
+    pairs = [{"anchor": f"a {word}", "positive": f"the {word}"} for word in WORDS]
+    write_data_set(tmp_path / "alike", {"task": "sts"}, {"test.jsonl": rows})
+    write_data_set(tmp_path / "pairs", {"task": "pairs"}, {"train.jsonl": pairs})
+    settings = {"sources": [{"folder": tmp_path / "pairs"}], "target": {"folder": tmp_path / "alike"}}
+    tests = read_job_tests(TrainingJob.model_validate(settings))
+
+    certificate = certify_job(encoder, encoder, tests, ignore)
+
+    measured = certificate["tasks"]["alike"]
+    assert measured["metric"] == "cosine_spearman" and measured["gain"] == 0
+    assert measured["before"] == measured["after"] != 0
+    assert read_gate_value("tasks.alike.gain", certificate) == 0
 
 
 def test_a_request_is_checked_before_any_data_are_read():

@@ -1,6 +1,5 @@
 """Training of an encoder up to its published version: shared by `lathe train` with a name and by the job."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +18,7 @@ from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import JobError
 from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.gates import list_failed_gates
-from lathe.transforms.files import make_root
+from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.progress import Progress, part_of
 
 TRAINING_SHARE = 0.9
@@ -58,7 +57,7 @@ def train_encoder(request: NewTraining, context: TrainingSetting, on_progress: P
     """Train an encoder, certify it, and publish it as the next version of its name.
 
     A training that was stopped is resumed from its last checkpoint, as long as its work folder is there. The work
-    folder is deleted once the version is published.
+    folder is deleted once the version is published, or a week after the training was stopped.
 
     Returns:
         `{encoder: "name@1", promoted, failed_gates, certificate}`.
@@ -73,24 +72,16 @@ def train_encoder(request: NewTraining, context: TrainingSetting, on_progress: P
     published = wait_for_redis(partial(trained.find_published, request.name, context.job), on_progress)
 
     if published is None:
-        folder = context.workspace / digest(request.name, request.method, request.job, context.base.to_json())[:32]
-        make_root(context.workspace)
-        if context.on_work_folder is not None:
-            context.on_work_folder(folder)
-        try:
-            summary = _train(request, context, folder, part_of(on_progress, 0.0, TRAINING_SHARE))
-            manifest = _build_manifest(request, context, folder, summary, part_of(on_progress, TRAINING_SHARE, 1.0))
-        except (MemoryError, RuntimeError) as error:
-            # torch raises its own kind of error on a GPU, and a plain RuntimeError on a CPU.
-            if isinstance(error, MemoryError) or "memory" in str(error).lower():
-                raise JobError(OUT_OF_MEMORY) from error
-            raise
-        on_progress(1.0, "publishing")
-        promote = False if manifest["failed_gates"] else request.promote
-        failed_gates = manifest.pop("failed_gates")
-        publish = partial(trained.publish, request.name, folder / "model", manifest, promote, context.job)
-        version, live = wait_for_redis(publish, on_progress)
-        shutil.rmtree(folder, ignore_errors=True)
+        key = digest(request.name, request.method, request.job, context.base.to_json())[:32]
+        with claim_workspace_folder(context.workspace, key) as folder:
+            if context.on_work_folder is not None:
+                context.on_work_folder(folder)
+            manifest = _train_and_certify(request, context, folder, on_progress)
+            on_progress(1.0, "publishing")
+            promote = False if manifest["failed_gates"] else request.promote
+            failed_gates = manifest.pop("failed_gates")
+            publish = partial(trained.publish, request.name, folder / "model", manifest, promote, context.job)
+            version, live = wait_for_redis(publish, on_progress)
         certificate = manifest["certificate"]
     else:
         version, live = published, trained.live(request.name) == published
@@ -103,6 +94,24 @@ def train_encoder(request: NewTraining, context: TrainingSetting, on_progress: P
         "failed_gates": failed_gates,
         "certificate": certificate,
     }
+
+
+def _train_and_certify(
+    request: NewTraining, context: TrainingSetting, folder: Path, on_progress: Progress
+) -> dict[str, Any]:
+    """Train the encoder in its work folder, and return the version's manifest with the gates that it fails.
+
+    Raises:
+        JobError: if the training cannot be done as described, or runs out of memory.
+    """
+    try:
+        summary = _train(request, context, folder, part_of(on_progress, 0.0, TRAINING_SHARE))
+        return _build_manifest(request, context, folder, summary, part_of(on_progress, TRAINING_SHARE, 1.0))
+    except (MemoryError, RuntimeError) as error:
+        # torch raises its own kind of error on a GPU, and a plain RuntimeError on a CPU.
+        if isinstance(error, MemoryError) or "memory" in str(error).lower():
+            raise JobError(OUT_OF_MEMORY) from error
+        raise
 
 
 def _train(request: NewTraining, context: TrainingSetting, folder: Path, on_progress: Progress) -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""Training of an encoder up to its version, where it fails."""
+
+import json
+import os
+import time
+
+import pytest
+
+from lathe.service.encoders import training
+from lathe.service.encoders.trained import TrainedEncoders
+from lathe.service.encoders.training import TrainingSetting, train_encoder
+from lathe.service.settings import Settings
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import JobError
+from lathe.training.finetuning.requests import NewTraining
+from lathe.training.workspace import KEPT_SECONDS
+from lathe.transforms.progress import no_progress
+
+
+@pytest.fixture
+def context(tmp_path, tiny_model):
+    spec = EncoderSpec("tiny", str(tiny_model))
+    trained, settings = TrainedEncoders(tmp_path / "trained"), Settings(home=tmp_path, device="cpu")
+    return TrainingSetting(trained, tmp_path / "training", "lathe train", spec, spec, settings)
+
+
+@pytest.fixture
+def request_of_training(tmp_path):
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"anchor": "a", "positive": "b"}))
+    return NewTraining(name="mine", method="pft", job={"sources": [{"jsonl": str(tmp_path / "pairs.jsonl")}]})
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")]
+)
+def test_a_training_without_memory_says_what_to_set(context, request_of_training, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(training, "_train", fail)
+    with pytest.raises(JobError, match="out of memory: set a smaller batch_size"):
+        train_encoder(request_of_training, context, no_progress)
+    assert context.trained.names() == []
+
+
+def test_a_stopped_training_keeps_its_folder_for_a_week(context, request_of_training, monkeypatch):
+    def stop(*_):
+        raise JobError("stopped")
+
+    monkeypatch.setattr(training, "_train", stop)
+    folders = []
+    for name in ("first", "second"):
+        with pytest.raises(JobError, match="stopped"):
+            train_encoder(request_of_training.model_copy(update={"name": name}), context, no_progress)
+        folders.append({path for path in context.workspace.iterdir() if path.is_dir()})
+    assert [len(found) for found in folders] == [1, 2]
+
+    (first,) = folders[0]
+    old = time.time() - KEPT_SECONDS - 60
+    os.utime(first, (old, old))
+    with pytest.raises(JobError, match="stopped"):
+        train_encoder(request_of_training.model_copy(update={"name": "third"}), context, no_progress)
+    assert not first.exists() and len([path for path in context.workspace.iterdir() if path.is_dir()]) == 2
