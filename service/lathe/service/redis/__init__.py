@@ -1,21 +1,25 @@
-"""State that replicas share in Redis: chains, size routes, cached vectors, jobs.
+"""State that replicas share in Redis: chains, trained encoders, size routes, cached vectors, jobs.
 
-replica.py        everything below for one server, opened as one object
-connection.py     the connection, and whether Redis can be used
-chain_record.py   how a chain is stored in Redis
-shared_record.py  the record of all chains: which record it is, and transactions on it
-registry.py       the registry of all replicas: changed in Redis first, served from a local copy of the chains
-size_routes.py    size routes, stored and copied the same way
-replicator.py     the thread that copies each change, and remembers what could not be copied
-cache.py          vectors of texts, as float16
-damage.py         counts records that cannot be read, and logs each once
+replica.py          everything below for one server, opened as one object
+connection.py       the connection, and whether Redis can be used
+version_record.py   how a chain or trained encoder is recorded in Redis
+shared_record.py    which set of versions a Redis holds, and transactions on it
+shared_versions.py  versions that are changed in Redis first, and served from a local copy
+registry.py         the chains of all replicas
+trained.py          the trained encoders of all replicas
+size_routes.py      size routes, stored and copied the same way
+replicator.py       the thread that copies each change, and remembers what could not be copied
+cache.py            vectors of texts, as float16
+damage.py           counts records that cannot be read, and logs each once
 (jobs are in lathe.service.jobs.redis)
 
 lathe:registry            {"id", "schema"}; distinguishes this Redis from another, or from one that lost its data
-lathe:chain:<name>        hash: pointer, and version:<n> → the SHA-256 of its two files and the job that made it
-lathe:artifact:<name>:<n> hash: manifest, tensors
+lathe:chain:<name>        hash: pointer, and version:<n> → the SHA-256 of its manifest and the job that made it
+lathe:encoder:<name>      hash: the same of a trained encoder
+lathe:artifact:<name>:<n> hash: manifest, tensors, fit distribution of a chain's version
+lathe:model:<digest>      hash: manifest, and the pieces of the files of a trained encoder's version
 lathe:size_routes         hash: encoder fingerprint → {size: chain}
-lathe:changes             stream: which chain changed, or that size routes did
+lathe:changes             stream: which chain or trained encoder changed, or that size routes did
 lathe:cache:<generation>  hash: key of a text → its vector
 lathe:jobs                sorted set: ids of jobs by creation time
 lathe:job:<id>            hash: what a job is, and its end; see lathe.service.jobs.redis.record
