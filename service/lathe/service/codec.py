@@ -81,7 +81,14 @@ def encode_rows(rows: NDArray[Any], encoding_format: EncodingFormat) -> Any:
             assert_never(encoding_format)  # mypy names a format that is not handled
 
 
-def parse_npy(body: bytes, max_rows: int) -> NDArray[np.float32]:
+Body = bytes | bytearray
+"""The bytes of a request's body: a large one is received into a buffer of its own."""
+
+MAX_NPY_HEADER = 1 << 17
+"""Bytes of a .npy body in which its header must end; that of format 1.0 has at most 65,546."""
+
+
+def parse_npy(body: Body, max_rows: int) -> NDArray[np.float32]:
     """Parse the body of a .npy file to vectors `(n, d)` in float32. Its header's sizes are checked.
 
     Raises:
@@ -89,7 +96,7 @@ def parse_npy(body: bytes, max_rows: int) -> NDArray[np.float32]:
         WrongShapeError: if the array is not of floats in two dimensions, or rows are empty or over `MAX_DIMENSIONS`.
         TooLargeError: as in `as_vectors`.
     """
-    file = io.BytesIO(body)
+    file = io.BytesIO(memoryview(body)[:MAX_NPY_HEADER])  # a copy of the header alone
     try:
         shape, fortran, dtype = read_npy_header(file)
     except Exception as error:  # NumPy parses the header as Python source, with that parser's errors

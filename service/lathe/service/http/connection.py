@@ -12,7 +12,7 @@ second (`check_connections`), so that requests set no timers.
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -25,6 +25,7 @@ from lathe.service.codec import dump_json
 from lathe.service.errors import BadValueError, ServiceError, UnavailableError, error_body
 from lathe.service.http.joined_writes import JoinedWrites
 from lathe.service.http.upgrade_offers import Parser
+from lathe.service.http.whole_body import WholeBody
 
 HEAD_BYTES = 65_536
 """Maximum bytes of the request line and headers, of one parsed piece, and between two pieces of a body."""
@@ -140,6 +141,8 @@ class Connection(HttpToolsProtocol):
         self.refused = False
         self.refusal: ServiceError | None = None
         self.unsent, self.unsent_since = 0, 0.0
+        self.whole_body: WholeBody | None = None
+        self.skipping = False
 
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, or answer 503 if there are too many and none is idle. Starts its first time limit.
@@ -206,13 +209,55 @@ class Connection(HttpToolsProtocol):
         if self.parser.has_offer:  # the head comes again without it
             return
         super().on_headers_complete()
+        scope: Any = self.cycle.scope
+        scope["connection"] = self
         self.headers = []  # the request has its own; those that follow a chunked body must not join them
         self.deadline = self.loop.time() + self.limits.body_seconds
 
     def on_body(self, body: bytes) -> None:
         """Pass a piece of a body on, and note that the request progresses."""
         self.progressed = True
-        super().on_body(body)
+        if not self.skipping:
+            super().on_body(body)
+
+    async def read_whole_body(self, scope: Any, length: int, on_size: Callable[[int], None]) -> bytearray | None:
+        """Receive the whole body of a request whose head says how long it is, into one buffer.
+
+        Args:
+            scope: the request's scope.
+            length: bytes of the body.
+            on_size: called with the bytes received so far; what it raises ends the reading.
+
+        Returns:
+            The body. None if its request is not the one that is received now, or nothing of it is missing: it is then
+            read as a stream.
+
+        Raises:
+            ClientDisconnect: if the client disconnects before the end.
+        """
+        cycle = self.cycle
+        if cycle.scope is not scope or not cycle.more_body or cycle.disconnected or len(cycle.body) > length:
+            return None
+        if cycle.waiting_for_100_continue:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            cycle.waiting_for_100_continue = False
+        self.whole_body = WholeBody(self, length, cycle.body, on_size)
+        cycle.body = bytearray()
+        return await self.whole_body.wait()
+
+    def end_whole_body(self) -> None:
+        """End the request whose body was received as a whole: the parser, which has not seen it, is replaced."""
+        self.parser = Parser(self)
+        self.on_message_complete()
+
+    def skip_body(self, received: memoryview) -> None:
+        """Let the parser pass over bytes of a body whose request has ended, so that it finds the next head."""
+        self.skipping = True
+        try:
+            for piece in _split(received):
+                self.parser.feed_data(piece)
+        finally:
+            self.skipping = False
 
     def on_message_complete(self) -> None:
         """End the request whose body was parsed, and clear the time limit until the next request begins."""
@@ -248,6 +293,8 @@ class Connection(HttpToolsProtocol):
             return
         self.refused = True
         REFUSED.labels(error.code).inc()
+        if self.whole_body is not None:
+            self.whole_body.stop()
         if self.cycle is not None and not self.cycle.response_complete:
             if self.cycle.response_started or not self.cycle.more_body:  # another response has begun
                 self.transport.close()
@@ -304,7 +351,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
 
-def _split(data: bytes) -> Iterable[Any]:
+def _split(data: bytes | memoryview) -> Iterable[Any]:
     """Return the data in pieces of at most `HEAD_BYTES`, without copying it."""
     if len(data) <= HEAD_BYTES:
         return (data,)

@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
+from lathe.service.codec import Body
 from lathe.service.errors import BadValueError, ServiceError, TooLargeError
-from lathe.service.http.body_memory import HeldBody
+from lathe.service.http.body_memory import FREE_BYTES, HeldBody
+from lathe.service.http.connection import Connection
 from lathe.service.settings import Settings
 
 DRAINED_BODIES = 8
@@ -21,7 +23,7 @@ INFLATED_BYTES = 1_000_000
 """Maximum bytes of a decompressed piece: the memory of a piece is counted only once it is there."""
 
 
-async def read_body(request: Request, settings: Settings) -> bytes:
+async def read_body(request: Request, settings: Settings) -> Body:
     """Read the whole request body, decompressed, and return its bytes. Raise if it exceeds the size limit.
 
     Its bytes count against the memory for all bodies. A body with `Content-Encoding: gzip` or `deflate` is
@@ -37,10 +39,20 @@ async def read_body(request: Request, settings: Settings) -> bytes:
     limit = settings.max_body_bytes
 
     coding = _read_coding(request)
-    if _is_declared_over(limit, request) and request.headers.get("expect", "").lower() == "100-continue":
+    if _read_length(request) > limit and request.headers.get("expect", "").lower() == "100-continue":
         raise TooLargeError(f"the body is larger than {limit} bytes")
 
     held: HeldBody = request.scope["held_body"]
+    declared = _read_length(request)
+    connection: Connection | None = request.scope.get("connection")
+    if connection is not None and not coding and FREE_BYTES < declared <= limit:
+        try:
+            whole = await connection.read_whole_body(request.scope, declared, held.resize)
+        except ClientDisconnect:
+            raise ServiceError("the client disconnected", status=499) from None
+        if whole is not None:
+            return whole
+
     chunks: list[bytes] = []
     size = 0
     try:
@@ -76,9 +88,10 @@ def _read_coding(request: Request) -> str:
     return coding
 
 
-def _is_declared_over(limit: int, request: Request) -> bool:
+def _read_length(request: Request) -> int:
+    """Return how many bytes the head says the body has, 0 if it does not say so."""
     declared = request.headers.get("content-length", "")
-    return declared.isdecimal() and int(declared) > limit
+    return int(declared) if declared.isdecimal() else 0
 
 
 async def _inflate(request: Request) -> AsyncIterator[bytes]:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from lathe.service.chains.names import require_number
 from lathe.service.chains.output_dtype import OutputDtype
 from lathe.service.chains.resolve import InputType
-from lathe.service.codec import NPY, as_vectors, parse_npy
+from lathe.service.codec import NPY, Body, as_vectors, parse_npy
 from lathe.service.encoders.embedder import Answer
 from lathe.service.errors import BadValueError
 from lathe.service.http.answers import build_json_response, build_npy_response, encode_answer, wants_npy
@@ -56,14 +56,14 @@ async def reduce(request: Request, services: ServicesDep) -> Response:
     return await run_in_threadpool(_reduce_json, request, services, json_body)
 
 
-def _reduce_json(request: Request, services: Services, json_body: bytes) -> Response:
+def _reduce_json(request: Request, services: Services, json_body: Body) -> Response:
     body = validate_json(json_body, ReduceBody)
     vectors = as_vectors(body.vectors, services.settings.max_vectors)
     answer = services.embedder.reduce(vectors, body.chain, body.dimensions, body.input_type, body.output_dtype)
     return _respond(request, answer)
 
 
-def _reduce_npy(request: Request, services: Services, body: bytes) -> Response:
+def _reduce_npy(request: Request, services: Services, body: Body) -> Response:
     """Transform the vectors of a .npy body by the chain that the query names, and return the response.
 
     Raises:
