@@ -119,8 +119,8 @@ class Settings(BaseSettings):
     encoded_bytes: Annotated[int, Field(ge=0)] = 4_000_000_000
     """Bytes of the state folder for vectors of texts that commands and jobs encoded, oldest deleted first; 0 stores
     none."""
-    job_threads: Annotated[int, Field(ge=1)] = max(1, CORES // 2)
-    """CPU threads of a job; unset: half the cores, since it shares the machine with serving."""
+    job_threads: Annotated[int, Field(ge=1)] = CORES
+    """CPU threads of a job; unset: all cores, of which it takes what serving leaves."""
     max_texts: Annotated[int, Field(ge=1)] = 2048
     """Maximum texts of a request."""
     max_vectors: Annotated[int, Field(ge=1)] = 8192
@@ -381,6 +381,11 @@ class Settings(BaseSettings):
     def vector_stores(self) -> VectorStores:
         """Where commands and jobs store the vectors of texts."""
         return VectorStores(self.upstream_store, StoreSettings(self.home / "encoded", self.encoded_bytes))
+
+    @property
+    def graph_threads(self) -> int:
+        """CPU threads that add rows to the graphs of indexes: half of the server's, which has requests to answer."""
+        return max(1, self.threads // 2)
 
     @property
     def body_memory(self) -> int:

@@ -4,6 +4,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,11 +126,25 @@ def run_request(
 
 
 def limit_resources(settings: Settings) -> None:
-    """Lower this process's priority, and limit torch and BLAS to the settings' number of job threads."""
-    # Requests go before jobs where both want the same cores.
-    os.nice(5)
+    """Give way to all other processes, and limit torch and BLAS to the settings' number of job threads."""
+    yield_to_others()
     import torch
     from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(settings.job_threads)
     threadpool_limits(settings.job_threads, user_api="blas")  # NumPy's, which a fork server starts with one
+
+
+def yield_to_others() -> None:
+    """Let this process run only while cores are idle: requests go before jobs.
+
+    Threads that it starts later inherit that. What the system does not have, or does not allow, is left out.
+    """
+    os.nice(19)
+    with suppress(OSError, AttributeError):  # Linux only
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    # Linux may share the cores among sessions first (sched_autogroup), and look at a process's priority only within its
+    # own session, which a job's process has for itself.
+    if hasattr(os, "getsid") and os.getsid(0) == os.getpid():
+        with suppress(OSError):
+            Path("/proc/self/autogroup").write_text("19")

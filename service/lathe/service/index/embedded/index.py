@@ -48,7 +48,7 @@ class EmbeddedIndex:
 
     Args:
         threads: number of threads for a search.
-        job_threads: number of threads for adding rows to the graph.
+        graph_threads: number of threads for adding rows to the graph.
         encode: encodes texts with the encoder that a spec names.
         exact_rows: number of candidate rows up to which its generations search exactly; None for their own choice.
 
@@ -66,7 +66,7 @@ class EmbeddedIndex:
         folder: Path,
         lock: FileLock,
         threads: int,
-        job_threads: int,
+        graph_threads: int,
         encode: EncodeTexts,
         exact_rows: int | None = None,
     ) -> None:
@@ -74,7 +74,7 @@ class EmbeddedIndex:
         self.folder = folder
         self.lock = lock
         self.threads = threads
-        self.job_threads = job_threads
+        self.graph_threads = graph_threads
         self.encode = encode
         self.exact_rows = exact_rows
         self.record = IndexRecord(folder / "record.db")
@@ -274,7 +274,7 @@ class EmbeddedIndex:
 
     def extend_graph(self, max_rows: int) -> int:
         """Add up to `max_rows` rows to the graph, and return how many rows it still lacks."""
-        return self.generation.extend_graph(max_rows, self.job_threads)
+        return self.generation.extend_graph(max_rows, self.graph_threads)
 
     def write_snapshot(self) -> None:
         """Write a snapshot of the serving generation, unless nothing was added to it since the last one.

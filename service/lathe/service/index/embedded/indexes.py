@@ -40,7 +40,7 @@ class EmbeddedIndexes:
 
     Args:
         threads: number of threads for a search.
-        job_threads: number of threads for adding rows to graphs.
+        graph_threads: number of threads for adding rows to graphs.
 
     Attributes:
         ready: event that is set once every index that can be opened at the start is open.
@@ -49,10 +49,10 @@ class EmbeddedIndexes:
 
     capabilities = Capabilities(name="embedded", in_state_folder=True, reindexing=True, ordered=True, backup_tool=None)
 
-    def __init__(self, root: Path, threads: int, job_threads: int, encode: EncodeTexts) -> None:
+    def __init__(self, root: Path, threads: int, graph_threads: int, encode: EncodeTexts) -> None:
         self.root = root
         self.threads = threads
-        self.job_threads = job_threads
+        self.graph_threads = graph_threads
         self.encode = encode
         self.opened: dict[str, EmbeddedIndex] = {}
         self.changing = threading.Lock()
@@ -65,7 +65,7 @@ class EmbeddedIndexes:
     @classmethod
     def open(cls, settings: Settings, home: Home, encode: EncodeTexts) -> "EmbeddedIndexes":
         """Open the indexes of the state folder, with the threads of the settings."""
-        return cls(home.indexes, settings.threads, settings.job_threads, encode)
+        return cls(home.indexes, settings.threads, settings.graph_threads, encode)
 
     def start(self) -> None:
         """Start opening all indexes in a thread, so that the first search need not wait, and return at once."""
@@ -152,7 +152,7 @@ class EmbeddedIndexes:
         lock = acquire_index(folder, name)
         try:
             _require_not_deleted(folder)
-            index = EmbeddedIndex(name, folder, lock, self.threads, self.job_threads, self.encode)
+            index = EmbeddedIndex(name, folder, lock, self.threads, self.graph_threads, self.encode)
         except BaseException:
             lock.release()
             raise
