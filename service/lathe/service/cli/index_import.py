@@ -100,6 +100,7 @@ def import_rows(
     from lathe.service.chains.names import RAW
     from lathe.service.chains.resolve import ChainResolver
     from lathe.service.index.backend import open_indexes
+    from lathe.service.index.embedded.indexes import EmbeddedIndexes
     from lathe.service.index.importing import Ids, add_rows, measure_cost
     from lathe.service.index.reducer import Reducer
     from lathe.service.index.spec import require_same_settings
@@ -130,8 +131,9 @@ def import_rows(
 
     reader = with_document_prompt(encoders.load(spec.encoder), prompt_name) if width is None else None
     row_ids = Ids(ids, id_field, opened.count())
-    working = settings.model_copy(update={"job_threads": settings.threads})  # no requests share the cores
-    indexes = open_indexes(working, home, lambda _, texts: _encode_texts(reader, texts))
+    indexes = open_indexes(settings, home, lambda _, texts: _encode_texts(reader, texts))
+    if isinstance(indexes, EmbeddedIndexes):
+        indexes.graph_threads = settings.threads  # no requests share the cores
     is_new = name not in indexes.names()
     if not is_new and not dry_run:
         indexes.require_owned(name)  # fails before the source is read
