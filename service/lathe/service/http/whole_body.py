@@ -9,28 +9,23 @@ head ──► Connection: first bytes ──► WholeBody: the rest, to a buffe
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import ClientDisconnect
-
-if TYPE_CHECKING:
-    from lathe.service.http.connection import Connection
 
 
 class WholeBody(asyncio.BufferedProtocol):
     """The protocol of a connection while the rest of a request's body is received.
 
     Args:
-        connection: protocol of the connection before and afterwards.
+        connection: protocol of the connection before and afterwards, a `lathe.service.http.connection.Connection`.
         length: bytes of the whole body.
         begun: bytes of it that were received.
         on_size: called with the bytes received so far; if it raises, so does `wait`, and the connection goes on to
             read the body in pieces.
     """
 
-    def __init__(
-        self, connection: "Connection", length: int, begun: bytes | bytearray, on_size: Callable[[int], None]
-    ) -> None:
+    def __init__(self, connection: Any, length: int, begun: bytes | bytearray, on_size: Callable[[int], None]) -> None:
         self.connection = connection
         self.on_size = on_size
         self.body = bytearray(length)
