@@ -81,8 +81,8 @@ def encode_rows(rows: NDArray[Any], encoding_format: EncodingFormat) -> Any:
             assert_never(encoding_format)  # mypy names a format that is not handled
 
 
-Body = bytes | bytearray
-"""The bytes of a request's body: a large one is received into a buffer of its own."""
+Body = bytes | memoryview
+"""The bytes of a request's body: a large one is a view of the buffer that it was received into."""
 
 MAX_NPY_HEADER = 1 << 17
 """Bytes of a .npy body in which its header must end; that of format 1.0 has at most 65,546."""
@@ -201,6 +201,9 @@ def _convert_finite(numbers: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     """
     with np.errstate(over="ignore"):
         vectors = numbers.astype(np.float32, copy=False)
+    # A sum takes a third of the time, and is finite only if every number is; it may also overflow.
+    if np.isfinite(vectors.sum()):
+        return vectors
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         row = int((~finite).argmax())

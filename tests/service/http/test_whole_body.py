@@ -62,7 +62,7 @@ def test_a_large_body_arrives_whole_and_the_connection_goes_on(app, bodies, piec
             await reader.readuntil(b"\r\n\r\n")
             assert await reader.readexactly(13) == b"3000001 bytes"
         assert b"200 OK" in await asyncio.wait_for(reader.read(), 10)
-        assert bodies == [BODY, BODY, b""] and type(bodies[0]) is bytearray
+        assert bodies == [BODY, BODY, b""] and type(bodies[0]) is memoryview
 
     serving(test, app)
 

@@ -220,7 +220,7 @@ class Connection(HttpToolsProtocol):
         if not self.skipping:
             super().on_body(body)
 
-    async def read_whole_body(self, scope: Any, length: int, on_size: Callable[[int], None]) -> bytearray | None:
+    async def read_whole_body(self, scope: Any, length: int, on_size: Callable[[int], None]) -> memoryview | None:
         """Receive the whole body of a request whose head says how long it is, into one buffer.
 
         Args:

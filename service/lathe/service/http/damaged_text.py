@@ -4,14 +4,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from lathe.service.codec import Body
 from lathe.service.errors import BadValueError
 
 MAX_BYTES = 2_000_000
 """Maximum bytes of a body that is searched: it is parsed once more, by a slower parser that reads damaged texts."""
 
 
-def find_damaged_text(body: Body) -> BadValueError | None:
+def find_damaged_text(body: bytes) -> BadValueError | None:
     """Find the first text in a JSON body that is not valid Unicode. Return an error that names it, or None.
 
     Such a text holds half of a surrogate pair, or bytes that are not UTF-8.

@@ -13,7 +13,7 @@ import orjson
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from lathe.service.codec import JSON, Body
+from lathe.service.codec import JSON
 from lathe.service.errors import (
     BadValueError,
     ServiceError,
@@ -42,7 +42,7 @@ BYTES_PER_CHARACTER = 4
 AnyBody = TypeVar("AnyBody", bound=JsonObject)
 
 
-async def read_json(request: Request, settings: Settings, any_content_type: bool = False) -> Body:
+async def read_json(request: Request, settings: Settings, any_content_type: bool = False) -> bytes:
     """Read the body of a JSON request and return its unparsed bytes, after waiting for memory to parse them.
 
     The memory is reserved until the response begins, or until `release_parse_memory`. Parsing and using the body take
@@ -59,7 +59,7 @@ async def read_json(request: Request, settings: Settings, any_content_type: bool
     """
     if not any_content_type:
         require_json_type(request)
-    body = await read_body(request, settings)
+    body = bytes(await read_body(request, settings))
     await reserve_parse_memory(request, body)
     return body
 
@@ -75,7 +75,7 @@ def require_json_type(request: Request) -> None:
         raise ServiceError(f"the content-type must be {JSON}, not {content_type[:80] or 'missing'}", status=415)
 
 
-async def reserve_parse_memory(request: Request, body: Body) -> None:
+async def reserve_parse_memory(request: Request, body: bytes) -> None:
     """Wait until there is memory to parse the body, and reserve it until the response begins."""
     reservation: ParseReservation = request.scope["parse_reservation"]
     await reservation.wait(estimate_parsed_bytes(body))
@@ -90,12 +90,12 @@ def release_parse_memory(request: Request) -> None:
     reservation.release()
 
 
-def estimate_parsed_bytes(body: Body) -> int:
+def estimate_parsed_bytes(body: bytes) -> int:
     """Return an upper bound of the bytes that a JSON body takes when parsed, counting each comma as a value."""
     return BYTES_PER_CHARACTER * len(body) + BYTES_PER_VALUE * body.count(b",")
 
 
-def validate_json(body: Body, schema: type[AnyBody]) -> AnyBody:
+def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
     """Parse a JSON object and validate it by the schema.
 
     Raises:
@@ -106,7 +106,7 @@ def validate_json(body: Body, schema: type[AnyBody]) -> AnyBody:
     return validate_object(parse_object(body), schema)
 
 
-def parse_object(body: Body) -> dict[str, Any]:
+def parse_object(body: bytes) -> dict[str, Any]:
     """Parse a JSON body that must be an object, and return it as a dict.
 
     Raises:
@@ -132,7 +132,7 @@ def validate_object(content: dict[str, Any], schema: type[AnyBody]) -> AnyBody:
         raise _convert_validation_error(error) from None
 
 
-def parse_json(body: Body) -> Any:
+def parse_json(body: bytes) -> Any:
     """Parse a JSON body and return its content. Raise `BadValueError` if it is not valid JSON.
 
     If a key is repeated, its last value counts. A byte order mark before it is ignored.
@@ -152,7 +152,7 @@ def parse_json(body: Body) -> Any:
         raise damaged or BadValueError(message, code="malformed_body") from None
 
 
-def _explain_json_error(error: orjson.JSONDecodeError, body: Body) -> str:
+def _explain_json_error(error: orjson.JSONDecodeError, body: bytes) -> str:
     """Return why a body is not JSON, in words, with the position: invalid UTF-8 or the parser's message."""
     try:
         body.decode()
@@ -161,7 +161,7 @@ def _explain_json_error(error: orjson.JSONDecodeError, body: Body) -> str:
     return f"{error.msg} at character {error.pos}"
 
 
-def _require_few_containers(body: Body) -> None:
+def _require_few_containers(body: bytes) -> None:
     allowed = FREE_CONTAINERS + len(body) // BYTES_PER_CONTAINER
     if body.count(b"[") + body.count(b"{") <= allowed:  # brackets inside texts count here, so this only clears a body
         return
@@ -170,7 +170,7 @@ def _require_few_containers(body: Body) -> None:
         raise TooLargeError(f"the body holds {containers} lists and objects; one of its size may hold {allowed}")
 
 
-def count_containers(body: Body) -> int:
+def count_containers(body: bytes) -> int:
     """Return the number of lists and objects in an unparsed JSON body, counted by their opening brackets.
 
     Brackets inside strings are not counted.

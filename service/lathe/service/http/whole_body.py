@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from starlette.requests import ClientDisconnect
 
 
@@ -28,12 +29,12 @@ class WholeBody(asyncio.BufferedProtocol):
     def __init__(self, connection: Any, length: int, begun: bytes | bytearray, on_size: Callable[[int], None]) -> None:
         self.connection = connection
         self.on_size = on_size
-        self.body = bytearray(length)
+        self.body = np.empty(length, np.uint8).data  # unlike a bytearray, it is not filled with zeros first
         self.body[: len(begun)] = begun
         self.parsed = self.size = len(begun)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def wait(self) -> bytearray:
+    async def wait(self) -> memoryview:
         """Receive the rest of the body, and return the whole.
 
         Raises:
@@ -51,7 +52,7 @@ class WholeBody(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the part of the body that is not received yet."""
-        return memoryview(self.body)[self.size :]
+        return self.body[self.size :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Count received bytes, and give the connection back after the last."""
@@ -95,7 +96,7 @@ class WholeBody(asyncio.BufferedProtocol):
         if error is None:
             self.connection.end_whole_body()
         else:
-            self.connection.skip_body(memoryview(self.body)[self.parsed : self.size])
+            self.connection.skip_body(self.body[self.parsed : self.size])
         if not self.done.done():
             self.done.set_result(None) if error is None else self.done.set_exception(error)
 

@@ -6,7 +6,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lathe.service.chains.names import require_name
-from lathe.service.codec import Body
 from lathe.service.encoders.training import require_free_name
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import read_json, validate_json
@@ -33,7 +32,7 @@ async def adapt(request: Request, services: ServicesDep) -> Response:
     return await answer_job(job.id)
 
 
-def _create_adapt_job(services: Services, json_body: Body) -> Job:
+def _create_adapt_job(services: Services, json_body: bytes) -> Job:
     """Check the JSON body of an adaptation, queue its job with the data sent, and return the job."""
     request = validate_json(json_body, AdaptRequest)
     request.check()

@@ -9,7 +9,6 @@ from lathe.service.chains.names import require_number
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.promotion import promote_with_gates
 from lathe.service.chains.usage import read_recorded_uses, require_unused
-from lathe.service.codec import Body
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
@@ -76,7 +75,7 @@ def _delete(name: str, version: int, services: Services, force: bool) -> None:
     services.registry.delete(name, version)
 
 
-def _promote(name: str, services: Services, json_body: Body) -> Pointer:
+def _promote(name: str, services: Services, json_body: bytes) -> Pointer:
     body = validate_json(json_body, PromoteBody)
     return promote_with_gates(services.registry, name, body.version, body.gates, body.force)
 

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.codec import NPY, Body, EncodingFormat
+from lathe.service.codec import NPY, EncodingFormat
 from lathe.service.encoders.embedder import Answer, NotAtOnceError, Pending
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncodeOptions
@@ -107,7 +107,7 @@ class BegunRequest(NamedTuple):
     pending: Pending
 
 
-async def _begin(begin: Callable[..., BegunRequest], json_body: Body) -> BegunRequest:
+async def _begin(begin: Callable[..., BegunRequest], json_body: bytes) -> BegunRequest:
     """Call `begin` with a JSON body, in a thread unless it is fast, and return the request that it queued.
 
     It is called on the event loop if the body is small and `begin` raises no `NotAtOnceError`.
@@ -131,7 +131,7 @@ async def _respond(begun: BegunRequest, build: Callable[[Answer], Response]) -> 
     return name_ignored(response, begun.ignored)
 
 
-def _begin_embed(request: Request, services: Services, json_body: Body, at_once: bool = False) -> BegunRequest:
+def _begin_embed(request: Request, services: Services, json_body: bytes, at_once: bool = False) -> BegunRequest:
     """Parse the body of a text-embeddings-inference request, queue its texts, and return the pending request.
 
     Model and chain may also be in the query: TEI's clients have no field for them.
@@ -200,7 +200,7 @@ async def embeddings(request: Request, services: ServicesDep) -> Response:
     return await _respond(begun, partial(_build_openai_response, begun.encoding_format, begun.model))
 
 
-def _begin_embeddings(request: Request, services: Services, json_body: Body, at_once: bool = False) -> BegunRequest:
+def _begin_embeddings(request: Request, services: Services, json_body: bytes, at_once: bool = False) -> BegunRequest:
     """Parse the body of an OpenAI embeddings request, queue its texts, and return the pending request.
 
     Raises:

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from lathe.service.chains.names import require_number
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.promotion import promote_with_gates
-from lathe.service.codec import Body
 from lathe.service.encoders.engine.engine import SERVING
 from lathe.service.errors import ConflictError, ServiceError
 from lathe.service.http.answers import answer_json
@@ -66,7 +65,7 @@ async def delete(name: str, version: str, services: ServicesDep, force: bool = F
     return await answer_json({"deleted": f"{name}@{number}"})
 
 
-def _promote(name: str, services: Services, json_body: Body) -> dict[str, Any]:
+def _promote(name: str, services: Services, json_body: bytes) -> dict[str, Any]:
     body = validate_json(json_body, EncoderPromoteBody)
     pointer = promote_with_gates(
         services.trained, name, body.version, body.gates, body.force, require_known_gates=require_encoder_gates

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lathe.service.chains.names import require_number
-from lathe.service.codec import Body
 from lathe.service.encoders.engine.engine import SERVING, Engine
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.http.answers import answer_json
@@ -97,7 +96,7 @@ async def set_size_route(name: str, dimensions: str, request: Request, services:
     return await answer_json(route)
 
 
-def _assign_size_route(name: str, value: str, services: Services, json_body: Body) -> dict[str, Any]:
+def _assign_size_route(name: str, value: str, services: Services, json_body: bytes) -> dict[str, Any]:
     body = validate_json(json_body, SizeRouteBody)
     dimensions = require_number(value, "dimensions")
     engine = services.embedder.find_engine(name)

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from lathe.service.chains.loaded_chain import LoadedChain
 from lathe.service.chains.names import require_name
-from lathe.service.codec import Body, as_vectors, dump_npy
+from lathe.service.codec import as_vectors, dump_npy
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.http.answers import answer_job
@@ -43,7 +43,7 @@ async def fit_transform(request: Request, services: ServicesDep) -> Response:
     return await answer_job(job.id)
 
 
-def _create_fit_job(services: Services, json_body: Body) -> Job:
+def _create_fit_job(services: Services, json_body: bytes) -> Job:
     """Check the JSON body of a fit as far as possible, queue its job with the data sent, and return the job.
 
     Vectors for which neither the request nor the version to add to names an encoder are fitted without one.

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lathe.service.chains.names import require_name
-from lathe.service.codec import Body, require_rows
+from lathe.service.codec import require_rows
 from lathe.service.errors import UnavailableError, WrongShapeError
 from lathe.service.http.answers import answer_job, answer_json
 from lathe.service.http.index_vectors import (
@@ -147,7 +147,7 @@ async def reindex(name: str, request: Request, services: ServicesDep) -> Respons
     return await answer_job(job.id)
 
 
-def _create_index(name: str, services: Services, json_body: Body) -> SearchIndex:
+def _create_index(name: str, services: Services, json_body: bytes) -> SearchIndex:
     """Create the index that a JSON body describes and return it. Return an existing one if its settings agree.
 
     Raises:
@@ -170,7 +170,7 @@ def _create_index(name: str, services: Services, json_body: Body) -> SearchIndex
     return index
 
 
-def _check_upsert(name: str, services: Services, json_body: Body) -> tuple[UpsertBody, SearchIndex]:
+def _check_upsert(name: str, services: Services, json_body: bytes) -> tuple[UpsertBody, SearchIndex]:
     """Parse and check the JSON body of an upsert, and return the body and the index that it is for.
 
     The ids and the numbers of items are checked.
@@ -183,7 +183,7 @@ def _check_upsert(name: str, services: Services, json_body: Body) -> tuple[Upser
     return body, index
 
 
-def _queue_delete(name: str, services: Services, json_body: Body) -> Future[Change]:
+def _queue_delete(name: str, services: Services, json_body: bytes) -> Future[Change]:
     """Queue the deletion of the items whose ids the JSON body lists. Return the future of the change.
 
     The number of ids is checked first; repeated ids count once.
@@ -194,7 +194,7 @@ def _queue_delete(name: str, services: Services, json_body: Body) -> Future[Chan
     return index.delete(list(dict.fromkeys(body.ids)))
 
 
-def _get_items(name: str, services: Services, json_body: Body) -> list[dict[str, Any] | None]:
+def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str, Any] | None]:
     body = validate_json(json_body, GetBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
@@ -203,7 +203,7 @@ def _get_items(name: str, services: Services, json_body: Body) -> list[dict[str,
     return items
 
 
-def _queue_reindex(name: str, services: Services, json_body: Body) -> Job:
+def _queue_reindex(name: str, services: Services, json_body: bytes) -> Job:
     return queue_reindex(name, services, validate_json(json_body, ReindexBody))
 
 

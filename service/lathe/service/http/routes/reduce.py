@@ -56,7 +56,7 @@ async def reduce(request: Request, services: ServicesDep) -> Response:
     return await run_in_threadpool(_reduce_json, request, services, json_body)
 
 
-def _reduce_json(request: Request, services: Services, json_body: Body) -> Response:
+def _reduce_json(request: Request, services: Services, json_body: bytes) -> Response:
     body = validate_json(json_body, ReduceBody)
     vectors = as_vectors(body.vectors, services.settings.max_vectors)
     answer = services.embedder.reduce(vectors, body.chain, body.dimensions, body.input_type, body.output_dtype)

@@ -11,7 +11,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.codec import Body
 from lathe.service.errors import BadValueError, ConflictError, TooLargeError
 from lathe.service.http.answers import build_json_response
 from lathe.service.http.index_vectors import (
@@ -82,7 +81,7 @@ async def search(name: str, request: Request, services: ServicesDep) -> Response
     return await run_in_threadpool(_search_and_respond, checked, queries, services)
 
 
-def _check_search(name: str, request: Request, services: Services, json_body: Body) -> SearchRequest:
+def _check_search(name: str, request: Request, services: Services, json_body: bytes) -> SearchRequest:
     """Parse and check the JSON body of a search, and return it with the state of the index to search.
 
     Its queries must belong to the vectors of the index. Queries may be texts, vectors of the index's encoder, vectors

@@ -5,7 +5,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.codec import Body
 from lathe.service.encoders.training import require_free_name, require_trainable
 from lathe.service.errors import UnknownNameError
 from lathe.service.http.answers import answer_job
@@ -33,7 +32,7 @@ async def train(request: Request, services: ServicesDep) -> Response:
     return await answer_job(job.id)
 
 
-def _create_train_job(services: Services, json_body: Body) -> Job:
+def _create_train_job(services: Services, json_body: bytes) -> Job:
     """Check the request for a training as far as possible, queue its job, and return the job."""
     request = validate_json(json_body, NewTraining)
     require_free_name(request.name, services.settings)
