@@ -129,6 +129,7 @@ export function outOfDomainTable(certificate) {
       row("held out from the fit", certificate, certificate.n_heldout),
       ...corpora.map(([name, one]) => row(`${name} (out of domain)`, one, one.n)),
     ],
+    { stack: true },
   );
 }
 

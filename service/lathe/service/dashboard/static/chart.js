@@ -46,7 +46,7 @@ export function chart({ says = null, ...spec }) {
   figure.names = namesOf(spec);
   figure.update = (next) => update(state, next);
   place.addEventListener("keydown", (event) => step(state, event, spoken));
-  place.addEventListener("blur", () => state.plot?.setCursor({ left: -10, top: -10 }));
+  place.addEventListener("blur", () => setTimeout(leave, 0, state)); // a redraw of the page gives the focus back at once
   drawn.set(place, state);
   update(state, spec);
   sizes.observe(place);
@@ -91,6 +91,13 @@ function readAt({ spec, data, keys, legend }, index) {
   };
   const items = spec.series.map((one, position) => h("li", {}, keys[position], one.name, " ", h("b", {}, reading(one, position))));
   fill(legend, items, index === null ? null : h("li", { class: "hint" }, `at ${spec.x.show(data[0][index])}`));
+}
+
+/** Take the pointer off the chart, unless the keyboard still is there. */
+function leave({ plot, place }) {
+  if (document.activeElement !== place) {
+    plot?.setCursor({ left: -10, top: -10 });
+  }
 }
 
 /** Move along the data by the arrow keys, and say what is there. */

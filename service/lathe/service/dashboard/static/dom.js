@@ -31,14 +31,17 @@ function selectorOf(element) {
   return by ? `${element.localName}[${by}="${CSS.escape(element.getAttribute(by))}"]` : "";
 }
 
-/** Replace the content of an element. Focus, scroll positions and open details with an id stay as they are. */
+/**
+ * Replace the content of an element. Focus, scroll positions and open details with an id stay as they are.
+ * @param {...(Node|string|Array|function)} children a function returns children, and may move those that are there.
+ */
 export function fill(place, ...children) {
   const focused = place.contains(document.activeElement) ? selectorOf(document.activeElement) : "";
   const scrolled = [...place.querySelectorAll(".scroll")]
     .filter((element) => element.scrollLeft > 0)
     .map((element) => [selectorOf(element), element.scrollLeft]);
   const opened = [...place.querySelectorAll("details[id][open]")].map((element) => element.id);
-  place.replaceChildren(...flat(children));
+  place.replaceChildren(...flat(children.map((child) => (typeof child === "function" ? child() : child))));
   for (const id of opened) {
     document.getElementById(id)?.setAttribute("open", "");
   }

@@ -24,7 +24,7 @@ const CHANGES = {
 
 /** The page of one job. */
 export const jobView = {
-  title: ([id]) => `Job ${id}`,
+  title: () => "Job",
   every: 4000,
   link: "jobs",
   async load([id], options) {
@@ -38,6 +38,7 @@ export const jobView = {
       section(
         kindOf(job),
         h("p", {}, stateBadge(job), " ", h("span", { id: "job-time" }, timeSentence(job))),
+        h("p", { class: "hint" }, `Its id is ${job.id}.`),
         hasEnded(job) ? null : progressBar(job),
         hasEnded(job) ? null : h("p", { id: "job-message" }, job.message),
         job.state === "cancelled" ? h("p", {}, "This job was cancelled. It has no result.") : null,
@@ -189,7 +190,7 @@ function trialTable(result, corpora) {
     const mark = isRecommended(trial, result) ? [" ", h("span", { class: "badge good" }, "recommended")] : null;
     const name = [CHANGES[trial.rung] ?? trial.rung, mark];
     if (!trial.report) {
-      return [name, { number: exactBytes(trial.vector_bytes) }, `Not tried: ${trial.problem}`, ...corpora.map(() => ""), "", ""];
+      return [name, { number: exactBytes(trial.vector_bytes) }, h("div", { class: "prose" }, `Not tried: ${trial.problem}.`), ...corpora.map(() => ""), "", ""];
     }
     const isBaseline = trial.rung === "as_is" && trial.bytes === null;
     return [

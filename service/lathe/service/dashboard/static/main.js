@@ -5,7 +5,7 @@ import { getText } from "./api.js";
 import { chainView } from "./chain.js";
 import { chainsView } from "./chains.js";
 import { compareView } from "./compare.js";
-import { fill, h } from "./dom.js";
+import { empty, fill, h } from "./dom.js";
 import { fitView } from "./fit.js";
 import { moment } from "./format.js";
 import { indexView } from "./index.js";
@@ -14,7 +14,7 @@ import { jobView } from "./job.js";
 import { jobsView } from "./jobs.js";
 import { wireKeys } from "./keys.js";
 import { EVERY_MS, takeSample } from "./live.js";
-import { sentenceOf } from "./notices.js";
+import { clearNotice, sentenceOf } from "./notices.js";
 import { overviewView } from "./overview.js";
 import { trainView } from "./train.js";
 import { tryView } from "./tryit.js";
@@ -45,6 +45,8 @@ const PAGES = {
   adapt: adaptView,
   train: trainView,
 };
+
+const NOWHERE = () => empty(h("p", {}, "This dashboard has no page at this address."), h("a", { class: "button", href: "#/" }, "Overview"));
 
 /** One page while it is shown. */
 class Page {
@@ -79,7 +81,7 @@ class Page {
     this.data = data;
     if (!this.signal.aborted && text !== this.drawn) {
       this.drawn = text;
-      fill(this.place, this.view.draw(data, this));
+      fill(this.place, () => this.view.draw(data, this));
     }
   }
 
@@ -129,10 +131,11 @@ async function open() {
     here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
   }
   const page = new Page(
-    view ?? { load: async () => null, draw: () => h("a", { href: "#/" }, "Overview"), every: 0 },
+    view ?? { load: async () => null, draw: () => NOWHERE(), every: 0 },
     args,
   );
   const main = document.getElementById("view");
+  clearNotice();
   const moved = current !== null;
   current = page;
   fill(main, h("h1", { tabindex: "-1" }, title), page.place);

@@ -7,8 +7,13 @@ import { fill, h } from "./dom.js";
 export function notice(sentence, kind = "good") {
   const place = document.getElementById("notices");
   const word = kind === "bad" ? "Error: " : "";
-  const close = h("button", { type: "button", class: "quiet", onclick: () => fill(place) }, "dismiss");
+  const close = h("button", { type: "button", class: "quiet", onclick: () => fill(place) }, "Dismiss");
   fill(place, h("p", { class: `notice ${kind}` }, h("span", {}, h("b", {}, word), sentence), close));
+}
+
+/** Remove the notice, which belongs to the page that is left. */
+export function clearNotice() {
+  fill(document.getElementById("notices"));
 }
 
 /**
