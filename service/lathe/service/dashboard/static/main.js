@@ -162,10 +162,10 @@ function decoded(part) {
 /** Sample the metrics while the page is visible. The page itself reports a server that does not answer. */
 async function watchMetrics() {
   for (;;) {
+    await new Promise((resolve) => setTimeout(resolve, EVERY_MS)); // first: rates over a few milliseconds are noise
     if (!document.hidden) {
       await takeSample().catch(() => null);
     }
-    await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
   }
 }
 
