@@ -1,5 +1,4 @@
-// Charts, drawn by uPlot in the page's colours. Each has a legend with the values at the pointer, which the arrow keys
-// move too. Series differ in dashes and filled marks, not in colour alone.
+// Charts: uPlot in the page's colours, told in words to those who do not see them, and read by the arrow keys.
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { fill, h } from "./dom.js";
@@ -7,13 +6,13 @@ import { fill, h } from "./dom.js";
 const HEIGHT = 210;
 const FONT = '12px system-ui, "Liberation Sans", sans-serif';
 const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
-const HEADROOM = 1.06;
+const BORDERS = ["solid", "dashed", "dotted", "double"];
 
-/** Charts that are drawn, by the element that they are drawn in. */
+/** Charts on the page: the specification, data and uPlot of each, by the element that it is drawn in. */
 const drawn = new Map();
 
 /**
- * A chart as a figure. One with the same id that is on the page already is updated, so that the pointer stays in it.
+ * Create a chart as a figure. If the page has one with this id and series, update and return that.
  * @param {string} chart.id unique on the page.
  * @param {string} chart.title shown above.
  * @param {string|null} chart.says one sentence on how to read it.
@@ -24,100 +23,62 @@ const drawn = new Map();
  * @param {object} chart.y likewise.
  */
 export function chart({ says = null, ...spec }) {
+  const names = spec.series.map(({ name }) => name).join("\n");
   const there = document.getElementById(`chart-${spec.id}`);
-  if (there?.names === namesOf(spec)) {
-    there.update(spec);
+  if (there?.names === names) {
+    update(drawn.get(there.querySelector(".plot")), spec);
     return there;
   }
-  const keys = spec.series.map((_, index) => h("i", { class: `key s${index % 6} d${index % 4}` }));
-  const legend = h("ul", { class: "legend" });
   const place = h("div", { class: "plot", role: "img", tabindex: "0", id: `plot-${spec.id}` });
-  const spoken = h("span", { class: "unseen", role: "status" });
-  const figure = h(
-    "figure",
-    { class: "chart", id: `chart-${spec.id}` },
-    h("figcaption", {}, spec.title, spec.y.title ? h("span", { class: "hint" }, `, ${spec.y.title}`) : null),
-    place,
-    legend,
-    spoken,
-    says ? h("p", { class: "hint" }, says) : null,
-  );
-  const state = { spec, place, keys, legend, plot: null, at: null };
-  figure.names = namesOf(spec);
-  figure.update = (next) => update(state, next);
-  place.addEventListener("keydown", (event) => step(state, event, spoken));
-  place.addEventListener("blur", () => setTimeout(leave, 0, state)); // a redraw of the page gives the focus back at once
-  drawn.set(place, state);
+  const state = { place, legend: h("div", { class: "legend" }), spoken: h("span", { class: "unseen", role: "status" }) };
+  const unit = spec.y.title ? h("span", { class: "hint" }, `, ${spec.y.title}`) : null;
+  const how = says ? h("p", { class: "hint" }, says) : null;
+  const caption = h("figcaption", {}, spec.title, unit);
+  const figure = h("figure", { class: "chart", id: `chart-${spec.id}` }, caption, place, state.legend, state.spoken, how);
+  figure.names = names;
   update(state, spec);
+  drawn.set(place, state);
   sizes.observe(place);
+  place.addEventListener("keydown", (event) => step(state, event));
+  place.addEventListener("blur", () => setTimeout(leave, 0, state)); // a redraw of the page gives the focus back at once
   return figure;
 }
 
-/** A chart that has the same names takes the same legend. */
-function namesOf({ series }) {
-  return series.map(({ name }) => name).join("\n");
-}
-
-/** Take new data. */
 function update(state, spec) {
+  const columns = spec.series.map(({ points }) => points.toSorted(([a], [b]) => a - b));
   state.spec = spec;
-  state.data = uPlot.join(
-    spec.series.map(({ points }) => {
-      const sorted = points.toSorted(([a], [b]) => a - b);
-      return [sorted.map(([x]) => x), sorted.map(([, y]) => y)];
-    }),
-  );
-  const values = spec.series.map((one) => `${one.name}: ${describe(one, spec)}`);
-  state.place.setAttribute("aria-label", `${spec.title}. ${values.join("; ")}`);
+  state.data = uPlot.join(columns.map((points) => [points.map(([x]) => x), points.map(([, y]) => y)]));
   state.plot?.setData(state.data);
-  readAt(state, state.at);
+  const told = spec.series.map((one) => `${one.name}: ${describe(one.points, spec)}`);
+  state.place.setAttribute("aria-label", `${spec.title}. ${told.join("; ")}`);
 }
 
 /** Describe a series in words: its current value, or all its points. */
-function describe({ points }, { x, y }) {
+function describe(points, { x, y }) {
   const known = points.filter(([, value]) => value !== null);
-  const texts = x.isTime
-    ? known.slice(-1).map(([, value]) => y.show(value))
-    : known.map(([at, value]) => `${y.show(value)} at ${x.show(at)}`);
-  return texts.join(", ") || "nothing yet";
+  const shown = x.isTime ? known.slice(-1) : known;
+  return shown.map(([at, value]) => (x.isTime ? "" : `${x.show(at)}: `) + y.show(value)).join(", ") || "nothing yet";
 }
 
-/** Write the values at a position of the data into the legend; without one, the current values. */
-function readAt({ spec, data, keys, legend }, index) {
-  const reading = (one, position) => {
-    const last = spec.x.isTime ? one.points.findLast(([, value]) => value !== null)?.[1] : null;
-    const value = index === null ? last : data[position + 1][index];
-    return value === null || value === undefined ? "" : spec.y.show(value);
-  };
-  const items = spec.series.map((one, position) => h("li", {}, keys[position], one.name, " ", h("b", {}, reading(one, position))));
-  fill(legend, items, index === null ? null : h("li", { class: "hint" }, `at ${spec.x.show(data[0][index])}`));
+/** Move along the data by the arrow keys, and say what is there. */
+function step({ plot, data: [xs], at, spoken, legend }, event) {
+  const moves = { ArrowLeft: (at ?? xs.length) - 1, ArrowRight: (at ?? -1) + 1, Home: 0, End: xs.length - 1 };
+  if (event.key in moves && plot && xs.length) {
+    event.preventDefault();
+    const index = Math.max(0, Math.min(xs.length - 1, moves[event.key]));
+    plot.setCursor({ left: plot.valToPos(xs[index], "x"), top: HEIGHT / 2 });
+    const rows = [...legend.querySelectorAll("tr")].filter((row) => row.lastChild.textContent !== "");
+    fill(spoken, rows.map((row) => [...row.cells].map((cell) => cell.textContent).join(" ")).join(", "));
+  }
 }
 
-/** Take the pointer off the chart, unless the keyboard still is there. */
+/** Take the pointer off a chart that the keyboard has left. */
 function leave({ plot, place }) {
   if (document.activeElement !== place) {
     plot?.setCursor({ left: -10, top: -10 });
   }
 }
 
-/** Move along the data by the arrow keys, and say what is there. */
-function step(state, event, spoken) {
-  const last = state.data[0].length - 1;
-  const moves = { ArrowLeft: (state.at ?? last + 1) - 1, ArrowRight: (state.at ?? -1) + 1, Home: 0, End: last };
-  if (!(event.key in moves) || !state.plot || last < 0) {
-    return;
-  }
-  event.preventDefault();
-  const index = Math.max(0, Math.min(last, moves[event.key]));
-  const { plot, spec, data } = state;
-  plot.setCursor({ left: plot.valToPos(data[0][index], "x"), top: plot.over.clientHeight / 2 });
-  const values = spec.series
-    .map(({ name }, position) => [name, data[position + 1][index]])
-    .filter(([, value]) => value !== null && value !== undefined);
-  fill(spoken, `${spec.x.show(data[0][index])}: ${values.map(([name, value]) => `${name} ${spec.y.show(value)}`).join(", ")}`);
-}
-
-/** Draw in a place that has got a width, and forget a place that is no longer on the page. */
 const sizes = new ResizeObserver((entries) => {
   for (const { target } of entries) {
     const state = drawn.get(target);
@@ -125,7 +86,7 @@ const sizes = new ResizeObserver((entries) => {
       state?.plot?.destroy();
       drawn.delete(target);
       sizes.unobserve(target);
-    } else if (state?.plot) {
+    } else if (state.plot) {
       state.plot.setSize({ width: target.clientWidth, height: HEIGHT });
     } else if (target.clientWidth) {
       state.plot = new uPlot(optionsOf(state), state.data, target);
@@ -133,95 +94,89 @@ const sizes = new ResizeObserver((entries) => {
   }
 });
 
+/** The options of uPlot. Colours are read from the style sheet at each drawing: those of a series from its legend. */
 function optionsOf(state) {
-  const { spec, place, keys } = state;
-  const style = (name, element = place) => getComputedStyle(element)[name];
-  const powers = (_plot, values) => values.map((value) => (isPower(value) ? value : null));
-  const axis = ({ title, show, log }, more) => ({
-    stroke: () => style("color"),
-    grid: { stroke: () => style("borderTopColor"), width: 1, ...(log === 10 ? { filter: powers } : {}) },
+  const { spec, place, legend } = state;
+  const text = () => getComputedStyle(place).color;
+  const line = () => getComputedStyle(place).borderTopColor;
+  const ofSeries = (_plot, index) => getComputedStyle(legend.querySelectorAll("tr")[index]).color;
+  const axis = ({ show, log }, more) => ({
+    stroke: text,
     ticks: { show: false },
     font: FONT,
     labelFont: FONT,
-    label: title || null,
     labelSize: 16,
     values: (_plot, values) => values.map((value) => (value === null ? "" : show(value))),
-    ...(log === 10 ? { filter: powers } : {}),
-    ...(log === 2 ? { splits: powersOfTwo, filter: (_plot, values) => values } : {}),
+    ...(log ? { splits: (_plot, _axis, low, high) => powers(log === 2 ? 4 : log, low, high), filter: (_plot, all) => all } : {}),
     ...more,
   });
   return {
     width: place.clientWidth,
     height: HEIGHT,
     padding: [8, 14, 0, 4],
-    legend: { show: false },
-    cursor: { y: false, drag: { setScale: false, x: false, y: false }, points: { size: 8 } },
+    legend: {
+      mount: (_plot, table) => legend.append(table),
+      markers: { width: 3, dash: (_plot, index) => BORDERS[(index - 1) % 4], fill: () => "transparent" },
+    },
+    cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: { size: 8 }, bind: { click: () => null } },
     scales: { x: { time: false, ...scaleOf(state, "x") }, y: scaleOf(state, "y") },
     axes: [
-      axis(spec.x, { grid: { show: false }, space: 60, size: 26, gap: 6 }),
-      axis({ ...spec.y, title: null }, { space: 32, gap: 4, size: widthOf }),
+      axis(spec.x, { label: spec.x.title, grid: { show: false }, space: 60, size: 26, gap: 6 }),
+      axis(spec.y, { grid: { stroke: line, width: 1 }, space: 32, gap: 4, size: widthOf }),
     ],
-    series: [{}, ...spec.series.map((one, index) => seriesOf(one, index, () => style("color", keys[index])))],
-    hooks: {
-      setCursor: [
-        ({ cursor }) => {
-          state.at = cursor.idx ?? null;
-          readAt(state, state.at);
-        },
-      ],
-    },
+    series: [
+      { label: spec.x.title, value: (_plot, value) => (value === null ? "" : spec.x.show(value)) },
+      ...spec.series.map((one, index) => ({ ...seriesOf(one, index, ofSeries), value: (...at) => reading(state, index, at) })),
+    ],
+    hooks: { setCursor: [({ cursor }) => (state.at = cursor.idx)] },
   };
 }
 
-function isPower(value) {
-  return Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-6;
+/** The value of a series at the pointer, for the legend; without a pointer its current value, if it has one. */
+function reading({ spec }, index, [, value, , position]) {
+  const current = spec.x.isTime ? spec.series[index].points.findLast(([, known]) => known !== null)?.[1] : null;
+  const shown = position === null || position === undefined ? current : value;
+  return shown === null || shown === undefined ? "" : spec.y.show(shown);
 }
 
-/** Every second power of two between two values. */
-function powersOfTwo(_plot, _axis, low, high) {
-  const ticks = [];
-  for (let tick = 2 ** Math.ceil(Math.log2(low)); tick <= high; tick *= 4) {
-    ticks.push(tick);
-  }
-  return ticks;
+/** The powers of a number between two values. */
+function powers(base, low, high) {
+  const first = Math.ceil(Math.log(low) / Math.log(base) - 1e-9);
+  const count = Math.floor(Math.log(high) / Math.log(base) + 1e-9) - first + 1;
+  return Array.from({ length: Math.max(0, count) }, (_, index) => base ** (first + index));
 }
 
-/** Room for the longest figure of an axis. */
-function widthOf(_plot, values) {
-  return 12 + 7 * Math.max(1, ...(values ?? []).map((text) => text.length));
+/** Room for the longest label of an axis. */
+function widthOf(_plot, labels) {
+  return 12 + 7 * Math.max(1, ...(labels ?? []).map((label) => label.length));
 }
 
-/** A scale whose ends are read from the chart's present data. */
+/** A scale whose ends are those of the chart's present data, unless the axis says others. */
 function scaleOf(state, name) {
-  const { log, marginal = 0 } = state.spec[name];
+  const { log } = state.spec[name];
   const range = (_plot, low, high) => {
     const { from, to, least = 0 } = state.spec[name];
     const start = from ?? low ?? 0;
     if (log) {
-      return name === "x" ? [start / 1.25, (to ?? high ?? 1) * 1.25] : uPlot.rangeLog(start || 1e-6, high || 1, log, true);
+      return name === "x" ? [start / 1.25, high * 1.25] : uPlot.rangeLog(start || 1e-6, high || 1, log, true);
     }
-    const end = to ?? Math.max(start + (high - start) * (name === "y" ? HEADROOM : 1), start + least);
-    return [start - marginal, (end > start ? end : start + 1) + marginal];
+    const headroom = name === "y" ? 1.06 : 1;
+    const end = to ?? Math.max(start + (high - start) * headroom, start + least);
+    return [start, end > start ? end : start + 1];
   };
   return { range, ...(log ? { distr: 3, log } : {}) };
 }
 
 function seriesOf({ name, kind = "line" }, index, stroke) {
-  const marks = { show: kind !== "line", size: 8, width: 2, stroke, ...(index % 2 ? { fill: "transparent" } : { fill: stroke }) };
+  const shared = { label: name, class: `s${index % 6}`, stroke };
   if (kind === "bars") {
-    return { label: name, stroke, fill: stroke, width: 0, paths: uPlot.paths.bars({ size: [0.75, 80] }), points: { show: false } };
+    return { ...shared, fill: stroke, width: 0, paths: uPlot.paths.bars({ size: [0.75, 80] }), points: { show: false } };
   }
-  return {
-    label: name,
-    stroke,
-    width: 2,
-    dash: DASHES[index % DASHES.length],
-    points: marks,
-    ...(kind === "marks" ? { paths: () => null } : {}),
-  };
+  const points = { show: kind !== "line", size: 8, width: 2, stroke, fill: index % 2 ? "transparent" : stroke };
+  return { ...shared, width: 2, dash: DASHES[index % 4], points, ...(kind === "marks" ? { paths: () => null } : {}) };
 }
 
-/** Another theme has other colours. */
+/** Draw all charts again in the colours of another theme. */
 function redraw() {
   for (const { plot } of drawn.values()) {
     plot?.redraw(false);

@@ -69,7 +69,10 @@ function serverSection({ info, health, chains, indexes, jobs }) {
     indexes === null ? null : plural(indexes.length, "index", "indexes"),
     jobs === null ? null : running ? `${plural(running, "job")} running` : "no job running",
   ].filter((part) => part !== null);
-  const shared = `Chains, cache and jobs are shared through Redis, with ${plural(info.job_workers ?? 0, "worker")} for jobs. Traffic is that of this replica.`;
+  const trainers = info.training_workers === undefined ? "" : ` and ${plural(info.training_workers ?? 0, "worker")} for trainings`;
+  const shared =
+    `Chains, cache and jobs are shared through Redis, with ${plural(info.job_workers ?? 0, "worker")} for jobs${trainers}. ` +
+    "Traffic is that of this replica.";
   return section(
     "Server",
     h("p", {}, badge(health.status, health.status === "ready" ? "good" : "warn"), ` ${parts.join(", ")}.`),
