@@ -30,7 +30,10 @@ function adaptForm(encoders, most) {
       pathHint: "In the server's data folder.",
       placeholder: "judged.jsonl",
     }),
-    encoder: select("adapt-encoder", encoders.map((one) => [one.name, one.name])),
+    encoder: select(
+      "adapt-encoder",
+      encoders.map((one) => [one.name, one.name]),
+    ),
     bytes: h("input", { id: "adapt-bytes", type: "number", min: "1", step: "1", placeholder: "floats" }),
     train: select("adapt-train", [
       ["no", "No: stored vectors stay valid"],
@@ -43,8 +46,8 @@ function adaptForm(encoders, most) {
     h(
       "p",
       {},
-      "The job tries several changes, from the cheapest to the most expensive. It recommends the cheapest one that no " +
-        "other beats by more than chance, measured on queries that it did not learn from.",
+      "The job tries several changes, from the cheapest to the most expensive. It recommends the cheapest one that " +
+        "no other beats by more than chance, measured on queries that it did not learn from.",
     ),
     group("Documents", fields.documents.element),
     group("Judged searches", fields.pairs.element),

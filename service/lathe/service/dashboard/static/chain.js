@@ -56,10 +56,24 @@ function versions(chain, page) {
         ? `Version ${live} is live: requests for ${name} get the vectors of ${name}@${live}.${forcedPast(chain)}`
         : "No version is live. Promote one to serve it.",
     ),
-    table("Versions", ["version", "steps", "dimensions", "local Spearman", "recall@10", "recall@10, rescored", "bytes per vector", "actions"], rows, {
-      hideCaption: true,
-      stack: true,
-    }),
+    table(
+      "Versions",
+      [
+        "version",
+        "steps",
+        "dimensions",
+        "local Spearman",
+        "recall@10",
+        "recall@10, rescored",
+        "bytes per vector",
+        "actions",
+      ],
+      rows,
+      {
+        hideCaption: true,
+        stack: true,
+      },
+    ),
     h(
       "p",
       { class: "buttons" },
@@ -79,7 +93,12 @@ function actions(page, { name, live }, one) {
   }
   const make = h(
     "button",
-    { type: "button", id: `promote-${one.version}`, "aria-label": `Promote ${name}@${one.version}`, onclick: () => promote(page, name, one.version, live) },
+    {
+      type: "button",
+      id: `promote-${one.version}`,
+      "aria-label": `Promote ${name}@${one.version}`,
+      onclick: () => promote(page, name, one.version, live),
+    },
     "Promote",
   );
   const compare = h(
@@ -92,12 +111,7 @@ function actions(page, { name, live }, one) {
     "Compare",
   );
   const ready = one.state === "ready";
-  return h(
-    "span",
-    { class: "buttons" },
-    ready ? make : null,
-    live ? compare : null,
-  );
+  return h("span", { class: "buttons" }, ready ? make : null, live ? compare : null);
 }
 
 function certificate(chain) {
@@ -110,11 +124,7 @@ function certificate(chain) {
       warningList(found.warnings),
       Object.keys(found.out_of_domain ?? {}).length ? outOfDomainTable(found) : null,
     ),
-    section(
-      "Charts",
-      h("div", { class: "charts" }, sizeChart(chain), ownSpectrum(chain)),
-      numbersOf(chain),
-    ),
+    section("Charts", h("div", { class: "charts" }, sizeChart(chain), ownSpectrum(chain)), numbersOf(chain)),
   ];
 }
 
@@ -128,7 +138,9 @@ function provenance(chain) {
   const known = [
     [
       "Encoder",
-      chain.encoder ? `${chain.encoder.name} (${chain.encoder.fingerprint})` : "none: fitted on vectors without an encoder",
+      chain.encoder
+        ? `${chain.encoder.name} (${chain.encoder.fingerprint})`
+        : "none: fitted on vectors without an encoder",
     ],
     ["Steps", h("code", {}, JSON.stringify(chain.steps.map(given)))],
     [

@@ -99,7 +99,17 @@ export const chainsView = {
       ),
       table(
         "Chains, by their live versions",
-        ["chain", "live version", "versions", "steps", "dimensions", "local Spearman", "recall@10", "recall@10, rescored", "bytes per vector"],
+        [
+          "chain",
+          "live version",
+          "versions",
+          "steps",
+          "dimensions",
+          "local Spearman",
+          "recall@10",
+          "recall@10, rescored",
+          "bytes per vector",
+        ],
         rows,
         { hideCaption: true, stack: true },
       ),
@@ -120,6 +130,7 @@ export const chainsView = {
  */
 export function bytesSaved({ certificate, encoder, input_dimensions: taken }) {
   const after = certificate && valueAt(certificate, "bytes_per_vector.after");
-  const before = 4 * (encoder?.dimensions ?? taken ?? 0) || (certificate && valueAt(certificate, "bytes_per_vector.before"));
+  const before =
+    4 * (encoder?.dimensions ?? taken ?? 0) || (certificate && valueAt(certificate, "bytes_per_vector.before"));
   return after && before ? { before, after, saved: before - after } : null;
 }

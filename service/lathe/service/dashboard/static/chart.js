@@ -18,8 +18,8 @@ const drawn = new Map();
  * @param {string|null} chart.says one sentence on how to read it.
  * @param {Array<{name: string, points: Array<[number, number|null]>, kind: string}>} chart.series null leaves a gap;
  *   `kind` is `line` (the default), `marked` for a line with a mark at each point, `marks` or `bars`.
- * @param {object} chart.x the axis: `title`, `show` (value to text), `log` (base of a logarithmic axis), `from` and `to`
- *   if not the ends of the data, `least` that it spans, `isTime` if the last values are the current ones.
+ * @param {object} chart.x the axis: `title`, `show` (value to text), `log` (base of a logarithmic axis), `from` and
+ *   `to` if not the ends of the data, `least` that it spans, `isTime` if the last values are the current ones.
  * @param {object} chart.y likewise.
  */
 export function chart({ says = null, ...spec }) {
@@ -30,17 +30,29 @@ export function chart({ says = null, ...spec }) {
     return there;
   }
   const place = h("div", { class: "plot", role: "img", tabindex: "0", id: `plot-${spec.id}` });
-  const state = { place, legend: h("div", { class: "legend" }), spoken: h("span", { class: "unseen", role: "status" }) };
+  const state = {
+    place,
+    legend: h("div", { class: "legend" }),
+    spoken: h("span", { class: "unseen", role: "status" }),
+  };
   const unit = spec.y.title ? h("span", { class: "hint" }, `, ${spec.y.title}`) : null;
   const how = says ? h("p", { class: "hint" }, says) : null;
   const caption = h("figcaption", {}, spec.title, unit);
-  const figure = h("figure", { class: "chart", id: `chart-${spec.id}` }, caption, place, state.legend, state.spoken, how);
+  const figure = h(
+    "figure",
+    { class: "chart", id: `chart-${spec.id}` },
+    caption,
+    place,
+    state.legend,
+    state.spoken,
+    how,
+  );
   figure.names = names;
   update(state, spec);
   drawn.set(place, state);
   sizes.observe(place);
   place.addEventListener("keydown", (event) => step(state, event));
-  place.addEventListener("blur", () => setTimeout(leave, 0, state)); // a redraw of the page gives the focus back at once
+  place.addEventListener("blur", () => setTimeout(leave, 0, state)); // later: a redraw gives the focus back at once
   return figure;
 }
 
@@ -107,7 +119,9 @@ function optionsOf(state) {
     labelFont: FONT,
     labelSize: 16,
     values: (_plot, values) => values.map((value) => (value === null ? "" : show(value))),
-    ...(log ? { splits: (_plot, _axis, low, high) => powers(log === 2 ? 4 : log, low, high), filter: (_plot, all) => all } : {}),
+    ...(log
+      ? { splits: (_plot, _axis, low, high) => powers(log === 2 ? 4 : log, low, high), filter: (_plot, all) => all }
+      : {}),
     ...more,
   });
   return {
@@ -118,7 +132,12 @@ function optionsOf(state) {
       mount: (_plot, table) => legend.append(table),
       markers: { width: 3, dash: (_plot, index) => BORDERS[(index - 1) % 4], fill: () => "transparent" },
     },
-    cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: { size: 8 }, bind: { click: () => null } },
+    cursor: {
+      y: false,
+      drag: { x: false, y: false, setScale: false },
+      points: { size: 8 },
+      bind: { click: () => null },
+    },
     scales: { x: { time: false, ...scaleOf(state, "x") }, y: scaleOf(state, "y") },
     axes: [
       axis(spec.x, { label: spec.x.title, grid: { show: false }, space: 60, size: 26, gap: 6 }),
@@ -126,7 +145,10 @@ function optionsOf(state) {
     ],
     series: [
       { label: spec.x.title, value: (_plot, value) => (value === null ? "" : spec.x.show(value)) },
-      ...spec.series.map((one, index) => ({ ...seriesOf(one, index, ofSeries), value: (...at) => reading(state, index, at) })),
+      ...spec.series.map((one, index) => ({
+        ...seriesOf(one, index, ofSeries),
+        value: (...at) => reading(state, index, at),
+      })),
     ],
     hooks: { setCursor: [({ cursor }) => (state.at = cursor.idx)] },
   };
@@ -170,7 +192,13 @@ function scaleOf(state, name) {
 function seriesOf({ name, kind = "line" }, index, stroke) {
   const shared = { label: name, class: `s${index % 6}`, stroke };
   if (kind === "bars") {
-    return { ...shared, fill: stroke, width: 0, paths: uPlot.paths.bars({ size: [0.75, 80] }), points: { show: false } };
+    return {
+      ...shared,
+      fill: stroke,
+      width: 0,
+      paths: uPlot.paths.bars({ size: [0.75, 80] }),
+      points: { show: false },
+    };
   }
   const points = { show: kind !== "line", size: 8, width: 2, stroke, fill: index % 2 ? "transparent" : stroke };
   return { ...shared, width: 2, dash: DASHES[index % 4], points, ...(kind === "marks" ? { paths: () => null } : {}) };

@@ -3,7 +3,8 @@
 /**
  * Create an HTML element.
  * @param {string} tag
- * @param {object} attributes attributes by name; functions named `on…` are listeners; false and null are left out, true is empty.
+ * @param {object} attributes attributes by name; functions named `on…` are listeners; false and null are left out,
+ *   and true is empty.
  * @param {...(Node|string|number|Array|null|false)} children null and false are left out.
  */
 export function h(tag, attributes = {}, ...children) {
@@ -148,5 +149,11 @@ export function facts(pairs) {
 
 /** Create a list of warnings; null if there is none. */
 export function warningList(warnings) {
-  return warnings?.length ? h("ul", { class: "warnings" }, warnings.map((one) => h("li", {}, one))) : null;
+  return warnings?.length
+    ? h(
+        "ul",
+        { class: "warnings" },
+        warnings.map((one) => h("li", {}, one)),
+      )
+    : null;
 }

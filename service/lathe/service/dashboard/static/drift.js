@@ -65,7 +65,11 @@ function drawEncoder(one, threshold, index) {
     h(
       "p",
       {},
-      one.stale ? badge("stale", "bad") : one.rows < SURE_ROWS ? badge("too few rows to say") : badge("not stale", "good"),
+      one.stale
+        ? badge("stale", "bad")
+        : one.rows < SURE_ROWS
+          ? badge("too few rows to say")
+          : badge("not stale", "good"),
       ` ${count(one.rows)} rows of ${count(one.requests)} requests, since ${moment(one.since)}, `,
       one.encoder ? `embedded by ${one.encoder}.` : "as vectors that callers sent.",
     ),
@@ -88,7 +92,12 @@ function drawEncoder(one, threshold, index) {
           { name: "rows of the fit", points: one.tenths.map((_, tenth) => [10 * tenth + 5, 0.1]) },
         ],
         x: { title: "rank in %", show: (value) => number(value, 0), from: 0, to: 100 },
-        y: { title: "share of the live rows", show: (value) => percent(value, 0), from: 0, to: Math.max(0.2, ...one.tenths) },
+        y: {
+          title: "share of the live rows",
+          show: (value) => percent(value, 0),
+          from: 0,
+          to: Math.max(0.2, ...one.tenths),
+        },
       }),
     ),
   );

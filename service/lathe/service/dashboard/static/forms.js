@@ -21,14 +21,22 @@ export const PROMOTIONS = {
 /** Load the names of the encoders and the limit of a request, for forms. */
 export async function loadServer(_args, options) {
   const info = await get("info", options);
-  const encoders = info.encoders.map(({ name, dimensions, upstream }) => ({ name, dimensions, upstream: Boolean(upstream) }));
+  const encoders = info.encoders.map(({ name, dimensions, upstream }) => ({
+    name,
+    dimensions,
+    upstream: Boolean(upstream),
+  }));
   return { encoders, most: info.max_body_bytes };
 }
 
 /** Create the links between the forms of the three kinds of jobs. */
 export function jobChoice(address) {
   const link = ([href, name, says]) =>
-    h("li", {}, h("a", { href, "aria-current": href === address ? "true" : null }, h("strong", {}, name), h("span", {}, says)));
+    h(
+      "li",
+      {},
+      h("a", { href, "aria-current": href === address ? "true" : null }, h("strong", {}, name), h("span", {}, says)),
+    );
   return h("nav", { "aria-label": "Kinds of jobs" }, h("ul", { class: "choice" }, JOBS.map(link)));
 }
 
@@ -72,7 +80,13 @@ export function jobForm(name, path, groups, body, button) {
     }
     start.disabled = false;
   };
-  return h("form", { id: `${name}-form`, class: "job-form", onsubmit: submit }, groups, problem, h("p", { class: "buttons" }, start));
+  return h(
+    "form",
+    { id: `${name}-form`, class: "job-form", onsubmit: submit },
+    groups,
+    problem,
+    h("p", { class: "buttons" }, start),
+  );
 }
 
 /**
@@ -100,7 +114,10 @@ export function dataFields(id, what, { accept, fileHint, pathHint, placeholder }
     }
   };
   return {
-    element: row(labelled("File on this computer", file, fileHint), labelled("Or a path on the server", path, pathHint)),
+    element: row(
+      labelled("File on this computer", file, fileHint),
+      labelled("Or a path on the server", path, pathHint),
+    ),
     isEmpty,
     require,
     file: () => chosen()[0],

@@ -5,10 +5,11 @@ import { chainLink } from "./chains.js";
 import { badge, empty, h, scroller, table } from "./dom.js";
 import { bytes, count } from "./format.js";
 
-const EXAMPLE = "curl -X PUT HOST/indexes/NAME -H 'authorization: Bearer KEY' -d '{\"chain\": \"compact\", \"text_field\": \"text\"}'";
+const EXAMPLE =
+  'curl -X PUT HOST/indexes/NAME -H \'authorization: Bearer KEY\' -d \'{"chain": "compact", "text_field": "text"}\'';
 
 /** Create a link to the page of an index. */
-export function indexLink(name) {
+function indexLink(name) {
   return h("a", { href: `#/indexes/${encodeURIComponent(name)}` }, name);
 }
 
@@ -44,7 +45,11 @@ export const indexesView = {
       one.notes?.length ? one.notes.join(" ") : "",
     ]);
     return [
-      h("p", {}, "An index stores vectors of documents and searches them. Open one to search it and to see its documents."),
+      h(
+        "p",
+        {},
+        "An index stores vectors of documents and searches them. Open one to search it and to see its documents.",
+      ),
       table("Indexes", ["index", "state", "documents", "chain", "dimensions", "on disk", "notes"], rows, {
         hideCaption: true,
         stack: true,

@@ -9,7 +9,8 @@ import { resultSection } from "./results.js";
 
 const TRAINED = ["train", "adapt"];
 const endedLogs = new Map();
-const NO_JOB = "There is no job with this id. The server keeps the 200 newest jobs, and deletes older ones that have ended.";
+const NO_JOB =
+  "There is no job with this id. The server keeps the 200 newest jobs, and deletes older ones that have ended.";
 
 /** The page of one job. */
 export const jobView = {
@@ -34,7 +35,9 @@ export const jobView = {
         job.error ? h("p", { class: "notice bad" }, job.error) : null,
         hasEnded(job) ? null : h("p", { class: "buttons" }, cancelButton(job, page)),
       ),
-      charts.length ? section("Training", h("div", { class: "charts" }, charts), h("p", { class: "buttons" }, logFile)) : null,
+      charts.length
+        ? section("Training", h("div", { class: "charts" }, charts), h("p", { class: "buttons" }, logFile))
+        : null,
       job.result ? resultSection(job) : null,
       h("p", {}, h("a", { href: "#/jobs" }, "All jobs")),
     ];

@@ -61,7 +61,7 @@ export function cancelButton(job, page) {
   const cancel = async () => {
     const wanted = await confirmed({
       title: "Cancel the job?",
-      text: `${kindOf(job)} (${job.id}) stops. What it has done so far is lost, except for the checkpoints of a training.`,
+      text: `The job ${job.id} stops. What it has done so far is lost, except for the checkpoints of a training.`,
       yes: "Cancel the job",
     });
     if (wanted) {
@@ -99,9 +99,19 @@ export const jobsView = {
   draw(jobs, page) {
     const start = h("p", { class: "buttons" }, h("a", { class: "button main", href: "#/fit" }, "Start a job"));
     if (jobs.length === 0) {
-      return empty(h("p", {}, "No job has been started yet. Fits, adaptations, trainings, advice and reindexing are jobs."), start);
+      return empty(
+        h("p", {}, "No job has been started yet. Fits, adaptations, trainings, advice and reindexing are jobs."),
+        start,
+      );
     }
-    return [start, h("ul", { class: "list" }, jobs.map((job) => jobCard(job, page)))];
+    return [
+      start,
+      h(
+        "ul",
+        { class: "list" },
+        jobs.map((job) => jobCard(job, page)),
+      ),
+    ];
   },
   enter(page) {
     const running = (page.data ?? []).filter((job) => !hasEnded(job)).slice(0, STREAMS_MOST);

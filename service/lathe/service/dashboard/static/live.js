@@ -28,7 +28,7 @@ export async function takeSample() {
 
 function pointOf(before, after) {
   const seconds = after.at - before.at;
-  const watched = seconds < GAP_SECONDS; // after a longer time the page was hidden, and an average would look like a current value
+  const watched = seconds < GAP_SECONDS; // later, an average would look like a current value
   const grown = (name, labels) => (watched ? growth(before.sample, after.sample, name, labels) : null);
   const rate = (name, labels) => {
     const by = grown(name, labels);

@@ -19,14 +19,27 @@ export function parseLog(text) {
 
 /** Chart the losses and each metric of a log; an empty list without lines. */
 export function trainingCharts(lines) {
-  const losses = collect(lines, (line) => Object.keys(line).filter((key) => !OTHERS.has(key) && Number.isFinite(line[key])));
+  const losses = collect(lines, (line) =>
+    Object.keys(line).filter((key) => !OTHERS.has(key) && Number.isFinite(line[key])),
+  );
   const metrics = collect(
     lines.filter((line) => Number.isFinite(line.measured)).map((line) => ({ ...line, [line.metric]: line.measured })),
     (line) => [line.metric],
   );
   const steps = { title: "step", show: count, isTime: true, from: 0, to: lines.find((line) => line.steps)?.steps };
   const draw = (id, title, series, says, y) =>
-    series.length ? [chart({ id, title, says, series, x: steps, y: { title: "", show: (value) => String(Number(value.toPrecision(3))), ...y } })] : [];
+    series.length
+      ? [
+          chart({
+            id,
+            title,
+            says,
+            series,
+            x: steps,
+            y: { title: "", show: (value) => String(Number(value.toPrecision(3))), ...y },
+          }),
+        ]
+      : [];
   return [
     ...draw("losses", "Loss", losses, "Mean over the steps since the last point. It should fall.", { from: 0 }),
     ...draw("measured", "Held-out quality", metrics, "Measured on texts that are not trained on. It should rise.", {}),

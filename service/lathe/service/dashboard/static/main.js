@@ -46,7 +46,8 @@ const PAGES = {
   train: trainView,
 };
 
-const NOWHERE = () => empty(h("p", {}, "This dashboard has no page at this address."), h("a", { class: "button", href: "#/" }, "Overview"));
+const NOWHERE = () =>
+  empty(h("p", {}, "This dashboard has no page at this address."), h("a", { class: "button", href: "#/" }, "Overview"));
 
 /** One page while it is shown. */
 class Page {
@@ -92,7 +93,11 @@ class Page {
       return;
     }
     const known = this.loadedAt ? ` The page shows what it read at ${moment(this.loadedAt)}` : "";
-    const retries = this.view.every ? ` ${known ? "and" : "The page"} tries again every few seconds.` : known ? "." : "";
+    const retries = this.view.every
+      ? ` ${known ? "and" : "The page"} tries again every few seconds.`
+      : known
+        ? "."
+        : "";
     const sentence = error.status === 0 ? sentenceOf(error) + known + retries : sentenceOf(error);
     const again = h(
       "button",
@@ -130,10 +135,7 @@ async function open() {
     const here = link.getAttribute("href").replace(/^#\/?/, "") === (view?.link ?? first);
     here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
   }
-  const page = new Page(
-    view ?? { load: async () => null, draw: () => NOWHERE(), every: 0 },
-    args,
-  );
+  const page = new Page(view ?? { load: async () => null, draw: () => NOWHERE(), every: 0 }, args);
   const main = document.getElementById("view");
   clearNotice();
   const moved = current !== null;

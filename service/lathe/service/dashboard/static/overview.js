@@ -69,10 +69,11 @@ function serverSection({ info, health, chains, indexes, jobs }) {
     indexes === null ? null : plural(indexes.length, "index", "indexes"),
     jobs === null ? null : running ? `${plural(running, "job")} running` : "no job running",
   ].filter((part) => part !== null);
-  const trainers = info.training_workers === undefined ? "" : ` and ${plural(info.training_workers ?? 0, "worker")} for trainings`;
+  const trainers =
+    info.training_workers === undefined ? "" : ` and ${plural(info.training_workers ?? 0, "worker")} for trainings`;
   const shared =
-    `Chains, cache and jobs are shared through Redis, with ${plural(info.job_workers ?? 0, "worker")} for jobs${trainers}. ` +
-    "Traffic is that of this replica.";
+    "Chains, cache and jobs are shared through Redis, " +
+    `with ${plural(info.job_workers ?? 0, "worker")} for jobs${trainers}. Traffic is that of this replica.`;
   return section(
     "Server",
     h("p", {}, badge(health.status, health.status === "ready" ? "good" : "warn"), ` ${parts.join(", ")}.`),
@@ -83,7 +84,9 @@ function serverSection({ info, health, chains, indexes, jobs }) {
 
 function keyNotice(page) {
   const enter = async () => {
-    await askForKey("This server shows chains, indexes and jobs only with a key: one of LATHE_API_KEYS or an admin key.");
+    await askForKey(
+      "This server shows chains, indexes and jobs only with a key: one of LATHE_API_KEYS or an admin key.",
+    );
     await page.refresh();
   };
   return h(
@@ -95,7 +98,14 @@ function keyNotice(page) {
 }
 
 function runningSection(jobs, page) {
-  return section("Running jobs", h("ul", { class: "list" }, jobs.map((job) => jobCard(job, page))));
+  return section(
+    "Running jobs",
+    h(
+      "ul",
+      { class: "list" },
+      jobs.map((job) => jobCard(job, page)),
+    ),
+  );
 }
 
 function chainSection({ chains, indexes }) {
@@ -122,15 +132,24 @@ function chainSection({ chains, indexes }) {
     "Live chains",
     table(
       "Live chains",
-      ["chain", "encoder", "dimensions", "bytes per vector", "saved", "saved in indexes", "recall@10", "recall@10, rescored"],
+      [
+        "chain",
+        "encoder",
+        "dimensions",
+        "bytes per vector",
+        "saved",
+        "saved in indexes",
+        "recall@10",
+        "recall@10, rescored",
+      ],
       rows,
       { hideCaption: true, stack: true },
     ),
     h(
       "p",
       { class: "hint" },
-      "Bytes are saved against the encoder's own vectors in float32. Recall@10 is the share of their ten nearest neighbours " +
-        "that the chain's vectors find, alone and after rescoring 40 candidates.",
+      "Bytes are saved against the encoder's own vectors in float32. Recall@10 is the share of their ten nearest " +
+        "neighbours that the chain's vectors find, alone and after rescoring 40 candidates.",
     ),
   );
 }
@@ -142,7 +161,11 @@ function encoderSection(info) {
       badge(one.state, one.state === "ready" ? "good" : "warn"),
       one.problem ? h("p", { class: "hint" }, one.problem) : null,
     ],
-    one.upstream ? `${one.upstream.provider} (${one.upstream.protocol})` : one.device ? `${one.device}, ${one.dtype}` : "",
+    one.upstream
+      ? `${one.upstream.provider} (${one.upstream.protocol})`
+      : one.device
+        ? `${one.device}, ${one.dtype}`
+        : "",
     { number: one.dimensions ?? "" },
     { number: one.max_length ? `${count(one.max_length)} tokens` : "" },
     { number: one.upstream ? "" : (one.workers ?? "") },
@@ -237,7 +260,9 @@ function charts(seen) {
       [line("texts answered", "answered"), line("texts encoded", "encoded"), line("requests", "requests")],
       "per second",
     ),
-    draw("latency", "Latency", [line("median", "median", 1000), line("95th percentile", "slow", 1000)], "ms", { least: 10 }),
+    draw("latency", "Latency", [line("median", "median", 1000), line("95th percentile", "slow", 1000)], "ms", {
+      least: 10,
+    }),
     draw("queue", "Queue", [line("waiting texts", "waiting")], "texts", { least: 4 }),
     draw("cache", "Cache", [line("texts found in it", "hitShare", 100)], "%", { to: 100 }),
   ];

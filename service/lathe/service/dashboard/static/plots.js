@@ -91,7 +91,11 @@ export function bytesCharts(chains) {
         id: `bytes-${key}-${index}`,
         title: `${title}, ${encoder}`,
         says,
-        series: sizes.map((one) => ({ name: one.name, kind: "marked", points: one.sizes.map((at) => [at.bytes, at[key]]) })),
+        series: sizes.map((one) => ({
+          name: one.name,
+          kind: "marked",
+          points: one.sizes.map((at) => [at.bytes, at[key]]),
+        })),
         x: BYTES,
         y: SHARE,
       });
@@ -112,7 +116,10 @@ export function bytesCharts(chains) {
 
 /** Return the sizes of a chain in bytes with their measures: its own, and the smaller ones if it is nested. */
 function sizesInBytes(certificate) {
-  const smaller = Object.entries(certificate.sizes ?? {}).map(([size, found]) => ({ ...found, bytes: 4 * Number(size) }));
+  const smaller = Object.entries(certificate.sizes ?? {}).map(([size, found]) => ({
+    ...found,
+    bytes: 4 * Number(size),
+  }));
   const sizes = [...smaller, { ...certificate, bytes: certificate.bytes_per_vector?.after }];
   return sizes.filter((one) => Number.isFinite(one.bytes) && Number.isFinite(one.recall_at_10));
 }

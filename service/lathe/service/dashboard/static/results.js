@@ -44,7 +44,9 @@ function files({ id, result }) {
 
 /** The chain that a fit made, with its certificate. */
 function fittedChain(result) {
-  const sizes = result.size_routes?.length ? ` It answers requests for ${result.size_routes.join(", ")} dimensions.` : "";
+  const sizes = result.size_routes?.length
+    ? ` It answers requests for ${result.size_routes.join(", ")} dimensions.`
+    : "";
   return [
     h("p", {}, chainLink(result.chain), result.promoted ? " is live." : " is not live. Promote it on its page.", sizes),
     failedGates(result),
@@ -76,10 +78,14 @@ function trainedEncoder(result) {
       "p",
       {},
       h("strong", {}, result.encoder),
-      result.promoted ? " is live: requests for its name get its vectors." : " is not live. Promote it with lathe encoders promote.",
+      result.promoted
+        ? " is live: requests for its name get its vectors."
+        : " is not live. Promote it with lathe encoders promote.",
     ),
     failedGates(result),
-    rows.length ? table("nDCG@10 in points", ["searches", "queries", "before", "after", "gain"], rows, { stack: true }) : null,
+    rows.length
+      ? table("nDCG@10 in points", ["searches", "queries", "before", "after", "gain"], rows, { stack: true })
+      : null,
     warningList(warnings),
   ];
 }
@@ -96,14 +102,24 @@ function adaptation(result) {
     h(
       "p",
       { class: "hint" },
-      "Gains are in points of nDCG@10 with 95 % intervals, on queries that were neither learned from nor used to choose.",
+      "Gains are in points of nDCG@10 with 95 % intervals, on queries that were neither learned from nor used " +
+        "to choose.",
     ),
     facts([
       ["Published chain", chain?.chain ? chainLink(chain.chain) : null],
       ["Published encoder", encoder?.encoder ?? null],
       ["Encoder", typeof encoder === "string" ? encoder : null],
       ["Documents", count(result.documents)],
-      ["Queries", queries ? `${count(queries.learn)} to learn from, ${count(queries.choose)} to choose by, ${count(queries.report)} to report on` : null],
+      [
+        "Queries",
+        queries
+          ? [
+              `${count(queries.learn)} to learn from`,
+              `${count(queries.choose)} to choose by`,
+              `${count(queries.report)} to report on`,
+            ].join(", ")
+          : null,
+      ],
     ]),
   );
 }
@@ -122,7 +138,14 @@ function trialTable(result, corpora) {
     const mark = isRecommended(trial, result) ? [" ", h("span", { class: "badge good" }, "recommended")] : null;
     const name = [CHANGES[trial.rung] ?? trial.rung, mark];
     if (!trial.report) {
-      return [name, { number: exactBytes(trial.vector_bytes) }, h("div", { class: "prose" }, `Not tried: ${trial.problem}.`), ...corpora.map(() => ""), "", ""];
+      return [
+        name,
+        { number: exactBytes(trial.vector_bytes) },
+        h("div", { class: "prose" }, `Not tried: ${trial.problem}.`),
+        ...corpora.map(() => ""),
+        "",
+        "",
+      ];
     }
     const isBaseline = trial.rung === "as_is" && trial.bytes === null;
     return [

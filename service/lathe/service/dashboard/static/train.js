@@ -20,14 +20,20 @@ export const trainView = {
   load: loadServer,
   draw({ encoders }) {
     const own = encoders.filter((one) => !one.upstream);
-    return [jobChoice("#/train"), own.length ? trainForm(own) : empty("This server has no encoder that can be trained.")];
+    return [
+      jobChoice("#/train"),
+      own.length ? trainForm(own) : empty("This server has no encoder that can be trained."),
+    ];
   },
 };
 
 function trainForm(encoders) {
   const fields = {
     name: h("input", { id: "train-name", required: true, autocomplete: "off", placeholder: "my-encoder" }),
-    encoder: select("train-encoder", encoders.map((one) => [one.name, one.name])),
+    encoder: select(
+      "train-encoder",
+      encoders.map((one) => [one.name, one.name]),
+    ),
     method: select("train-method", METHODS),
     paths: h("textarea", {
       id: "train-paths",
@@ -57,7 +63,11 @@ function trainForm(encoders) {
     group(
       "Training",
       row(labelled("Encoder to start from", fields.encoder), labelled("Method", fields.method)),
-      labelled("Other settings as JSON", fields.settings, "As in the file of lathe train: cap, training, evaluate, target and others."),
+      labelled(
+        "Other settings as JSON",
+        fields.settings,
+        "As in the file of lathe train: cap, training, evaluate, target and others.",
+      ),
     ),
     group(
       "Result",
@@ -72,7 +82,10 @@ function trainForm(encoders) {
 
 /** Build the request of `POST /train`. Throws `InputError` if something is missing. */
 function bodyOf(fields) {
-  const paths = fields.paths.value.split("\n").map((line) => line.trim()).filter((line) => line !== "");
+  const paths = fields.paths.value
+    .split("\n")
+    .map((line) => line.trim())
+    .filter((line) => line !== "");
   if (paths.length === 0) {
     throw new InputError("Training data: give at least one path.");
   }

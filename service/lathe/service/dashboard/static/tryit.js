@@ -30,7 +30,13 @@ export const tryView = {
     const ready = encoders.filter((one) => one.state === "ready");
     if (ready.length === 0 || chains.length === 0) {
       return empty(
-        h("p", {}, ready.length ? "There is no chain to try yet." : "No encoder is ready yet. Wait a moment and open this page again."),
+        h(
+          "p",
+          {},
+          ready.length
+            ? "There is no chain to try yet."
+            : "No encoder is ready yet. Wait a moment and open this page again.",
+        ),
         ready.length ? h("a", { class: "button", href: "#/fit" }, "Fit a chain") : null,
       );
     }
@@ -96,7 +102,11 @@ async function show(written, encoder, chain, dimensions) {
   if (texts.length < 2 || texts.length > TEXTS_MOST) {
     fill(
       place,
-      h("p", { class: "notice bad" }, `Give 2 to ${TEXTS_MOST} texts, one per line. There ${texts.length === 1 ? "is 1" : `are ${texts.length}`}.`),
+      h(
+        "p",
+        { class: "notice bad" },
+        `Give 2 to ${TEXTS_MOST} texts, one per line. There ${texts.length === 1 ? "is 1" : `are ${texts.length}`}.`,
+      ),
     );
     return;
   }
@@ -137,7 +147,8 @@ function result(texts, before, after) {
     h(
       "p",
       { class: "hint" },
-      "▲ and ▼ mark cosines that rose or fell by 0.05 or more. The stronger the colour of a cell, the higher its cosine.",
+      "▲ and ▼ mark cosines that rose or fell by 0.05 or more. ",
+      "The stronger the colour of a cell, the higher its cosine.",
     ),
     h(
       "ol",
@@ -164,7 +175,13 @@ function similarityChart(was, is) {
     says: "Each mark is a pair of texts. Below the line, the chain makes the pair less similar.",
     series: [
       { name: "pairs", kind: "marks", points: pairsOf(was).map((before, index) => [before, pairsOf(is)[index]]) },
-      { name: "no change", points: [[low, low], [1, 1]] },
+      {
+        name: "no change",
+        points: [
+          [low, low],
+          [1, 1],
+        ],
+      },
     ],
     x: { ...axis, title: "before the chain" },
     y: { ...axis, title: "after the chain" },
