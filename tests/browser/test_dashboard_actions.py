@@ -1,4 +1,4 @@
-"""Actions in the dashboard that need a key: fits, promotions, cancelling."""
+"""Actions in the dashboard: searches, fits, adaptations, trainings, promotions, cancelling."""
 
 import base64
 import io
@@ -43,9 +43,9 @@ def test_fit_page_fits_a_text_file_after_asking_for_the_admin_key(open_page, ser
         page.click("#gate-add")
         page.fill("#gate-value-0", "0.1")
         page.click("text=Start the fit")
-        expect(page.locator("#key-why")).to_contain_text("the admin key is missing or unknown")
+        expect(page.locator("#key-why")).to_contain_text("This action needs an admin key")
         give_key(page, "wrong")
-        expect(page.locator("#key-why")).to_contain_text("The key was refused")
+        expect(page.locator("#key-why")).to_contain_text("The server does not know this key.")
         expect(page.locator("#key-held")).to_be_hidden()
         give_key(page, server.key)
         expect(page).to_have_url(re.compile("#/jobs/"))
@@ -55,7 +55,7 @@ def test_fit_page_fits_a_text_file_after_asking_for_the_admin_key(open_page, ser
         page.click("#key-forget")
         expect(page.locator("#key-held")).to_be_hidden()
         page.click("text=notes@1")
-        expect(page.locator("main")).to_contain_text("Live is notes@1")
+        expect(page.locator("main")).to_contain_text("Version 1 is live")
     found = server.call("GET", "/chains/notes")
     assert (found["provenance"]["rows"], found["provenance"]["gates"]) == (80, {"local_spearman": 0.1})
 
@@ -82,18 +82,18 @@ def test_fit_page_sends_npy_rows_unchanged(open_page, server, vectors, give_key)
 
 def test_fit_page_refuses_an_unusable_file_without_sending_a_request(open_page):
     files = {
-        "a.csv": (b"x", "a .txt, .jsonl or .npy file is needed"),
+        "a.csv": (b"x", "choose a .txt, .jsonl or .npy file"),
         "a.npy": (b"x", "not a .npy file"),
         "b.npy": (as_npy(np.ones(3)), "must hold a matrix"),
-        "a.jsonl": (b'{"text": "one"}\n{"title": "two"}', 'line 2 has no field "text"'),
-        "b.jsonl": (b"{", "line 1 is not JSON"),
+        "a.jsonl": (b'{"text": "one"}\n{"title": "two"}', 'Line 2 has no field "text"'),
+        "b.jsonl": (b"{", "Line 1 is not JSON"),
         "empty.txt": (b"\n \n", "no rows"),
     }
     with open_page("#/fit") as page:
         page.on("request", lambda request: pytest.fail("sent") if request.method == "POST" else None)
         page.fill("#fit-name", "mine")
         page.click("text=Start the fit")
-        expect(page.locator("#fit-problem")).to_contain_text("give a file or a source")
+        expect(page.locator("#fit-problem")).to_contain_text("give a file or a path on the server")
         for name, (content, sentence) in files.items():
             page.set_input_files("#fit-file", {"name": name, "mimeType": "", "buffer": content})
             page.click("text=Start the fit")
@@ -108,7 +108,9 @@ def test_fit_page_says_how_many_rows_of_a_too_large_file_fit(open_page):
         lines = "\n".join(["ten bytes."] * 20).encode()
         page.set_input_files("#fit-file", {"name": "a.txt", "mimeType": "", "buffer": lines})
         page.click("text=Start the fit")
-        expect(page.locator("#fit-problem")).to_contain_text("a request may hold 2.10 kB, which the first 7 rows fill")
+        expect(page.locator("#fit-problem")).to_contain_text(
+            "A request may have 2.10 kB, and the first 7 rows fill it."
+        )
 
 
 def test_chain_page_promotes_below_gates_after_confirmation_and_rolls_back(open_page, server, rows, give_key):
@@ -119,14 +121,14 @@ def test_chain_page_promotes_below_gates_after_confirmation_and_rolls_back(open_
         page.click("#promote-2")
         page.click("#confirm-yes")
         give_key(page, server.key)
-        expect(page.locator("#confirm-title")).to_have_text("Below its gates")
+        expect(page.locator("#confirm-title")).to_have_text("This version fails its gates")
         expect(page.locator("#confirm-text")).to_contain_text("recall_at_10")
         page.click("#confirm-yes")
         expect(page.locator("#notices")).to_contain_text("rows@2 is live")
-        expect(page.locator("main")).to_contain_text("Live is rows@2")
+        expect(page.locator("main")).to_contain_text("Version 2 is live")
         page.click("#rollback")
         page.click("#confirm-yes")
-        expect(page.locator("main")).to_contain_text("Live is rows@1")
+        expect(page.locator("main")).to_contain_text("Version 1 is live")
         expect(page.locator("#rollback")).to_have_count(0)
     assert server.call("GET", f"/chains/{rows}")["live"] == 1
 
@@ -144,22 +146,157 @@ def test_jobs_page_shows_and_cancels_a_running_job(open_page, server, vectors, g
         expect(page.locator(f"#cancel-{job}")).to_have_count(0)
 
 
+def test_index_page_searches_with_filter_and_rescoring_and_shows_documents(open_page, server, texts):
+    server.call("PUT", "/indexes/library", chain="compact", text_field="text")
+    metadata = [{"year": 2000 + place, "tags": ["old"]} for place in range(12)]
+    ids = [f"d{place}" for place in range(12)]
+    server.call("POST", "/indexes/library/upsert", ids=ids, texts=texts[:12], metadata=metadata)
+    with open_page("#/indexes/library", allowed=["400"]) as page:
+        listed = page.get_by_role("table", name="The first 10 of 12 documents")
+        expect(listed.locator("tbody tr")).to_have_count(10)
+        expect(listed.locator("tbody tr").first).to_contain_text(texts[0])
+        page.fill("#search-query", texts[5])
+        with page.expect_request("**/search") as sent:
+            page.keyboard.press("Tab")
+            page.keyboard.press("Enter")
+        assert json.loads(sent.value.post_data) == {"texts": [texts[5]], "k": 10, "rescore": 4, "filter": None}
+        results = page.get_by_role("table", name="Results").locator("tbody tr")
+        expect(results.first).to_contain_text("d5")
+        expect(page.locator("#search-results")).to_contain_text("10 found after rescoring")
+        page.fill("#search-filter", '{"year": {"gte": 2009}}')
+        page.fill("#search-rescore", "")
+        page.click("#search-submit")
+        expect(page.locator("#search-results")).to_contain_text("3 found with the filter, without rescoring")
+        page.fill("#search-filter", '{"year": {"least": 2009}}')
+        page.click("#search-submit")
+        expect(page.locator("#search-results").get_by_role("alert")).to_contain_text("least")
+        page.fill("#search-filter", "{")
+        page.click("#search-submit")
+        expect(page.locator("#search-results").get_by_role("alert")).to_contain_text("Filter: this is not JSON")
+        page.fill("#lookup-ids", "d11, nobody")
+        page.click("#lookup-submit")
+        expect(page.locator("#documents")).to_contain_text("There is no document with the id nobody.")
+        expect(page.locator("#documents tbody tr")).to_have_text(re.compile("^d11.*year: 2011"))
+        page.click("#lookup-first")
+        expect(listed).to_be_visible()
+
+
+def test_index_page_without_an_encoder_finds_the_neighbours_of_a_document(open_page, server, vectors):
+    server.call("PUT", "/indexes/plain", chain="none", width=12)
+    server.call("POST", "/indexes/plain/upsert", ids=["a", "b", "c"], vectors=vectors[:3].tolist())
+    with open_page("#/indexes/plain") as page:
+        page.fill("#search-query", "b")
+        page.click("#search-submit")
+        expect(page.get_by_role("table", name="Results").locator("tbody tr").first).to_contain_text("b")
+        page.fill("#search-query", "nobody")
+        page.click("#search-submit")
+        expect(page.locator("#search-results")).to_contain_text("There is no document with the id nobody")
+
+
+def test_adapt_page_starts_a_job_that_shows_its_recommendation_first(open_page, server, texts, give_key):
+    pairs = [{"query": " ".join(text.split()[:3]), "document": text} for text in texts[:60]]
+    files = {
+        "#adapt-file": ("documents.txt", "\n".join(texts[:120])),
+        "#adapt-pairs-file": ("judged.jsonl", "\n".join(map(json.dumps, pairs))),
+    }
+    with open_page("#/adapt", allowed=[*ASKED, "404"]) as page:
+        page.click("#adapt-submit")
+        expect(page.locator("#adapt-problem")).to_contain_text("Documents: give a file or a path on the server.")
+        for field, (name, content) in files.items():
+            page.set_input_files(field, {"name": name, "mimeType": "", "buffer": content.encode()})
+        page.select_option("#adapt-encoder", "tiny")
+        page.click("#adapt-submit")
+        give_key(page, server.key)
+        expect(page).to_have_url(re.compile("#/jobs/"))
+        expect(page.locator("#recommendation")).to_contain_text("vectors", timeout=90_000)
+        job = server.call("GET", page.url.split("#")[1])
+        expect(page.locator("#recommendation")).to_have_text(job["result"]["sentence"])
+        rows = page.get_by_role("table", name="Changes that were tried").locator("tbody tr")
+        expect(rows).to_have_count(len(job["result"]["trials"]))
+        expect(rows.filter(has_text="recommended")).to_have_count(1)
+        expect(rows.filter(has_text="Fine-tune the encoder").first).to_contain_text("Not tried")
+        page.goto(f"{server.url}/#/jobs")
+        expect(page.locator(f"#job-{job['id']}")).to_contain_text(job["result"]["sentence"])
+
+
+def test_train_page_sends_the_job_and_its_page_charts_loss_and_held_out_quality_while_it_runs(open_page):
+    job = {"id": "t1", "kind": "train", "state": "running", "progress": 0.5, "message": "step 4 of 8", "error": None}
+    job |= {"result": None, "created_at": "2026-01-01T00:00:00+00:00", "finished_at": None}
+    log = [{"step": step, "steps": 8, "contrastive": 1 / step, "grad_norm": 3.0} for step in (2, 4)]
+    log += [{"step": 4, "steps": 8, "metric": "nDCG@10", "measured": 0.75}]
+    lines = "\n".join(map(json.dumps, log)) + '\n{"step": 6, "ste'
+    with open_page("#/train") as page:
+        page.route("**/train", lambda route: route.fulfill(status=202, json={"job_id": "t1", "status_url": "/jobs/t1"}))
+        page.route("**/jobs/t1", lambda route: route.fulfill(json=job))
+        page.route("**/jobs/t1/log", lambda route: route.fulfill(body=lines))
+        page.route("**/jobs/t1/events", lambda route: route.fulfill(body=""))
+        page.fill("#train-paths", "questions.jsonl\n finance/fiqa \n")
+        page.fill("#train-name", "finance")
+        page.fill("#train-settings", '{"training": {"epochs": 2}}')
+        page.select_option("#train-encoder", "tiny")
+        page.select_option("#train-method", "reze")
+        with page.expect_request("**/train") as sent:
+            page.click("#train-submit")
+        sources = [{"jsonl": "questions.jsonl", "anchor": "anchor", "positive": "positive"}, {"folder": "finance/fiqa"}]
+        settings = {"encoder": "tiny", "sources": sources, "training": {"epochs": 2}}
+        assert json.loads(sent.value.post_data) == {"name": "finance", "method": "reze", "job": settings}
+        expect(page.get_by_role("progressbar")).to_have_attribute("value", "0.5")
+        expect(page.locator("#job-message")).to_have_text("step 4 of 8")
+        expect(page.get_by_role("img", name=re.compile("^Loss. contrastive: 0.25$"))).to_be_visible()
+        expect(page.get_by_role("img", name=re.compile("^Held-out quality. nDCG@10: 0.75$"))).to_be_visible()
+
+
+def test_cancelling_a_job_that_has_ended_meanwhile_says_so(open_page, server, rows):
+    job = next(
+        job for job in server.call("GET", "/jobs") if job["result"] and job["result"].get("chain") == f"{rows}@1"
+    )
+    with open_page("#/jobs") as page:
+        page.route(f"**/jobs/{job['id']}", lambda route: route.fulfill(json=job))
+        page.route("**/jobs", lambda route: route.fulfill(json=[job | {"state": "running", "finished_at": None}]))
+        page.route("**/events", lambda route: route.fulfill(body=""))
+        page.reload()
+        page.click(f"#cancel-{job['id']}")
+        page.click("#confirm-yes")
+        expect(page.locator("#notices")).to_contain_text("had already ended (succeeded), so nothing was cancelled.")
+
+
+def test_a_job_that_is_no_longer_kept_is_explained(open_page):
+    with open_page("#/jobs/gone", allowed=["404"]) as page:
+        expect(page.get_by_role("alert")).to_contain_text("There is no job with this id.")
+
+
+def test_overview_shows_a_running_job_and_asks_for_a_key_only_on_request(open_page, server, keyed, vectors, give_key):
+    steps = [{"kind": "geopres", "dimensions": 6, "steps": 1_000_000}]
+    body = {"name": "longer", "steps": steps, "source": {"vectors": vectors.tolist()}}
+    job = server.call("POST", "/fit-transform", **body)["job_id"]
+    with open_page() as page:
+        expect(page.locator(f"#job-{job}").get_by_role("progressbar")).to_be_visible()
+        server.call("DELETE", f"/jobs/{job}")
+        expect(page.locator(f"#job-{job}")).to_have_count(0)
+    with open_page(at=keyed, allowed=ASKED) as page:
+        expect(page.locator("main")).to_contain_text("Chains, indexes and jobs are shown only with a key.")
+        expect(page.locator("#key-dialog")).to_be_hidden()
+        page.click("#enter-key")
+        give_key(page, "use-key")
+        expect(page.get_by_role("heading", name="Live chains")).to_be_visible()
+
+
 def test_dashboard_asks_for_a_key_and_shows_what_the_key_does_not_allow(open_page, keyed, give_key):
     with open_page("#/chains", at=keyed, allowed=ASKED) as page:
         page.click("#key-cancel")
-        expect(page.get_by_role("alert")).to_contain_text("the API key is missing or unknown")
+        expect(page.get_by_role("alert")).to_contain_text("This server answers only with a key")
         page.wait_for_timeout(5500)  # it asks again, but not whoever looks
         expect(page.locator("#key-dialog")).to_be_hidden()
-        page.click("text=Give a key")
+        page.click("text=Enter a key")
         give_key(page, "use-key")
         expect(page.get_by_role("alert")).to_have_count(0)
         page.click("#nav >> text=Jobs")
-        expect(page.locator("main")).to_contain_text("No job was started yet")
-        page.click("#nav >> text=Fit")
+        expect(page.locator("main")).to_contain_text("No job has been started yet")
+        page.click("#nav >> text=New job")
         page.fill("#fit-name", "mine")
         page.fill("#fit-path", "pydoc:")
         page.click("text=Start the fit")
-        expect(page.locator("#key-why")).to_contain_text("allows use only")
+        expect(page.locator("#key-why")).to_contain_text("This key allows use only.")
         page.keyboard.press("Escape")
         expect(page.locator("#fit-problem")).to_contain_text("allows use only")
         expect(page.locator("#key-held")).to_be_visible()

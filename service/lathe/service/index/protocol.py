@@ -1,6 +1,6 @@
 """Protocols that every backend of indexes implements: `embedded`, in the state folder, and `milvus`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Event
@@ -118,7 +118,7 @@ class SearchIndex(Protocol):
     def delete_note(self, key: str) -> None:
         """Delete the value that a write stored under the key."""
 
-    def scan(self, max_items: int) -> Iterator[tuple[list[Payload], Vectors]]:
+    def scan(self, max_items: int) -> Generator[tuple[list[Payload], Vectors], None, None]:
         """Yield all items in batches of at most `max_items`: ids and metadata, and original vectors `(n, d)`."""
 
     def wait_until_linked(self, on_progress: Progress) -> None:

@@ -81,6 +81,7 @@ class IndexSpec:
             "m": self.m,
             "ef_construction": self.ef_construction,
             "originals": self.originals,
+            "text_field": self.text_field,
         }
 
 

@@ -132,6 +132,21 @@ def test_get_index_answers_its_settings_spaces_and_counts(app, filled, embed):
     assert shown["name"] in [index["name"] for index in app.client.get("/indexes").json()]
 
 
+def test_listing_an_index_answers_its_first_items_with_their_metadata(app, filled, create):
+    """The order is that of the writes; Milvus has one of its own."""
+    path = filled(chain="compact", text_field="text")
+    ok(app, f"{path}/delete", ids=["s1"])
+    answer = app.client.get(f"{path}/items", params={"limit": 4})
+    listed = {item["id"]: item["metadata"] for item in answer.json()["items"]}
+    assert len(listed) == 4 and "s1" not in listed
+    if app.embedded:
+        assert list(listed) == ["s0", "s2", "s3", "s4"]
+    known = ok(app, f"{path}/get", ids=list(listed))["items"]
+    assert listed == {item["id"]: item["metadata"] for item in known}
+    assert app.client.get(f"{create(chain='none')}/items").json() == {"items": []}
+    assert app.client.get(f"{path}/items", params={"limit": 101}).status_code in (400, 422)
+
+
 CHAINS = [{"chain": "none"}, {"chain": "debias"}, {"chain": "compact", "dimensions": 64}, {"chain": "codes48"}]
 
 

@@ -2,58 +2,63 @@
 
 import { askForKey, dropKey, heldKey, keyHeaders } from "./keys.js";
 
-/** What the server, or the way to it, has to say against a request. */
+/** A request that failed. */
 export class ApiError extends Error {
-  /** @param {number} status 0 where there was no answer. */
-  constructor(message, status = 0, code = "") {
+  /**
+   * @param {number} status 0 if there was no answer.
+   * @param {string} code the server's word for the problem.
+   * @param {string|null} param the field of the request at fault.
+   */
+  constructor(message, status = 0, code = "", param = null) {
     super(message);
     this.status = status;
     this.code = code;
+    this.param = param;
+  }
+
+  /** Whether another key could help. Paths outside the server's data folder are answered 403 too, with a field. */
+  get needsKey() {
+    return this.status === 401 || (this.status === 403 && this.code === "forbidden" && this.param === null);
   }
 }
 
 /**
- * JSON of an answer. Where a key is missing or refused, one is asked for and the request made again.
+ * Return the JSON of an answer. If a key is missing or refused, ask for one and send the request again.
  * @param {string} path such as `chains/compact`, its parts encoded.
  * @param {object} options `quiet` throws instead of asking for a key.
- * @throws {ApiError} with the server's own sentence.
+ * @throws {ApiError} with a sentence for the page.
  */
 export async function get(path, options = {}) {
   return (await send("GET", path, undefined, options)).json();
 }
 
-/** The text of an answer, as `get`. */
+/** Return the text of an answer, as `get`. */
 export async function getText(path, options = {}) {
   return (await send("GET", path, undefined, options)).text();
 }
 
-/** A file, as `get`. */
+/** Return a file, as `get`. */
 export async function getFile(path) {
   return (await send("GET", path)).blob();
 }
 
-/** JSON there and back; errors as `get`. */
+/** Send JSON and return the JSON of the answer; errors as `get`. */
 export async function post(path, content = {}) {
   return (await send("POST", path, JSON.stringify(content))).json();
 }
 
-/** The same with the answer's headers: `{content, headers}`. */
+/** Send JSON and return the answer with its headers, `{content, headers}`. */
 export async function postForHeaders(path, content) {
   const answer = await send("POST", path, JSON.stringify(content));
   return { content: await answer.json(), headers: answer.headers };
 }
 
-/** Set something up, as `post`. */
-export async function put(path, content = {}) {
-  return (await send("PUT", path, JSON.stringify(content))).json();
-}
-
-/** Remove, or cancel; errors as `get`. */
+/** Delete or cancel something; errors as `get`. */
 export async function remove(path) {
   return (await send("DELETE", path)).json();
 }
 
-/** What is there, or null where the server has no such thing. */
+/** Return what `get` does, or null if the server has no such thing. */
 export async function getIfThere(path, options = {}) {
   try {
     return await get(path, options);
@@ -93,17 +98,17 @@ async function send(method, path, body, { quiet = false, signal } = {}) {
     if (answer.ok) {
       return answer;
     }
-    const problem = await problemOf(answer);
-    if (quiet || ![401, 403].includes(answer.status)) {
+    const problem = await problemOf(answer, used);
+    if (quiet || !problem.needsKey) {
       throw problem;
     }
     if (heldKey() !== used) {
-      continue; // given meanwhile, to another request
+      continue; // another request asked for a key meanwhile
     }
     if (answer.status === 401) {
       dropKey(used);
     }
-    if (!(await askForKey(used === null ? problem.message : `The key was refused: ${problem.message}`))) {
+    if (!(await askForKey(problem.message))) {
       throw problem;
     }
   }
@@ -117,15 +122,37 @@ async function reach(method, path, body, signal) {
     if (signal?.aborted) {
       throw error;
     }
-    throw new ApiError("the server cannot be reached");
+    throw new ApiError("The server does not answer. It may have stopped, or the network is down.");
   }
 }
 
-async function problemOf(answer) {
+async function problemOf(answer, key) {
+  let problem;
   try {
     const { error } = await answer.json();
-    return new ApiError(error.message, answer.status, error.code);
+    problem = new ApiError(sentence(error.message), answer.status, error.code, error.param ?? null);
   } catch {
-    return new ApiError(`the server answered ${answer.status} ${answer.statusText}`, answer.status);
+    problem = new ApiError(`The server answered with status ${answer.status} ${answer.statusText}.`, answer.status);
   }
+  if (problem.needsKey) {
+    problem.message = keyProblem(answer.status, problem.message, key);
+  }
+  return problem;
+}
+
+/** Say what is wrong with the key that was sent, or that none was sent. */
+function keyProblem(status, message, key) {
+  if (status === 403) {
+    return "This key allows use only. Changes need an admin key.";
+  }
+  const needed = message.includes("admin")
+    ? "This action needs an admin key: one of LATHE_ADMIN_KEYS, or the one in admin.key in the server's state folder."
+    : "This server answers only with a key: one of LATHE_API_KEYS or an admin key.";
+  return key === null ? needed : `The server does not know this key. ${needed}`;
+}
+
+/** Write an error message as a sentence. */
+function sentence(message) {
+  const text = message.charAt(0).toUpperCase() + message.slice(1);
+  return /[.!?…]$/.test(text) ? text : `${text}.`;
 }

@@ -1,13 +1,14 @@
-// The certificate's figures, and what each means in a sentence.
+// The measures of a certificate, and what each means in a sentence.
 
 import { fill, h, labelled, select, table } from "./dom.js";
-import { bytes, count, number, percent } from "./format.js";
+import { count, exactBytes, number, percent } from "./format.js";
 
 /**
- * Figures in the order they are shown.
- *   key     where it stands in the certificate, as gates write it
- *   better  1 where more is better, -1 where less is
- *   says    what it means
+ * Measures in the order in which they are shown.
+ *   key     path in the certificate, as in gates
+ *   before  path of the value before the chain
+ *   better  1 if more is better, -1 if less is
+ *   says    what the measure means
  */
 export const FIGURES = [
   {
@@ -15,36 +16,36 @@ export const FIGURES = [
     name: "Local Spearman",
     better: 1,
     show: number,
-    says: "How well the neighbours of a held-out vector keep their order: 1 is exactly, 0 is by chance.",
+    says: "How well the neighbours of a held-out vector keep their order. 1: exactly; 0: by chance.",
   },
   {
     key: "recall_at_10",
     name: "Recall@10",
     better: 1,
     show: percent,
-    says: "How many of the ten nearest neighbours among the raw vectors are found by the chain's vectors alone.",
+    says: "Share of the ten nearest neighbours among the encoder's vectors that the chain's vectors find alone.",
   },
   {
     key: "recall_at_10_rescored_4x",
     name: "Recall@10, rescored",
     better: 1,
     show: percent,
-    says: "The same when forty candidates are ranked again by the raw vectors, as an index here does.",
+    says: "The same, if the 40 nearest are ranked again by the encoder's vectors, as a search with rescoring does.",
   },
   {
     key: "positional_stress",
     name: "Positional stress",
     better: -1,
     show: (value) => number(value, 4),
-    says: "By how much the distance of two vectors changes, squared, on average: 0 is not at all.",
+    says: "Mean squared change of the distance between two vectors. 0: no change.",
   },
   {
     key: "mean_norm.after",
     before: "mean_norm.before",
-    name: "‖μ‖",
+    name: "Length of the mean vector",
     better: -1,
     show: number,
-    says: "The length of the mean of all unit vectors: near 0, no direction is common to all texts.",
+    says: "Before and after the chain. Near 0, the texts have no direction in common.",
   },
   {
     key: "isoscore.after",
@@ -52,15 +53,15 @@ export const FIGURES = [
     name: "IsoScore",
     better: 1,
     show: number,
-    says: "How evenly the variance is spread over the dimensions: 1 is over all alike, 0 is in one.",
+    says: "How evenly the variance is spread over the dimensions. 1: evenly; 0: all in one.",
   },
   {
     key: "bytes_per_vector.after",
     before: "bytes_per_vector.before",
     name: "Size of a vector",
     better: -1,
-    show: bytes,
-    says: "What a vector takes as it is sent and stored.",
+    show: exactBytes,
+    says: "Bytes of a vector as it is sent and stored, before and after the chain.",
   },
   {
     key: "alignment.cosine",
@@ -68,7 +69,7 @@ export const FIGURES = [
     better: 1,
     show: number,
     optional: true,
-    says: "How close an output comes to the vector it should become: 1 is the same direction.",
+    says: "How close an output comes to its target vector. 1: same direction.",
   },
   {
     key: "alignment.recall_at_10",
@@ -76,16 +77,16 @@ export const FIGURES = [
     better: 1,
     show: percent,
     optional: true,
-    says: "How many of the ten targets nearest to a target its output finds.",
+    says: "Share of the ten targets nearest to a target that its output finds.",
   },
 ];
 
-/** The value at a key with dots; null where there is none. */
+/** Return the value at a path with dots, or null. */
 export function valueAt(certificate, key) {
   return key.split(".").reduce((inside, part) => inside?.[part], certificate) ?? null;
 }
 
-/** The figures of a certificate as cards, each with its sentence. */
+/** Create a card for each measure of a certificate, with its sentence. */
 export function figureCards(certificate) {
   const cards = FIGURES.filter((one) => !one.optional || valueAt(certificate, one.key) !== null).map((one) => {
     const before = one.before ? valueAt(certificate, one.before) : null;
@@ -105,25 +106,13 @@ export function figureCards(certificate) {
   return h("dl", { class: "figures" }, cards);
 }
 
-/** On how many rows a chain was fitted and measured. */
+/** Say on how many rows a chain was fitted and measured. */
 export function rowsSentence(certificate) {
   const others = count(certificate.n_heldout);
-  return `Fitted on ${count(certificate.n_fit)} rows, measured on ${others} others of the same source.`;
+  return `Fitted on ${count(certificate.n_fit)} rows, measured on ${others} other rows of the same source.`;
 }
 
-/** What the certificate warns of; nothing where it does not. */
-export function warningList(certificate) {
-  const warnings = certificate.warnings ?? [];
-  return warnings.length
-    ? h(
-        "ul",
-        { class: "warnings" },
-        warnings.map((one) => h("li", {}, one)),
-      )
-    : null;
-}
-
-/** The quality on text the chain was not fitted on, as rows of a table: corpus, then each measure. */
+/** Create the table of quality on held-out text and on out-of-domain text, which the chain was not fitted on. */
 export function outOfDomainTable(certificate) {
   const corpora = Object.entries(certificate.out_of_domain ?? {});
   const row = (name, measured, n) => [
@@ -134,18 +123,19 @@ export function outOfDomainTable(certificate) {
     { number: count(n) },
   ];
   return table(
-    "Held-out and out-of-domain text",
-    ["text", "local Spearman", "recall@10", "rescored", "rows"],
+    "Quality on held-out and on out-of-domain text",
+    ["text", "local Spearman", "recall@10", "recall@10, rescored", "rows"],
     [
-      row("its own, held out", certificate, certificate.n_heldout),
-      ...corpora.map(([name, one]) => row(name, one, one.n)),
+      row("held out from the fit", certificate, certificate.n_heldout),
+      ...corpora.map(([name, one]) => row(`${name} (out of domain)`, one, one.n)),
     ],
+    { stack: true },
   );
 }
 
 /**
- * Fields for gates: what the new version must reach.
- * @returns {{element: Element, read: function(): object}} `read` gives the gates that were filled in.
+ * Create fields for gates: what the new version must reach.
+ * @returns {{element: Element, read: function(): object}} `read` returns the gates that were filled in.
  */
 export function gateFields() {
   const rows = h("div", { class: "gates" });

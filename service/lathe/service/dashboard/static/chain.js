@@ -1,16 +1,17 @@
-// One chain: its versions, and the certificate of one of them in figures and pictures.
+// One chain: its versions, and the certificate of one of them in numbers and charts.
 
 import { get } from "./api.js";
-import { figureCards, outOfDomainTable, rowsSentence, valueAt, warningList } from "./certificate.js";
+import { figureCards, outOfDomainTable, rowsSentence, valueAt } from "./certificate.js";
 import { chainLink, promote, rollBack, stateBadges, widths } from "./chains.js";
-import { h, section, table } from "./dom.js";
+import { facts, h, section, table, warningList } from "./dom.js";
 import { drawDrift, loadDrift } from "./drift.js";
-import { count, number, percent, steps } from "./format.js";
-import { dimensionCurve, outOfDomainBars, meanNormBars, numbersOf, ownSpectrum } from "./plots.js";
+import { count, exactBytes, number, percent, steps } from "./format.js";
+import { numbersOf, ownSpectrum, sizeChart } from "./plots.js";
 
-/** The page of a chain: `#/chains/NAME` shows its live version, `#/chains/NAME@2` that one. */
+/** The page of a chain: `#/chains/NAME` shows its live version, `#/chains/NAME@2` version 2. */
 export const chainView = {
-  title: ([ref]) => ref,
+  title: ([ref]) => `Chain ${ref}`,
+  link: "chains",
   every: 5000,
   async load([ref], options) {
     const chain = await get(`chains/${encodeURIComponent(ref).replace("%40", "@")}`, options);
@@ -24,7 +25,7 @@ export const chainView = {
       versions(chain, page),
       ready
         ? certificate(chain)
-        : section("Certificate", h("p", {}, chain.error ?? "This version carries no certificate.")),
+        : section("Certificate", h("p", {}, chain.error ?? "This version has no certificate.")),
       ready ? drawDrift(drift) : null,
       ready ? provenance(chain) : null,
     ];
@@ -39,9 +40,10 @@ function versions(chain, page) {
       [chainLink(`${name}@${one.version}`), " ", stateBadges(chain, one)],
       steps(one.steps),
       widths(one),
-      { number: count(one.certificate?.n_fit) },
       { number: number(one.certificate && valueAt(one.certificate, "local_spearman")) },
       { number: percent(one.certificate && valueAt(one.certificate, "recall_at_10")) },
+      { number: percent(one.certificate && valueAt(one.certificate, "recall_at_10_rescored_4x")) },
+      { number: exactBytes(one.certificate && valueAt(one.certificate, "bytes_per_vector.after")) },
       actions(page, chain, one),
     ]);
   const back = h("button", { type: "button", id: "rollback", onclick: () => rollBack(page, name, live) }, "Roll back");
@@ -51,13 +53,27 @@ function versions(chain, page) {
       "p",
       {},
       live
-        ? `Live is ${name}@${live}: that is what the name ${name} alone means.${forcedPast(chain)}`
-        : "No version is live: promote one to serve it.",
+        ? `Version ${live} is live: requests for ${name} get the vectors of ${name}@${live}.${forcedPast(chain)}`
+        : "No version is live. Promote one to serve it.",
     ),
-    table("Versions", ["version", "steps", "dimensions", "rows", "local Spearman", "recall@10", "to do"], rows, {
-      hideCaption: true,
-      stack: true,
-    }),
+    table(
+      "Versions",
+      [
+        "version",
+        "steps",
+        "dimensions",
+        "local Spearman",
+        "recall@10",
+        "recall@10, rescored",
+        "bytes per vector",
+        "actions",
+      ],
+      rows,
+      {
+        hideCaption: true,
+        stack: true,
+      },
+    ),
     h(
       "p",
       { class: "buttons" },
@@ -68,7 +84,7 @@ function versions(chain, page) {
 }
 
 function forcedPast({ forced }) {
-  return forced.length ? ` It was promoted past its gates: ${forced.join(", ")}.` : "";
+  return forced.length ? ` It was promoted although it fails these gates: ${forced.join(", ")}.` : "";
 }
 
 function actions(page, { name, live }, one) {
@@ -77,21 +93,25 @@ function actions(page, { name, live }, one) {
   }
   const make = h(
     "button",
-    { type: "button", id: `promote-${one.version}`, onclick: () => promote(page, name, one.version, live) },
-    `Promote @${one.version}`,
+    {
+      type: "button",
+      id: `promote-${one.version}`,
+      "aria-label": `Promote ${name}@${one.version}`,
+      onclick: () => promote(page, name, one.version, live),
+    },
+    "Promote",
   );
   const compare = h(
     "a",
-    { class: "button", href: `#/compare/${name}@${live}/${name}@${one.version}` },
-    "Compare with live",
+    {
+      class: "button",
+      href: `#/compare/${name}@${live}/${name}@${one.version}`,
+      "aria-label": `Compare ${name}@${one.version} with the live version`,
+    },
+    "Compare",
   );
   const ready = one.state === "ready";
-  return h(
-    "span",
-    { class: "buttons" },
-    ready ? make : null,
-    live ? compare : null,
-  );
+  return h("span", { class: "buttons" }, ready ? make : null, live ? compare : null);
 }
 
 function certificate(chain) {
@@ -101,35 +121,33 @@ function certificate(chain) {
       `Certificate of ${chain.name}@${chain.version}`,
       h("p", {}, rowsSentence(found)),
       figureCards(found),
-      warningList(found),
-    ),
-    section(
-      "In pictures",
-      h("div", { class: "charts" }, dimensionCurve(chain), ownSpectrum(chain), meanNormBars(found), outOfDomainBars(found)),
-      numbersOf(chain),
+      warningList(found.warnings),
       Object.keys(found.out_of_domain ?? {}).length ? outOfDomainTable(found) : null,
     ),
+    section("Charts", h("div", { class: "charts" }, sizeChart(chain), ownSpectrum(chain)), numbersOf(chain)),
   ];
 }
 
-/** A step without the parameters that were left to it. */
+/** Return a step without the parameters that were not set. */
 function given(step) {
   return Object.fromEntries(Object.entries(step).filter(([, value]) => value !== null));
 }
 
 function provenance(chain) {
   const from = chain.provenance ?? {};
-  const facts = [
+  const known = [
     [
       "Encoder",
-      chain.encoder ? `${chain.encoder.name} (${chain.encoder.fingerprint})` : "none: fitted on vectors of nobody's",
+      chain.encoder
+        ? `${chain.encoder.name} (${chain.encoder.fingerprint})`
+        : "none: fitted on vectors without an encoder",
     ],
     ["Steps", h("code", {}, JSON.stringify(chain.steps.map(given)))],
     [
       "Source",
       `${from.source ?? "unknown"}, ${count(from.rows)} rows, digest ${(from.rows_digest ?? "").slice(0, 16)}…`,
     ],
-    ["Command", h("code", {}, from.command ?? "none: asked for over HTTP")],
+    ["Command", h("code", {}, from.command ?? "none: requested over HTTP")],
     [
       "Libraries",
       Object.entries(from.libraries ?? {})
@@ -138,12 +156,5 @@ function provenance(chain) {
     ],
     ["Tensors", h("code", {}, `sha256 ${(chain.tensors_sha256 ?? "").slice(0, 16)}…`)],
   ];
-  return section(
-    "Where it comes from",
-    h(
-      "dl",
-      { class: "facts" },
-      facts.map(([name, fact]) => [h("dt", {}, name), h("dd", {}, fact)]),
-    ),
-  );
+  return section("Provenance", facts(known));
 }

@@ -1,24 +1,24 @@
-// All chains, and what changes which version of one is live.
+// All chains, and the actions that change which version of a chain is live.
 
 import { get, post } from "./api.js";
 import { valueAt } from "./certificate.js";
 import { badge, empty, h, table } from "./dom.js";
-import { bytes, number, percent, steps } from "./format.js";
+import { exactBytes, number, percent, steps } from "./format.js";
 import { attempt, confirmed } from "./notices.js";
-import { bytesPlots } from "./plots.js";
+import { bytesCharts } from "./plots.js";
 
-/** The address of a chain's page; `ref` is `name` or `name@version`. */
+/** Create a link to a chain's page; `ref` is `name` or `name@version`. */
 export function chainLink(ref) {
   return h("a", { href: `#/chains/${encodeURIComponent(ref).replace("%40", "@")}` }, ref);
 }
 
-/** A chain's widths: what it takes and what it gives. */
+/** Format the dimensions that a chain takes and returns. */
 export function widths(chain) {
   const taken = chain.input_dimensions ?? "any";
   return `${taken} → ${chain.output_dimensions ?? taken}${chain.nested ? ", or less" : ""}`;
 }
 
-/** A version's state as a word; of the version shown also what drift found. */
+/** Create the badges of a version's state. Drift is known of the shown version only. */
 export function stateBadges(chain, version) {
   return [
     version.version === chain.live ? badge("live", "good") : null,
@@ -27,13 +27,13 @@ export function stateBadges(chain, version) {
   ];
 }
 
-/** Ask, then make a version live; where it is below its gates, ask whether nevertheless. */
+/** Make a version live after confirmation. If it fails its gates, ask again. */
 export async function promote(page, name, version, live) {
   const wanted = await confirmed({
     title: `Make ${name}@${version} live?`,
     text:
-      `Whoever asks for ${name} gets vectors of ${name}@${version} from then on` +
-      `${live ? `, which do not compare with those of ${name}@${live}` : ""}.`,
+      `Requests for ${name} then get vectors of ${name}@${version}` +
+      `${live ? `. They cannot be compared with vectors of ${name}@${live}` : ""}.`,
     yes: "Promote",
   });
   if (wanted) {
@@ -49,7 +49,7 @@ async function promoteOrForce(name, version) {
   } catch (error) {
     const forced =
       error.code === "gate_failed" &&
-      (await confirmed({ title: "Below its gates", text: error.message, yes: "Promote nevertheless" }));
+      (await confirmed({ title: "This version fails its gates", text: error.message, yes: "Promote it anyway" }));
     if (!forced) {
       throw error;
     }
@@ -57,7 +57,7 @@ async function promoteOrForce(name, version) {
   }
 }
 
-/** Ask, then make the version live again that was before. */
+/** Make the version live that was live before, after confirmation. */
 export async function rollBack(page, name, live) {
   const wanted = await confirmed({
     title: `Roll ${name} back?`,
@@ -65,7 +65,7 @@ export async function rollBack(page, name, live) {
     yes: "Roll back",
   });
   if (wanted) {
-    await attempt(() => post(`chains/${encodeURIComponent(name)}/rollback`), `${name} was rolled back.`);
+    await attempt(() => post(`chains/${encodeURIComponent(name)}/rollback`), `${name} is rolled back.`);
     await page.refresh();
   }
 }
@@ -77,38 +77,60 @@ export const chainsView = {
   load: (_args, options) => get("chains", options),
   draw(chains) {
     if (chains.length === 0) {
-      return empty(h("p", {}, "There are no chains yet. "), h("a", { class: "button", href: "#/fit" }, "Fit one"));
+      return empty(h("p", {}, "There are no chains yet."), h("a", { class: "button", href: "#/fit" }, "Fit a chain"));
     }
     const rows = chains.map((chain) => [
       chainLink(chain.name),
-      [chain.live ? `@${chain.live} ` : "none ", stateBadges(chain, chain)],
+      [chain.live ? `${chain.live} ` : "none ", chain.stale ? badge("stale", "bad") : null],
       { number: String(chain.versions.length) },
       steps(chain.steps),
       widths(chain),
       { number: number(chain.certificate && valueAt(chain.certificate, "local_spearman")) },
+      { number: percent(chain.certificate && valueAt(chain.certificate, "recall_at_10")) },
       { number: percent(chain.certificate && valueAt(chain.certificate, "recall_at_10_rescored_4x")) },
-      { number: bytes(chain.certificate && valueAt(chain.certificate, "bytes_per_vector.after")) },
+      { number: exactBytes(chain.certificate && valueAt(chain.certificate, "bytes_per_vector.after")) },
     ]);
     return [
       h(
         "p",
         {},
-        "A chain takes an encoder's vectors to better or smaller ones. ",
-        "Its figures were measured on rows it was not fitted on.",
+        "A chain turns an encoder's vectors into better or smaller ones. ",
+        "Its quality was measured on rows that it was not fitted on.",
       ),
       table(
-        "Chains, by their live version",
-        ["chain", "live", "versions", "steps", "dimensions", "local Spearman", "recall@10, rescored", "a vector"],
+        "Chains, by their live versions",
+        [
+          "chain",
+          "live version",
+          "versions",
+          "steps",
+          "dimensions",
+          "local Spearman",
+          "recall@10",
+          "recall@10, rescored",
+          "bytes per vector",
+        ],
         rows,
         { hideCaption: true, stack: true },
       ),
-      h("div", { class: "charts" }, bytesPlots(chains)),
+      h("div", { class: "charts" }, bytesCharts(chains)),
       h(
         "p",
         { class: "buttons" },
         h("a", { class: "button", href: "#/fit" }, "Fit a chain"),
-        h("a", { class: "button", href: "#/compare" }, "Compare two"),
+        h("a", { class: "button", href: "#/compare" }, "Compare two versions"),
       ),
     ];
   },
 };
+
+/**
+ * Return the bytes that a chain saves against the encoder's own floats.
+ * @returns {{before: number, after: number, saved: number}|null} bytes of a vector; null if they are not known.
+ */
+export function bytesSaved({ certificate, encoder, input_dimensions: taken }) {
+  const after = certificate && valueAt(certificate, "bytes_per_vector.after");
+  const before =
+    4 * (encoder?.dimensions ?? taken ?? 0) || (certificate && valueAt(certificate, "bytes_per_vector.before"));
+  return after && before ? { before, after, saved: before - after } : null;
+}

@@ -1,14 +1,14 @@
-// Two versions of chains side by side, each figure with the better one marked.
+// Two versions of chains side by side. The better value of each measure is marked.
 
 import { getIfThere, get } from "./api.js";
-import { FIGURES, valueAt, warningList } from "./certificate.js";
+import { chart } from "./chart.js";
+import { FIGURES, valueAt } from "./certificate.js";
 import { chainLink, widths } from "./chains.js";
-import { empty, h, labelled, section, select, table } from "./dom.js";
-import { count, steps } from "./format.js";
-import { spectrumPlot, qualityBySize } from "./plots.js";
-import { lineChart } from "./charts.js";
+import { empty, h, labelled, section, select, table, warningList } from "./dom.js";
+import { count, percent, steps } from "./format.js";
+import { qualityBySize, spectrumChart } from "./plots.js";
 
-/** The page of a comparison: `#/compare/NAME@1/NAME@2`; what is left out is chosen. */
+/** The page of a comparison, `#/compare/NAME@1/NAME@2`. Versions that are left out are chosen. */
 export const compareView = {
   title: () => "Compare",
   every: 0,
@@ -27,7 +27,7 @@ export const compareView = {
   draw({ refs, wanted, chosen }) {
     if (refs.length < 2) {
       return empty(
-        h("p", {}, "There is nothing to compare until two versions of chains are there."),
+        h("p", {}, "Two versions of chains are needed for a comparison. This server has fewer."),
         h("a", { class: "button", href: "#/fit" }, "Fit a chain"),
       );
     }
@@ -35,7 +35,7 @@ export const compareView = {
     return [
       choice(refs, wanted),
       missing.length
-        ? h("p", { class: "notice bad" }, `There is no certificate of ${missing.join(" or ")}.`)
+        ? h("p", { class: "notice bad" }, `There is no certificate of ${missing.join(" or ")}. Choose other versions.`)
         : sideBySide(...chosen),
     ];
   },
@@ -58,8 +58,8 @@ function choice(refs, [first, second]) {
   return h(
     "div",
     { class: "row" },
-    labelled("One", select("compare-first", options, first, go)),
-    labelled("The other", select("compare-second", options, second, go)),
+    labelled("First version", select("compare-first", options, first, go)),
+    labelled("Second version", select("compare-second", options, second, go)),
   );
 }
 
@@ -69,27 +69,27 @@ function sideBySide(one, other) {
     ["Dimensions", widths(one), widths(other)],
     ["Source", one.provenance?.source ?? "unknown", other.provenance?.source ?? "unknown"],
     [
-      "Rows fitted, held out",
+      "Rows of the fit, held out",
       ...[one, other].map(({ certificate }) => `${count(certificate.n_fit)}, ${count(certificate.n_heldout)}`),
     ],
   ].map(([name, left, right]) => [name, left, right, ""]);
   return [
     section(
-      "Figures",
+      "Measures",
       sameRows(one, other),
       table(
-        "Figures side by side",
-        ["", chainLink(refOf(one)), chainLink(refOf(other)), "what it means"],
+        "Measures side by side",
+        ["measure", chainLink(refOf(one)), chainLink(refOf(other)), "meaning"],
         [...figureRows(one, other), ...facts],
         { hideCaption: true, stack: true },
       ),
-      [one, other].map((chain) => warningList(chain.certificate)),
+      [one, other].map((chain) => warningList(chain.certificate.warnings)),
     ),
-    section("In pictures", h("div", { class: "charts" }, spectra(one, other), curves(one, other))),
+    section("Charts", h("div", { class: "charts" }, curves(one, other), spectra(one, other))),
   ];
 }
 
-/** A caution where the figures were measured on different rows. */
+/** Say whether both were measured on the same rows. */
 function sameRows(one, other) {
   const [left, right] = [one, other].map(({ provenance }) => provenance?.rows_digest);
   const same = left && left === right && one.certificate.seed === other.certificate.seed;
@@ -98,7 +98,7 @@ function sameRows(one, other) {
     { class: "hint" },
     same
       ? "Both were measured on the same held-out rows."
-      : "Each was measured on rows of its own source: differences in the rows show in the figures too.",
+      : "Each was measured on rows of its own source, so part of a difference may come from the rows.",
   );
 }
 
@@ -111,7 +111,7 @@ function figureRows(one, other) {
       ...figure,
       name: `${figure.name}, on ${name}`,
       key: `out_of_domain.${name}.${figure.key}`,
-      says: "The same, on text it was not fitted on.",
+      says: "The same, on out-of-domain text, which it was not fitted on.",
     })),
   );
   return [...FIGURES, ...more]
@@ -132,7 +132,7 @@ function figureRows(one, other) {
     .filter((row) => row !== null);
 }
 
-/** Which of two values is better; -1 where they are alike as shown, or one was not measured. */
+/** Return which of two values is better; -1 if they are shown alike or one was not measured. */
 function betterOf(values, { better, show }) {
   if (values.includes(null) || show(values[0]) === show(values[1])) {
     return -1;
@@ -144,26 +144,29 @@ function spectra(one, other) {
   const list = [one, other]
     .map((chain) => ({ name: refOf(chain), spectrum: chain.certificate.diagnostics?.after?.spectrum }))
     .filter(({ spectrum }) => spectrum);
-  return list.length ? spectrumPlot(list) : null;
+  return list.length ? spectrumChart(list) : null;
 }
 
 function curves(one, other) {
-  const series = [one, other].map((chain) => ({ name: refOf(chain), points: sizesOf(chain) }));
-  const ticks = [...new Set(series.flatMap(({ points }) => points.map(([size]) => size)))];
-  return lineChart({
-    title: "Recall@10, rescored, by size",
-    says: "A chain of one size is one mark.",
-    series,
-    x: { title: "dimensions", show: String, ticks: ticks.length > 6 ? null : ticks, from: 0 },
-    y: { title: "", show: (value) => value.toFixed(1), from: 0, to: 1 },
-    marks: true,
-  });
+  const draw = (id, title, key) =>
+    chart({
+      id,
+      title,
+      says: "A chain of a single size is one mark.",
+      series: [one, other].map((chain) => ({ name: refOf(chain), kind: "marked", points: sizesOf(chain, key) })),
+      x: { title: "dimensions", show: count, from: 0 },
+      y: { title: "", show: (value) => percent(value, 0), from: 0, to: 1 },
+    });
+  return [
+    draw("plain", "Recall@10 by number of dimensions", "recall_at_10"),
+    draw("rescored", "Recall@10 after rescoring, by number of dimensions", "recall_at_10_rescored_4x"),
+  ];
 }
 
-function sizesOf(chain) {
+function sizesOf(chain, key) {
   const sizes = qualityBySize(chain);
   const points = sizes.length
     ? sizes
     : [{ size: chain.output_dimensions ?? chain.input_dimensions, ...chain.certificate }];
-  return points.map((one) => [one.size, one.recall_at_10_rescored_4x]);
+  return points.map((found) => [found.size, found[key]]);
 }

@@ -1,23 +1,14 @@
-// Elements, made one by one: what the API answers becomes text, never markup.
-
-const SVG = "http://www.w3.org/2000/svg";
+// Elements, made one by one. What the API answers becomes text, never markup.
 
 /**
- * An HTML element.
+ * Create an HTML element.
  * @param {string} tag
- * @param {object} attributes `class` and the like; `on…` are listeners; false and null are left out, true is empty.
- * @param {...(Node|string|number|Array|null|false)} children nothing is made of null and false.
+ * @param {object} attributes attributes by name; functions named `on…` are listeners; false and null are left out,
+ *   and true is empty.
+ * @param {...(Node|string|number|Array|null|false)} children null and false are left out.
  */
 export function h(tag, attributes = {}, ...children) {
-  return finished(document.createElement(tag), attributes, children);
-}
-
-/** An SVG element, as `h`. */
-export function svg(tag, attributes = {}, ...children) {
-  return finished(document.createElementNS(SVG, tag), attributes, children);
-}
-
-function finished(element, attributes, children) {
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") {
       element.addEventListener(name.slice(2), value);
@@ -35,20 +26,23 @@ function flat(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
-/** Finds an element again that was made anew: by its id, its address or its name; "" if it has none. */
+/** Return a selector that finds an element again after a redraw: by its id, address or name; "" if it has none. */
 function selectorOf(element) {
   const by = ["id", "href", "aria-label"].find((name) => element.getAttribute(name));
   return by ? `${element.localName}[${by}="${CSS.escape(element.getAttribute(by))}"]` : "";
 }
 
-/** Replace what is in a place; the focus, how far things are scrolled, and what is folded out by its id, stay. */
+/**
+ * Replace the content of an element. Focus, scroll positions and open details with an id stay as they are.
+ * @param {...(Node|string|Array|function)} children a function returns children, and may move those that are there.
+ */
 export function fill(place, ...children) {
   const focused = place.contains(document.activeElement) ? selectorOf(document.activeElement) : "";
   const scrolled = [...place.querySelectorAll(".scroll")]
     .filter((element) => element.scrollLeft > 0)
     .map((element) => [selectorOf(element), element.scrollLeft]);
   const opened = [...place.querySelectorAll("details[id][open]")].map((element) => element.id);
-  place.replaceChildren(...flat(children));
+  place.replaceChildren(...flat(children.map((child) => (typeof child === "function" ? child() : child))));
   for (const id of opened) {
     document.getElementById(id)?.setAttribute("open", "");
   }
@@ -62,12 +56,12 @@ export function fill(place, ...children) {
 
 const scrollers = new ResizeObserver((entries) => {
   for (const { target } of entries) {
-    // a stop for the keyboard where there is more to see
+    // The keyboard stops there only if there is more to see.
     target.tabIndex = target.scrollWidth > target.clientWidth ? 0 : -1;
   }
 });
 
-/** A place that scrolls by itself where what is in it is too wide. */
+/** Create a region that scrolls sideways if its content is too wide. */
 export function scroller(name, ...children) {
   const made = h("div", { class: "scroll", role: "region", "aria-label": name }, children);
   scrollers.observe(made);
@@ -75,10 +69,10 @@ export function scroller(name, ...children) {
 }
 
 /**
- * A table.
+ * Create a table.
  * @param {string} caption what it shows, also for those who do not see it.
  * @param {Array<string|Element>} head the headings.
- * @param {Array<Array>} rows cells: text, nodes, or `{number: …}` for one that is not to break.
+ * @param {Array<Array>} rows cells: text, nodes, or `{number: …}` for one that must not wrap.
  * @param {object} options `hideCaption`; `stack` puts the cells of a row below each other on a narrow screen.
  */
 export function table(caption, head, rows, { hideCaption = false, stack = false } = {}) {
@@ -113,7 +107,7 @@ export function table(caption, head, rows, { hideCaption = false, stack = false 
   );
 }
 
-/** A label with its field; `hint` says what is wanted. */
+/** Create a label with its field; `hint` says what to enter. */
 export function labelled(text, field, hint = null) {
   const hinted = hint ? h("span", { class: "hint", id: `${field.id}-hint` }, hint) : null;
   if (hinted) {
@@ -122,23 +116,44 @@ export function labelled(text, field, hint = null) {
   return h("div", { class: "field" }, h("label", { for: field.id }, text), field, hinted);
 }
 
-/** A choice among `[value, text]` pairs. */
+/** Create a choice among `[value, text]` pairs. */
 export function select(id, options, chosen = null, onchange = null) {
   const made = options.map(([value, text]) => h("option", { value, selected: value === chosen }, text));
   return h("select", { id, ...(onchange ? { onchange } : {}) }, made);
 }
 
-/** What to say, and do, where there is nothing yet. */
+/** Create the box that a page shows while it has no content. */
 export function empty(...children) {
   return h("div", { class: "empty" }, children);
 }
 
-/** A section with its heading. */
+/** Create a section with its heading. */
 export function section(title, ...children) {
   return h("section", { class: "card" }, h("h2", {}, title), children);
 }
 
-/** A short word of state, as text with a colour. */
+/** Create a badge: a state as a coloured word. */
 export function badge(text, kind = "") {
   return h("span", { class: `badge ${kind}` }, text);
+}
+
+/** Create a list of facts from `[name, content]` pairs; those without content are left out. */
+export function facts(pairs) {
+  const known = pairs.filter(([, fact]) => fact !== null && fact !== undefined);
+  return h(
+    "dl",
+    { class: "facts" },
+    known.map(([name, fact]) => h("div", {}, h("dt", {}, name), h("dd", {}, fact))),
+  );
+}
+
+/** Create a list of warnings; null if there is none. */
+export function warningList(warnings) {
+  return warnings?.length
+    ? h(
+        "ul",
+        { class: "warnings" },
+        warnings.map((one) => h("li", {}, one)),
+      )
+    : null;
 }

@@ -1,10 +1,10 @@
-// Files of the API saved by the browser: fetched, for a link could carry no key.
+// Saving files of the API. They are fetched, because a link could send no key.
 
 import { getFile } from "./api.js";
 import { h } from "./dom.js";
 import { notice, sentenceOf } from "./notices.js";
 
-/** A button that saves what is at a path under a name. */
+/** Create a button that saves the file at a path under a name. */
 export function saveButton(path, name, text) {
   const save = async () => {
     try {

@@ -1,13 +1,13 @@
-// How far live traffic has moved from what a chain was fitted on.
+// Drift: how far live traffic has moved from the rows that a chain was fitted on.
 
 import { ApiError, get } from "./api.js";
-import { barChart } from "./charts.js";
+import { chart } from "./chart.js";
 import { badge, h, section } from "./dom.js";
 import { count, moment, number, percent } from "./format.js";
 
-const SURE_ROWS = 1000; // before which nothing is called stale
+const SURE_ROWS = 1000; // with fewer rows, no chain is called stale
 
-/** What the server knows of a version's drift; it may be that nothing is known, and why. */
+/** Load a version's drift; `unknown` says why there is none. */
 export async function loadDrift(ref, options) {
   try {
     return await get(`chains/${ref}/drift`, options);
@@ -19,45 +19,45 @@ export async function loadDrift(ref, options) {
   }
 }
 
-/** The report as a section. */
+/** Draw the drift as a section. */
 export function drawDrift(found) {
-  const empty = "No live traffic went through this version since the server started: figures come with requests.";
+  const empty = "No requests have used this version since the server started, so there is nothing to compare yet.";
   return section(
     "Drift of live traffic",
-    found.unknown ? h("p", {}, `Not known: ${found.unknown}.`) : null,
+    found.unknown ? h("p", {}, found.unknown) : null,
     found.encoders.length === 0 && !found.unknown ? h("p", {}, empty) : null,
-    found.encoders.map((one) => drawEncoder(one, found.threshold)),
+    found.encoders.map((one, index) => drawEncoder(one, found.threshold, index)),
   );
 }
 
-function drawEncoder(one, threshold) {
+function drawEncoder(one, threshold, index) {
   const spread = one.noise === null ? "" : ` ± ${number(one.noise, 3)}`;
   const tiles = [
     [
       "Out of domain",
       `${number(one.out_of_domain)}${spread}`,
-      "The mean rank of live rows among held-out ones: .5 is as fitted, 1 is farther than all. " +
-        `Surely past ${number(threshold)} it is stale.`,
+      "Mean rank of live rows among held-out rows, by distance. 0.5: like the rows of the fit; 1: farther than all. " +
+        `The version is stale when the whole interval is above ${number(threshold)}.`,
     ],
     [
-      "Mean, its cosine to the fitted",
+      "Cosine of the mean to that of the fit",
       number(one.mean_cosine),
-      "1: live texts have in common what the fitted ones had.",
+      "1: live texts have the same direction in common as the rows of the fit.",
     ],
     [
-      "‖μ‖, live and fitted",
+      "Length of the mean, live and fit",
       `${number(one.mean_norm.live)}, ${number(one.mean_norm.fitted)}`,
-      `How much is common to all texts; chance alone moves it by ${number(one.mean_noise)}.`,
+      `Strength of the common direction. Chance alone changes it by ${number(one.mean_noise)}.`,
     ],
     [
-      "Left out, live and fitted",
+      "Variance lost, live and fit",
       `${percent(one.outside.live)}, ${percent(one.outside.fitted)}`,
-      "The share of what tells texts apart that lies outside what the chain keeps.",
+      "Share of the variance in directions that the chain removes.",
     ],
-    ["Odd lengths", percent(one.odd_norms), "Vectors shorter or longer than all but a few of the fitted ones."],
+    ["Unusual lengths", percent(one.odd_norms), "Vectors shorter or longer than almost all rows of the fit."],
     one.clipped === null
       ? null
-      : ["Clipped", percent(one.clipped, 2), "Values beyond the range of the codes, which stand for them badly."],
+      : ["Clipped", percent(one.clipped, 2), "Values outside the range of the codes, which represent them badly."],
   ].filter((tile) => tile !== null);
   return h(
     "div",
@@ -65,7 +65,11 @@ function drawEncoder(one, threshold) {
     h(
       "p",
       {},
-      one.stale ? badge("stale", "bad") : one.rows < SURE_ROWS ? badge("too few rows") : badge("not stale", "good"),
+      one.stale
+        ? badge("stale", "bad")
+        : one.rows < SURE_ROWS
+          ? badge("too few rows to say")
+          : badge("not stale", "good"),
       ` ${count(one.rows)} rows of ${count(one.requests)} requests, since ${moment(one.since)}, `,
       one.encoder ? `embedded by ${one.encoder}.` : "as vectors that callers sent.",
     ),
@@ -79,13 +83,21 @@ function drawEncoder(one, threshold) {
     h(
       "div",
       { class: "charts" },
-      barChart({
-        title: "Live rows by their rank among held-out ones",
-        says: "As fitted, each tenth holds 10 %; out-of-domain rows gather in the last.",
-        bars: one.tenths.map((share, index) => ({ name: `${10 * index} to ${10 * index + 10} %`, value: share })),
-        to: Math.max(0.2, ...one.tenths),
-        show: percent,
-        line: { value: 0.1, name: "as fitted" },
+      chart({
+        id: `drift-${index}`,
+        title: "Live rows by their rank among held-out rows",
+        says: "Rows like those of the fit fill each tenth with 10 %. Out-of-domain rows gather on the right.",
+        series: [
+          { name: "live rows", kind: "bars", points: one.tenths.map((share, tenth) => [10 * tenth + 5, share]) },
+          { name: "rows of the fit", points: one.tenths.map((_, tenth) => [10 * tenth + 5, 0.1]) },
+        ],
+        x: { title: "rank in %", show: (value) => number(value, 0), from: 0, to: 100 },
+        y: {
+          title: "share of the live rows",
+          show: (value) => percent(value, 0),
+          from: 0,
+          to: Math.max(0.2, ...one.tenths),
+        },
       }),
     ),
   );

@@ -1,8 +1,8 @@
-// Figures for people: few digits, units, and a dash for what was not measured.
+// Numbers for people: few digits, units, and a dash for what was not measured.
 
 const NOT_MEASURED = "–";
 
-/** A number with so many digits after the point, without a needless zero before it being lost. */
+/** Format a number with so many digits after the point; one that would be shown as 0 gets an exponent. */
 export function number(value, digits = 3) {
   if (typeof value !== "number" || !Number.isFinite(value)) {
     return NOT_MEASURED;
@@ -13,17 +13,17 @@ export function number(value, digits = 3) {
   return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-/** A whole number with its thousands apart. */
+/** Format a whole number with separators of thousands. */
 export function count(value) {
   return typeof value === "number" ? Math.round(value).toLocaleString("en") : NOT_MEASURED;
 }
 
-/** A share as per cent. */
+/** Format a share in per cent. */
 export function percent(share, digits = 1) {
   return typeof share === "number" && Number.isFinite(share) ? `${(100 * share).toFixed(digits)} %` : NOT_MEASURED;
 }
 
-/** Bytes in the unit that leaves up to three digits before the point. */
+/** Format bytes in the unit that leaves up to three digits before the point. */
 export function bytes(value) {
   if (typeof value !== "number") {
     return NOT_MEASURED;
@@ -38,7 +38,12 @@ export function bytes(value) {
   return `${power === 0 || left >= 100 ? Math.round(left) : left.toPrecision(3)} ${units[power]}`;
 }
 
-/** Seconds in the unit that suits them. */
+/** Format the bytes of one vector, which are few, exactly. */
+export function exactBytes(value) {
+  return typeof value === "number" ? `${count(value)} B` : NOT_MEASURED;
+}
+
+/** Format seconds in a readable unit. */
 export function duration(seconds) {
   if (typeof seconds !== "number" || !Number.isFinite(seconds)) {
     return NOT_MEASURED;
@@ -52,15 +57,15 @@ export function duration(seconds) {
   return seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
 
-/** An amount a second. */
+/** Format an amount per second. */
 export function perSecond(rate) {
   if (typeof rate !== "number" || !Number.isFinite(rate)) {
     return NOT_MEASURED;
   }
-  return `${rate >= 100 || rate === 0 ? Math.round(rate) : rate.toPrecision(2)} /s`;
+  return `${rate >= 100 || rate === 0 ? Math.round(rate) : rate.toPrecision(2)} per s`;
 }
 
-/** A moment, where the reader is; the date only if it is another day. */
+/** Format a time in the visitor's time zone, with the date if it is another day. */
 export function moment(iso) {
   const at = new Date(iso);
   if (!iso || Number.isNaN(at.getTime())) {
@@ -70,14 +75,19 @@ export function moment(iso) {
   return at.toDateString() === new Date().toDateString() ? time : `${at.toLocaleDateString()} ${time}`;
 }
 
-/** A step as `lathe fit --steps` writes it: its kind, and what it was given. */
+/** Format a step as `lathe fit --steps` writes it: its kind and its dimensions. */
 function step({ kind, ...parameters }) {
   const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
   const size = given.find(([name]) => name === "dimensions");
   return size ? `${kind}:${size[1]}` : kind;
 }
 
-/** The steps of a chain in their order. */
+/** Format the steps of a chain in their order. */
 export function steps(list) {
   return (list ?? []).map(step).join(" → ") || NOT_MEASURED;
+}
+
+/** Format a number of things, with the plural of their name. */
+export function plural(amount, name, names = `${name}s`) {
+  return `${count(amount)} ${amount === 1 ? name : names}`;
 }

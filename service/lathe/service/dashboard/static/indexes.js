@@ -1,11 +1,27 @@
-// Indexes, each with the space its vectors are in.
+// All indexes.
 
 import { get } from "./api.js";
 import { chainLink } from "./chains.js";
-import { badge, empty, h, scroller, section, table } from "./dom.js";
-import { bytes, count, duration } from "./format.js";
+import { badge, empty, h, scroller, table } from "./dom.js";
+import { bytes, count } from "./format.js";
 
-const EXAMPLE = "curl -X PUT HOST/indexes/NAME -H 'authorization: Bearer KEY' -d '{\"chain\": \"compact\"}'";
+const EXAMPLE =
+  'curl -X PUT HOST/indexes/NAME -H \'authorization: Bearer KEY\' -d \'{"chain": "compact", "text_field": "text"}\'';
+
+/** Create a link to the page of an index. */
+function indexLink(name) {
+  return h("a", { href: `#/indexes/${encodeURIComponent(name)}` }, name);
+}
+
+/** Return the bytes that an index takes on disk; null in Milvus, which does not say. */
+export function bytesOnDisk({ bytes: parts }) {
+  return parts ? parts.record + parts.rows + parts.graph : null;
+}
+
+/** Create the badge of an index's state. */
+export function stateOf({ state }) {
+  return badge(state, state === "ready" ? "good" : "warn");
+}
 
 /** The page of all indexes. */
 export const indexesView = {
@@ -15,64 +31,29 @@ export const indexesView = {
   draw(indexes) {
     if (indexes.length === 0) {
       return empty(
-        h("p", {}, "There are no indexes yet. An admin makes one, and anybody fills and searches it:"),
+        h("p", {}, "There are no indexes yet. An index is created and filled through the API, with an admin key:"),
         scroller("Command", h("pre", {}, EXAMPLE)),
       );
     }
+    const rows = indexes.map((one) => [
+      indexLink(one.name),
+      stateOf(one),
+      { number: count(one.count) },
+      one.chain ? chainLink(one.chain) : "",
+      { number: count(one.dimensions) },
+      { number: bytesOnDisk(one) === null ? "in Milvus" : bytes(bytesOnDisk(one)) },
+      one.notes?.length ? one.notes.join(" ") : "",
+    ]);
     return [
-      table(
-        "Indexes",
-        ["index", "items", "chain", "dimensions", "metric", "state", "on disk", "space"],
-        indexes.map((one) => [
-          one.name,
-          { number: count(one.count) },
-          chainLink(one.chain),
-          { number: String(one.dimensions) },
-          one.metric,
-          badge(one.state, one.state === "ready" ? "good" : "warn"),
-          { number: one.bytes ? bytes(one.bytes.record + one.bytes.rows + one.bytes.graph) : "in Milvus" },
-          h("code", {}, one.space_id),
-        ]),
-        { hideCaption: true, stack: true },
-      ),
       h(
         "p",
-        { class: "hint" },
-        "Vectors compare only within one space. ",
-        "An index keeps to the version of the chain it was made with, until it is made anew.",
+        {},
+        "An index stores vectors of documents and searches them. Open one to search it and to see its documents.",
       ),
-      indexes.map(details),
+      table("Indexes", ["index", "state", "documents", "chain", "dimensions", "on disk", "notes"], rows, {
+        hideCaption: true,
+        stack: true,
+      }),
     ];
   },
 };
-
-function details(one) {
-  const facts = [
-    ["Encoder", one.encoder ?? "none: it takes vectors only"],
-    ["Vectors as given", `${one.width} wide, ${one.originals === "none" ? "not kept" : `kept as ${one.originals}`}`],
-    ["Graph", `M ${one.m}, ef_construction ${one.ef_construction}, ${count(one.in_graph)} items in it`],
-    ["Deleted, not yet compacted", one.deleted === undefined ? null : count(one.deleted)],
-    [
-      "Snapshot",
-      one.snapshot_age_seconds === undefined || one.snapshot_age_seconds === null
-        ? null
-        : `${duration(one.snapshot_age_seconds)} old`,
-    ],
-    ["Moving to", one.moving_to ? JSON.stringify(one.moving_to) : null],
-  ].filter(([, fact]) => fact !== null);
-  return section(
-    one.name,
-    h(
-      "dl",
-      { class: "facts" },
-      facts.map(([name, fact]) => [h("dt", {}, name), h("dd", {}, fact)]),
-    ),
-    one.notes.length
-      ? h(
-          "ul",
-          { class: "warnings" },
-          one.notes.map((note) => h("li", {}, note)),
-        )
-      : null,
-  );
-}

@@ -1,38 +1,117 @@
-// Jobs: how far they are, what went wrong, what they made; and stopping them.
+// Jobs: the list of all, their progress, and cancelling.
 
 import { events, get, remove } from "./api.js";
-import { figureCards, rowsSentence, warningList } from "./certificate.js";
 import { chainLink } from "./chains.js";
-import { badge, empty, h, scroller, section } from "./dom.js";
-import { saveButton } from "./download.js";
+import { badge, empty, h } from "./dom.js";
 import { duration, moment } from "./format.js";
 import { attempt, confirmed } from "./notices.js";
 
-const KINDS = { succeeded: "good", failed: "bad", cancelled: "warn" };
+const STATES = { succeeded: "good", failed: "bad", cancelled: "warn" };
 const STREAMS_MOST = 2; // a browser opens six connections to a server, and the page needs some itself
 
-/** Whether a job will not change any more. */
-function hasEnded(job) {
+const KINDS = {
+  fit: "Fit of a chain",
+  adapt: "Adaptation to searches",
+  train: "Training of an encoder",
+  advise: "Advice",
+  reindex: "Reindexing",
+};
+
+/** Return the name of a job's kind. */
+export function kindOf({ kind }) {
+  return KINDS[kind] ?? `Job of kind ${kind}`;
+}
+
+/** Return whether a job will not change any more. */
+export function hasEnded(job) {
   return ["succeeded", "failed", "cancelled"].includes(job.state);
 }
 
-/** The page of all jobs; those that run are followed by their events. */
+/** Create the badge of a job's state. */
+export function stateBadge(job) {
+  return badge(job.state, STATES[job.state]);
+}
+
+/** Say when a job started, and how long it has been running or ran. */
+export function timeSentence(job) {
+  const end = job.finished_at ? new Date(job.finished_at) : new Date();
+  const length = duration((end - new Date(job.created_at)) / 1000);
+  if (hasEnded(job)) {
+    return `Queued at ${moment(job.created_at)}, ended after ${length}.`;
+  }
+  return `Queued at ${moment(job.created_at)}, ${job.state === "queued" ? "waiting" : "running"} for ${length}.`;
+}
+
+/** Create the progress bar of a job, with its percentage. */
+export function progressBar(job) {
+  const share = `${Math.round(100 * job.progress)} %`;
+  return h(
+    "div",
+    { class: "progress" },
+    h("progress", { max: "1", value: String(job.progress), "aria-label": `Progress of job ${job.id}` }, share),
+    h("span", { class: "number" }, share),
+  );
+}
+
+/** Create the button that cancels a job; null for a job that has ended. */
+export function cancelButton(job, page) {
+  if (hasEnded(job)) {
+    return null;
+  }
+  const cancel = async () => {
+    const wanted = await confirmed({
+      title: "Cancel the job?",
+      text: `The job ${job.id} stops. What it has done so far is lost, except for the checkpoints of a training.`,
+      yes: "Cancel the job",
+    });
+    if (wanted) {
+      await attempt(() => remove(`jobs/${encodeURIComponent(job.id)}`), sayCancelled);
+      await page.refresh();
+    }
+  };
+  return h("button", { type: "button", id: `cancel-${job.id}`, onclick: cancel }, "Cancel");
+}
+
+function sayCancelled(job) {
+  return ["succeeded", "failed"].includes(job.state)
+    ? `The job ${job.id} had already ended (${job.state}), so nothing was cancelled.`
+    : `The job ${job.id} is cancelled.`;
+}
+
+/** Show a job each time it changes, by its events, until the page is left. */
+export async function follow(id, page, merged) {
+  try {
+    for await (const job of events(`jobs/${encodeURIComponent(id)}/events`, page.signal)) {
+      page.show(merged(job));
+    }
+  } catch (error) {
+    if (!page.signal.aborted) {
+      console.info(`the events of job ${id} ended: ${error.message}`); // the page polls every few seconds too
+    }
+  }
+}
+
+/** The page of all jobs. Running ones are followed by their events. */
 export const jobsView = {
   title: () => "Jobs",
   every: 4000,
   load: (_args, options) => get("jobs", options),
   draw(jobs, page) {
+    const start = h("p", { class: "buttons" }, h("a", { class: "button main", href: "#/fit" }, "Start a job"));
     if (jobs.length === 0) {
       return empty(
-        h("p", {}, "No job was started yet: fits, advice and making indexes anew are jobs."),
-        h("a", { class: "button", href: "#/fit" }, "Fit a chain"),
+        h("p", {}, "No job has been started yet. Fits, adaptations, trainings, advice and reindexing are jobs."),
+        start,
       );
     }
-    return h(
-      "ul",
-      { class: "list" },
-      jobs.map((job) => row(job, page)),
-    );
+    return [
+      start,
+      h(
+        "ul",
+        { class: "list" },
+        jobs.map((job) => jobCard(job, page)),
+      ),
+    ];
   },
   enter(page) {
     const running = (page.data ?? []).filter((job) => !hasEnded(job)).slice(0, STREAMS_MOST);
@@ -40,126 +119,41 @@ export const jobsView = {
   },
 };
 
-/** The page of one job. */
-export const jobView = {
-  title: ([id]) => `Job ${id}`,
-  every: 4000,
-  load: ([id], options) => get(`jobs/${encodeURIComponent(id)}`, options),
-  draw(job, page) {
-    return [
-      section(
-        job.kind === "fit" ? "A fit" : `A job of kind ${job.kind}`,
-        h("p", {}, badge(job.state, KINDS[job.state]), ` begun ${moment(job.created_at)}, took ${took(job)}`),
-        h("p", {}, progressBar(job), " ", h("span", { id: "job-message" }, job.message)),
-        job.error ? h("p", { class: "notice bad" }, job.error) : null,
-        hasEnded(job) ? null : h("p", { class: "buttons" }, cancelButton(job, page)),
-      ),
-      job.result ? outcome(job) : null,
-      h("p", {}, h("a", { href: "#/jobs" }, "All jobs")),
-    ];
-  },
-  enter(page) {
-    if (page.data && !hasEnded(page.data)) {
-      follow(page.data.id, page, (told) => told);
-    }
-  },
-};
-
-/** A job in the list of all. */
-function row(job, page) {
-  const made = job.result?.chain ? [" made ", chainLink(job.result.chain)] : null;
+/** Create a job as an entry of a list. */
+export function jobCard(job, page) {
   return h(
     "li",
-    { class: "card job" },
+    { class: "card job", id: `job-${job.id}` },
     h(
       "div",
       {},
-      h("a", { href: `#/jobs/${job.id}` }, h("strong", {}, job.kind)),
+      h("a", { href: `#/jobs/${job.id}` }, h("strong", {}, kindOf(job))),
       " ",
-      badge(job.state, KINDS[job.state]),
-      made,
+      stateBadge(job),
       h("div", { class: "hint" }, job.id),
     ),
     h(
       "div",
       {},
       hasEnded(job) ? null : progressBar(job),
-      h("div", { class: job.error ? "wrong" : null }, job.error ?? job.message),
+      job.error ? h("div", { class: "wrong" }, job.error) : h("div", {}, outcomeOf(job)),
     ),
-    h("div", { class: "hint" }, `begun ${moment(job.created_at)}`, hasEnded(job) ? `, took ${took(job)}` : null),
-    h("div", {}, hasEnded(job) ? null : cancelButton(job, page)),
+    h("div", { class: "hint" }, timeSentence(job)),
+    h("div", {}, cancelButton(job, page)),
   );
 }
 
-async function follow(id, page, merged) {
-  try {
-    for await (const job of events(`jobs/${encodeURIComponent(id)}/events`, page.signal)) {
-      page.show(merged(job));
-    }
-  } catch (error) {
-    if (!page.signal.aborted) {
-      console.info(`the events of job ${id} ended: ${error.message}`); // the page asks every few seconds besides
-    }
+/** Say in a line what a job made or is doing. */
+function outcomeOf({ state, message, result }) {
+  const [chain, encoder] = [result?.chain, result?.encoder];
+  if (result?.sentence) {
+    return result.sentence;
   }
-}
-
-function progressBar(job) {
-  return h(
-    "progress",
-    { max: "1", value: String(job.progress), "aria-label": `progress of job ${job.id}` },
-    `${Math.round(100 * job.progress)} %`,
-  );
-}
-
-function took(job) {
-  const end = job.finished_at ? new Date(job.finished_at) : new Date();
-  return duration((end - new Date(job.created_at)) / 1000);
-}
-
-function cancelButton(job, page) {
-  const cancel = async () => {
-    if (
-      await confirmed({
-        title: "Cancel the job?",
-        text: `Job ${job.id} (${job.kind}) stops, and what it did is lost.`,
-        yes: "Cancel the job",
-      })
-    ) {
-      await attempt(() => remove(`jobs/${encodeURIComponent(job.id)}`), `Job ${job.id} is cancelled.`);
-      await page.refresh();
-    }
-  };
-  return h("button", { type: "button", id: `cancel-${job.id}`, onclick: cancel }, "Cancel");
-}
-
-/** What a job made: a fit's chain with its certificate; files; all else as it was told. */
-function outcome({ id, kind, result }) {
-  const files = [
-    result.vectors_url ? saveButton(`jobs/${id}/vectors`, `${id}.npy`, "Save the vectors") : null,
-    result.report_url ? saveButton(`jobs/${id}/report`, `${id}.html`, "Save the report") : null,
-  ];
-  if (kind !== "fit") {
-    return section(
-      "What it made",
-      h("p", { class: "buttons" }, files),
-      scroller("The result as JSON", h("pre", {}, JSON.stringify(result, null, 1))),
-    );
+  if (typeof chain === "string") {
+    return ["Made ", chainLink(chain), result.promoted ? ", which is live." : ", which is not live."];
   }
-  return section(
-    "What it made",
-    h(
-      "p",
-      {},
-      chainLink(result.chain),
-      result.promoted ? " is live." : " is not live: promote it on its page.",
-      result.size_routes?.length ? ` It answers the sizes ${result.size_routes.join(", ")}.` : "",
-    ),
-    result.failed_gates.length
-      ? h("p", { class: "notice bad" }, `Below its gates: ${result.failed_gates.join(", ")}.`)
-      : null,
-    h("p", {}, rowsSentence(result.certificate)),
-    figureCards(result.certificate),
-    warningList(result.certificate),
-    h("p", { class: "buttons" }, files),
-  );
+  if (typeof encoder === "string" && "promoted" in result) {
+    return `Made ${encoder}, which is ${result.promoted ? "" : "not "}live.`;
+  }
+  return state === "succeeded" ? "Done." : message;
 }

@@ -1,27 +1,27 @@
-// The key of whoever looks: asked for when the server wants one, held in this module and nowhere else.
+// The visitor's key: asked for when the server wants one, and held in this module only.
 
 import { h } from "./dom.js";
 
 let key = null;
 let asking = null;
 
-/** The key that is held, or null. */
+/** Return the held key, or null. */
 export function heldKey() {
   return key;
 }
 
-/** Headers that carry it. A key beyond Latin-1 is sent as the bytes of its UTF-8, as the server reads it. */
+/** Return the headers with the key. Characters beyond Latin-1 are sent as UTF-8, as the server reads them. */
 export function keyHeaders() {
   return key === null ? {} : { authorization: `Bearer ${String.fromCharCode(...new TextEncoder().encode(key))}` };
 }
 
-/** Hold a key, or with null forget it. */
+/** Hold a key, or forget it with null. */
 function hold(value) {
   key = value;
   document.getElementById("key-held").hidden = key === null;
 }
 
-/** Forget a key that was refused, unless another took its place meanwhile. */
+/** Forget a refused key, unless another has replaced it meanwhile. */
 export function dropKey(refused) {
   if (key === refused) {
     hold(null);
@@ -29,9 +29,9 @@ export function dropKey(refused) {
 }
 
 /**
- * Ask for a key; those who ask at once share one dialog.
- * @param {string} why the server's sentence.
- * @returns {Promise<boolean>} whether one was given.
+ * Ask for a key. Requests that ask at once share one dialog.
+ * @param {string} why a sentence on what the key is needed for.
+ * @returns {Promise<boolean>} whether a key was entered.
  */
 export function askForKey(why) {
   asking ??= openDialog(why).finally(() => {
@@ -64,7 +64,7 @@ function openDialog(why) {
   });
 }
 
-/** Let the dialog and the button that forgets work. */
+/** Connect the dialog and the button that forgets the key. */
 export function wireKeys() {
   const dialog = document.getElementById("key-dialog");
   document.getElementById("key-form").addEventListener("submit", (event) => {

@@ -1,4 +1,4 @@
-// What the server does right now: a sample of its metrics every few seconds, while somebody looks.
+// Live figures: a sample of the server's metrics every few seconds while the page is visible.
 
 import { getText } from "./api.js";
 import { growth, parseMetrics, quantile, total } from "./prometheus.js";
@@ -7,15 +7,15 @@ export const EVERY_MS = 3000;
 const KEPT = 100;
 const GAP_SECONDS = 30;
 
-/** Requests that bring work; those that only look, like this page's, are not counted. */
+/** Labels of requests that bring work. Requests that only read, like this page's, are not counted. */
 const WORK = { method: "POST" };
 
 let last = null;
 
-/** Points in time, oldest first; figures are null where nothing was there to measure. */
+/** Points in time, oldest first; a figure is null if there was nothing to measure. */
 export const points = [];
 
-/** Take a sample, and from the one before it a point. */
+/** Take a sample of the metrics, and add the point between it and the sample before. */
 export async function takeSample() {
   const at = performance.now() / 1000;
   const sample = parseMetrics(await getText("metrics", { quiet: true }));
@@ -28,7 +28,7 @@ export async function takeSample() {
 
 function pointOf(before, after) {
   const seconds = after.at - before.at;
-  const watched = seconds < GAP_SECONDS; // else the page was hidden: an average over that would look like news
+  const watched = seconds < GAP_SECONDS; // later, an average would look like a current value
   const grown = (name, labels) => (watched ? growth(before.sample, after.sample, name, labels) : null);
   const rate = (name, labels) => {
     const by = grown(name, labels);

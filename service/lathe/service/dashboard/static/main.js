@@ -1,27 +1,33 @@
-// The frame: which page is shown, and when it is asked for anew.
+// The frame: which page is shown, and when its data are loaded again.
 
+import { adaptView } from "./adapt.js";
 import { getText } from "./api.js";
 import { chainView } from "./chain.js";
 import { chainsView } from "./chains.js";
 import { compareView } from "./compare.js";
-import { fill, h } from "./dom.js";
+import { empty, fill, h } from "./dom.js";
 import { fitView } from "./fit.js";
+import { moment } from "./format.js";
+import { indexView } from "./index.js";
 import { indexesView } from "./indexes.js";
-import { jobView, jobsView } from "./jobs.js";
+import { jobView } from "./job.js";
+import { jobsView } from "./jobs.js";
 import { wireKeys } from "./keys.js";
 import { EVERY_MS, takeSample } from "./live.js";
-import { sentenceOf } from "./notices.js";
+import { clearNotice, sentenceOf } from "./notices.js";
 import { overviewView } from "./overview.js";
+import { trainView } from "./train.js";
 import { tryView } from "./tryit.js";
 
 /**
  * Pages by the first part of the hash; those with an argument are tried first.
  *
- *   title(args)            for the heading
- *   load(args, options)    what it shows, from the API
- *   draw(data, page)       as nodes
- *   every                  milliseconds until it is loaded again, while it is looked at; 0 for never
- *   enter(page)            what else it does once it is shown, until `page.signal` aborts
+ *   title(args)            heading
+ *   load(args, options)    loads the data from the API
+ *   draw(data, page)       returns the data as nodes
+ *   every                  milliseconds until the data are loaded again while the page is visible; 0 for never
+ *   enter(page)            runs once the page is shown, until `page.signal` aborts
+ *   link                   address of the navigation link that the page belongs to, if it has none of its own
  */
 const PAGES = {
   "": overviewView,
@@ -34,8 +40,14 @@ const PAGES = {
   jobs: jobsView,
   "jobs/": jobView,
   indexes: indexesView,
+  "indexes/": indexView,
   fit: fitView,
+  adapt: adaptView,
+  train: trainView,
 };
+
+const NOWHERE = () =>
+  empty(h("p", {}, "This dashboard has no page at this address."), h("a", { class: "button", href: "#/" }, "Overview"));
 
 /** One page while it is shown. */
 class Page {
@@ -47,13 +59,15 @@ class Page {
     this.place = h("div", { class: "page" }, h("p", { class: "hint" }, "Loading …"));
     this.drawn = null;
     this.data = null;
+    this.loadedAt = null;
   }
 
-  /** Load it again and show it. `quiet`: nobody asked, so no key is asked for. */
+  /** Load the data again and show them. `quiet`: the visitor did not ask, so no key is asked for. */
   async refresh({ quiet = false } = {}) {
     try {
       const data = await this.view.load(this.args, { quiet, signal: this.signal });
       this.say(null);
+      this.loadedAt = new Date();
       this.show(data);
     } catch (error) {
       if (!this.signal.aborted) {
@@ -62,35 +76,42 @@ class Page {
     }
   }
 
-  /** Show data, if they are others than those shown. */
+  /** Show data, if they differ from those shown. */
   show(data) {
     const text = JSON.stringify(data);
     this.data = data;
     if (!this.signal.aborted && text !== this.drawn) {
       this.drawn = text;
-      fill(this.place, this.view.draw(data, this));
+      fill(this.place, () => this.view.draw(data, this));
     }
   }
 
-  /** Say why it cannot be loaded; what was shown before stays. */
+  /** Say why the data cannot be loaded. What was shown before stays. */
   say(error) {
     document.getElementById("problem")?.remove();
     if (error === null) {
       return;
     }
+    const known = this.loadedAt ? ` The page shows what it read at ${moment(this.loadedAt)}` : "";
+    const retries = this.view.every
+      ? ` ${known ? "and" : "The page"} tries again every few seconds.`
+      : known
+        ? "."
+        : "";
+    const sentence = error.status === 0 ? sentenceOf(error) + known + retries : sentenceOf(error);
     const again = h(
       "button",
       { type: "button", id: "again", onclick: () => this.refresh() },
-      [401, 403].includes(error.status) ? "Give a key" : "Try again",
+      error.needsKey ? "Enter a key" : "Try again",
     );
-    const said = h("p", { id: "problem", class: "notice bad", role: "alert" }, h("span", {}, sentenceOf(error)), again);
+    const said = h("p", { id: "problem", class: "notice bad", role: "alert" }, h("span", {}, sentence), again);
     if (this.drawn === null) {
       fill(this.place);
     }
     this.place.before(said);
   }
 
-  /** Load it again and again, until it is left. */
+  /** Load the data again at intervals, until the page is left. */
   async keepFresh() {
     while (this.view.every && !this.signal.aborted) {
       await new Promise((resolve) => setTimeout(resolve, this.view.every));
@@ -111,14 +132,12 @@ async function open() {
   const title = view ? view.title(args) : "There is no such page";
   document.title = `${title} · Lathe`;
   for (const link of document.querySelectorAll("#nav a")) {
-    const here = link.getAttribute("href").replace(/^#\/?/, "") === first;
+    const here = link.getAttribute("href").replace(/^#\/?/, "") === (view?.link ?? first);
     here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
   }
-  const page = new Page(
-    view ?? { load: async () => null, draw: () => h("a", { href: "#/" }, "Overview"), every: 0 },
-    args,
-  );
+  const page = new Page(view ?? { load: async () => null, draw: () => NOWHERE(), every: 0 }, args);
   const main = document.getElementById("view");
+  clearNotice();
   const moved = current !== null;
   current = page;
   fill(main, h("h1", { tabindex: "-1" }, title), page.place);
@@ -133,7 +152,7 @@ async function open() {
   }
 }
 
-/** A part of the address; one that nobody encoded stays as it is. */
+/** Decode a part of the address; one that is not encoded stays as it is. */
 function decoded(part) {
   try {
     return decodeURIComponent(part);
@@ -142,13 +161,13 @@ function decoded(part) {
   }
 }
 
-/** Take samples while somebody looks; a server that is away is told of by the page itself. */
+/** Sample the metrics while the page is visible. The page itself reports a server that does not answer. */
 async function watchMetrics() {
   for (;;) {
+    await new Promise((resolve) => setTimeout(resolve, EVERY_MS)); // first: rates over a few milliseconds are noise
     if (!document.hidden) {
       await takeSample().catch(() => null);
     }
-    await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
   }
 }
 
@@ -165,7 +184,7 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 document.getElementById("skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the hash names pages
+  event.preventDefault(); // the hash is the address of a page
   document.getElementById("view").focus();
 });
 takeSample()

@@ -1,21 +1,30 @@
-// What happened, said above the page; and questions before something is done.
+// Notices above the page, and questions before an action.
 
 import { ApiError } from "./api.js";
 import { fill, h } from "./dom.js";
 
-/** Say a sentence until it is dismissed or another comes. `kind` is `good` or `bad`. */
+/** Show a sentence until it is dismissed or replaced. `kind` is `good` or `bad`. */
 export function notice(sentence, kind = "good") {
   const place = document.getElementById("notices");
   const word = kind === "bad" ? "Error: " : "";
-  const close = h("button", { type: "button", class: "quiet", onclick: () => fill(place) }, "dismiss");
+  const close = h("button", { type: "button", class: "quiet", onclick: () => fill(place) }, "Dismiss");
   fill(place, h("p", { class: `notice ${kind}` }, h("span", {}, h("b", {}, word), sentence), close));
 }
 
-/** Do something, then say that it is done; or say the error. Returns whether it was done. */
+/** Remove the notice, which belongs to the page that is left. */
+export function clearNotice() {
+  fill(document.getElementById("notices"));
+}
+
+/**
+ * Run an action and show its outcome as a notice.
+ * @param {string|function} done the sentence if it succeeds, or a function of the action's result that returns it.
+ * @returns {Promise<boolean>} whether it succeeded.
+ */
 export async function attempt(work, done) {
   try {
-    await work();
-    notice(done);
+    const result = await work();
+    notice(typeof done === "function" ? done(result) : done);
     return true;
   } catch (error) {
     notice(sentenceOf(error), "bad");
@@ -23,10 +32,10 @@ export async function attempt(work, done) {
   }
 }
 
-/** What was filled in cannot be used; the message says why. */
+/** A form that is filled in wrongly; the message says what is wrong. */
 export class InputError extends Error {}
 
-/** An error as a sentence; one that nobody foresaw goes to the console too. */
+/** Return an error as a sentence. Unexpected errors are logged to the console too. */
 export function sentenceOf(error) {
   if (!(error instanceof ApiError || error instanceof InputError)) {
     console.error(error);
@@ -34,7 +43,7 @@ export function sentenceOf(error) {
   return error.message;
 }
 
-/** Ask before something is done; resolves to whether it should be. */
+/** Ask before an action, and resolve to whether it should be done. */
 export function confirmed({ title, text, yes }) {
   const dialog = document.getElementById("confirm-dialog");
   fill(document.getElementById("confirm-title"), title);

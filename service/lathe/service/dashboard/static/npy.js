@@ -6,15 +6,15 @@ const MAGIC = "\u0093NUMPY";
 const READERS = { f4: [Float32Array, 4], f8: [Float64Array, 8] };
 
 /**
- * The rows of a .npy file.
+ * Read the rows of a .npy file.
  * @param {ArrayBuffer} buffer the whole file.
  * @returns {{rows: number, columns: number, row: function(number): Float32Array}} numbers in float32.
- * @throws {InputError} with what the file is and what it should be.
+ * @throws {InputError} if it is not a .npy matrix of floats.
  */
 export function readNpy(buffer) {
   const start = new Uint8Array(buffer, 0, Math.min(buffer.byteLength, 12));
   if (start.length < 12 || String.fromCharCode(...start.subarray(0, 6)) !== MAGIC) {
-    throw new InputError("this is not a .npy file");
+    throw new InputError("This is not a .npy file.");
   }
   const view = new DataView(buffer);
   const [lengthBytes, length] = start[6] === 1 ? [2, view.getUint16(8, true)] : [4, view.getUint32(8, true)];
@@ -24,19 +24,19 @@ export function readNpy(buffer) {
   const shape = /'shape':\s*\((\d+),\s*(\d+)\)/.exec(header);
   if (!kind || !shape || /'fortran_order':\s*True/.test(header)) {
     throw new InputError(
-      `the file must hold a matrix of float32 or float64, row by row; its header says ${header.trim()}`,
+      `The file must hold a matrix of float32 or float64, row by row. Its header says ${header.trim()}.`,
     );
   }
   const [rows, columns] = [Number(shape[1]), Number(shape[2])];
   const [Numbers, size] = READERS[kind];
   if (buffer.byteLength - begin !== rows * columns * size) {
-    throw new InputError(`the header says ${rows} × ${columns} numbers, the file does not hold as many`);
+    throw new InputError(`The header says ${rows} × ${columns} numbers, but the file does not hold as many.`);
   }
   const values = new Numbers(buffer.slice(begin)); // a copy: headers of old files are not aligned
   return { rows, columns, row: (index) => Float32Array.from(values.subarray(index * columns, (index + 1) * columns)) };
 }
 
-/** The little-endian bytes of a row in base64, as the API takes vectors. */
+/** Encode the little-endian bytes of a row in base64, as the API takes vectors. */
 export function asBase64(row) {
   const bytes = new Uint8Array(row.buffer);
   let text = "";

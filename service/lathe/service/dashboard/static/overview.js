@@ -1,10 +1,13 @@
-// The first page: is all well, what is served, and what happens right now.
+// The first page: warnings, running jobs, live chains with the bytes that they save, encoders, and traffic.
 
-import { get } from "./api.js";
-import { lineChart } from "./charts.js";
-import { chainLink } from "./chains.js";
-import { badge, h, section, table } from "./dom.js";
-import { bytes, count, duration, number, percent, perSecond } from "./format.js";
+import { ApiError, get } from "./api.js";
+import { bytesSaved, chainLink, widths } from "./chains.js";
+import { valueAt } from "./certificate.js";
+import { chart } from "./chart.js";
+import { badge, h, section, table, warningList } from "./dom.js";
+import { bytes, count, duration, exactBytes, number, percent, perSecond, plural } from "./format.js";
+import { hasEnded, jobCard } from "./jobs.js";
+import { askForKey } from "./keys.js";
 import { EVERY_MS, points } from "./live.js";
 
 const SHOWN_SECONDS = 300;
@@ -15,14 +18,24 @@ export const overviewView = {
   every: EVERY_MS,
   async load(_args, options) {
     const [info, health] = await Promise.all([get("info", options), getHealth(options)]);
-    return { info, health, points: [...points] };
+    const guarded = ["chains", "indexes", "jobs"].map((path) => getIfAllowed(path, options));
+    const [chains, indexes, jobs] = await Promise.all(guarded);
+    return { info, health, chains, indexes, jobs, points: [...points] };
   },
-  draw({ info, health, points: seen }) {
-    return [state(info, health), live(seen), encoderSection(info)];
+  draw(data, page) {
+    const running = (data.jobs ?? []).filter((job) => !hasEnded(job));
+    return [
+      serverSection(data),
+      data.chains === null ? keyNotice(page) : null,
+      running.length ? runningSection(running, page) : null,
+      data.chains === null ? null : chainSection(data),
+      encoderSection(data.info),
+      trafficSection(data.points),
+    ];
   },
 };
 
-/** The health, which the server tells with 503 too while it is not ready. */
+/** Return the health, which the server answers with status 503 while it is not ready. */
 async function getHealth(options) {
   try {
     return await get("health", options);
@@ -34,31 +47,111 @@ async function getHealth(options) {
   }
 }
 
-function state(info, health) {
+/** Return what `get` does, or null if it needs a key: the rest of the page is shown without one. */
+async function getIfAllowed(path, options) {
+  try {
+    return await get(path, { ...options, quiet: true });
+  } catch (error) {
+    if (error instanceof ApiError && error.needsKey) {
+      return null;
+    }
+    throw error;
+  }
+}
+
+function serverSection({ info, health, chains, indexes, jobs }) {
   const warnings = health.warnings ?? [];
-  const shared = "It shares registry, cache and jobs by a Redis; the figures below are this replica's alone.";
-  const served = info.encoders.filter((one) => one.state === "ready").length;
+  const ready = info.encoders.filter((one) => one.state === "ready").length;
+  const running = (jobs ?? []).filter((job) => !hasEnded(job)).length;
+  const parts = [
+    `${ready} of ${plural(info.encoders.length, "encoder")} ready`,
+    plural(info.chains.length, "chain"),
+    indexes === null ? null : plural(indexes.length, "index", "indexes"),
+    jobs === null ? null : running ? `${plural(running, "job")} running` : "no job running",
+  ].filter((part) => part !== null);
+  const trainers =
+    info.training_workers === undefined ? "" : ` and ${plural(info.training_workers ?? 0, "worker")} for trainings`;
+  const shared =
+    "Chains, cache and jobs are shared through Redis, " +
+    `with ${plural(info.job_workers ?? 0, "worker")} for jobs${trainers}. Traffic is that of this replica.`;
   return section(
-    "This server",
-    h(
-      "p",
-      {},
-      badge(health.status, health.status === "ready" ? "good" : "warn"),
-      ` ${served} of ${plural(info.encoders.length, "encoder")} ready, ${plural(info.chains.length, "chain")}. `,
-      info.redis ? `${shared} ${plural(info.job_workers ?? 0, "worker")} for its jobs.` : "It runs its jobs itself.",
-    ),
-    warnings.length
-      ? h(
-          "ul",
-          { class: "warnings" },
-          warnings.map((one) => h("li", {}, one)),
-        )
-      : null,
+    "Server",
+    h("p", {}, badge(health.status, health.status === "ready" ? "good" : "warn"), ` ${parts.join(", ")}.`),
+    info.redis ? h("p", {}, shared) : null,
+    warnings.length ? warningList(warnings) : h("p", { class: "hint" }, "There are no warnings."),
   );
 }
 
-function plural(amount, word) {
-  return `${amount} ${word}${amount === 1 ? "" : "s"}`;
+function keyNotice(page) {
+  const enter = async () => {
+    await askForKey(
+      "This server shows chains, indexes and jobs only with a key: one of LATHE_API_KEYS or an admin key.",
+    );
+    await page.refresh();
+  };
+  return h(
+    "p",
+    { class: "notice" },
+    h("span", {}, "Chains, indexes and jobs are shown only with a key."),
+    h("button", { type: "button", id: "enter-key", onclick: enter }, "Enter a key"),
+  );
+}
+
+function runningSection(jobs, page) {
+  return section(
+    "Running jobs",
+    h(
+      "ul",
+      { class: "list" },
+      jobs.map((job) => jobCard(job, page)),
+    ),
+  );
+}
+
+function chainSection({ chains, indexes }) {
+  const live = chains.filter((chain) => chain.live && chain.live === chain.version);
+  if (live.length === 0) {
+    return section("Live chains", h("p", {}, "No chain is live. ", h("a", { href: "#/fit" }, "Fit a chain"), "."));
+  }
+  const rows = live.map((chain) => {
+    const ref = `${chain.name}@${chain.live}`;
+    const found = bytesSaved(chain);
+    const vectors = (indexes ?? []).filter((one) => one.chain === ref).reduce((sum, one) => sum + one.count, 0);
+    return [
+      chainLink(ref),
+      chain.encoder?.name ?? "vectors without an encoder",
+      widths(chain),
+      { number: found ? `${exactBytes(found.before)} → ${exactBytes(found.after)}` : exactBytes(null) },
+      { number: found ? h("strong", {}, percent(found.saved / found.before, 0)) : exactBytes(null) },
+      { number: found && vectors ? `${bytes(found.saved * vectors)} in ${plural(vectors, "vector")}` : "no vectors" },
+      { number: percent(chain.certificate && valueAt(chain.certificate, "recall_at_10")) },
+      { number: percent(chain.certificate && valueAt(chain.certificate, "recall_at_10_rescored_4x")) },
+    ];
+  });
+  return section(
+    "Live chains",
+    table(
+      "Live chains",
+      [
+        "chain",
+        "encoder",
+        "dimensions",
+        "bytes per vector",
+        "saved",
+        "saved in indexes",
+        "recall@10",
+        "recall@10, rescored",
+      ],
+      rows,
+      { hideCaption: true, stack: true },
+    ),
+    h(
+      "p",
+      { class: "hint" },
+      "Bytes are saved against the encoder's own vectors in float32. Recall@10 is the share of their ten nearest " +
+        "neighbours that the chain's vectors find, alone and after rescoring 40 candidates.",
+    ),
+  );
 }
 
 function encoderSection(info) {
@@ -68,7 +161,11 @@ function encoderSection(info) {
       badge(one.state, one.state === "ready" ? "good" : "warn"),
       one.problem ? h("p", { class: "hint" }, one.problem) : null,
     ],
-    one.upstream ? `${one.upstream.provider} (${one.upstream.protocol})` : one.device ? `${one.device}, ${one.dtype}` : "",
+    one.upstream
+      ? `${one.upstream.provider} (${one.upstream.protocol})`
+      : one.device
+        ? `${one.device}, ${one.dtype}`
+        : "",
     { number: one.dimensions ?? "" },
     { number: one.max_length ? `${count(one.max_length)} tokens` : "" },
     { number: one.upstream ? "" : (one.workers ?? "") },
@@ -78,55 +175,62 @@ function encoderSection(info) {
     "Encoders",
     table(
       "Encoders",
-      ["encoder", "state", "runs on", "dimensions", "longest text", "processes", "sizes answered by"],
+      ["encoder", "state", "runs on", "dimensions", "longest text", "processes", "chains for smaller sizes"],
       rows,
       { hideCaption: true, stack: true },
-    ),
-    h(
-      "p",
-      { class: "hint" },
-      "A request that asks for a size is answered by the chain that has its place; ",
-      "without one, the vectors are the encoder's own.",
     ),
   );
 }
 
 function sizes(encoder) {
-  const routes = Object.entries(encoder.size_routes ?? {}).map(([size, ref]) => [`${size}: `, chainLink(ref), " "]);
-  const nested = encoder.nested ? ["smaller: ", chainLink(encoder.nested)] : null;
-  return routes.length || nested ? [routes, nested] : "no chain yet";
+  const routes = Object.entries(encoder.size_routes ?? {}).map(([size, ref]) => [`${size}: `, chainLink(ref)]);
+  const nested = encoder.nested ? [["other sizes: ", chainLink(encoder.nested)]] : [];
+  const parts = [...routes, ...nested];
+  return parts.length ? parts.map((part, index) => [index ? ", " : null, part]) : "none";
 }
 
-function live(seen) {
-  const now = seen.at(-1) ?? {};
+/** Live figures, with charts once a request has arrived. */
+function trafficSection(seen) {
+  const source = h(
+    "p",
+    { class: "hint" },
+    "Read from ",
+    h("a", { href: "metrics" }, "/metrics"),
+    ` every ${EVERY_MS / 1000} s while this page is visible. Requests that only read are not counted.`,
+  );
+  if (!seen.some((point) => point.requests > 0)) {
+    return section(
+      "Traffic",
+      h(
+        "p",
+        {},
+        "No requests have arrived since this page was opened. Charts appear with the first one: ",
+        h("a", { href: "#/try" }, "try a chain"),
+        ".",
+      ),
+      source,
+    );
+  }
+  const now = seen.at(-1);
   const tiles = [
     ["Requests", perSecond(now.requests), "that bring work"],
-    ["Texts answered", perSecond(now.answered), "encoded or from the cache"],
-    ["Latency", duration(lastKnown(seen, "median")), `the slowest 5 %: ${duration(lastKnown(seen, "slow"))}`],
-    ["Waiting", `${count(now.waiting)} texts`, "accepted, not yet answered"],
-    ["From the cache", percent(lastKnown(seen, "hitShare"), 0), `holds ${bytes(now.cacheBytes)}`],
-    ["Encoders busy", percent(busyShare(now), 0), `of ${count(now.processes)} processes' time`],
+    ["Texts", perSecond(now.answered), "encoded or found in the cache"],
+    ["Latency", duration(lastKnown(seen, "median")), `median; 95th percentile: ${duration(lastKnown(seen, "slow"))}`],
+    ["Waiting", plural(now.waiting, "text"), "accepted, not answered yet"],
+    ["Found in the cache", percent(lastKnown(seen, "hitShare"), 0), `the cache has ${bytes(now.cacheBytes)}`],
+    ["Encoders busy", percent(busyShare(now), 0), `of the time of ${plural(now.processes, "process", "processes")}`],
   ];
   return section(
-    "Right now",
+    "Traffic",
     h(
       "dl",
       { class: "tiles" },
-      tiles.map(([name, value, more]) =>
-        h("div", {}, h("dt", {}, name), h("dd", { class: "value" }, value), h("dd", { class: "hint" }, more)),
+      tiles.map(([name, figure, more]) =>
+        h("div", {}, h("dt", {}, name), h("dd", { class: "value" }, figure), h("dd", { class: "hint" }, more)),
       ),
     ),
     h("div", { class: "charts" }, charts(seen)),
-    h(
-      "p",
-      { class: "hint" },
-      "Taken from ",
-      h("a", { href: "metrics" }, "/metrics"),
-      ` every ${EVERY_MS / 1000} s while this page is looked at; requests that only read are not counted. `,
-      seen.some((point) => point.requests > 0)
-        ? null
-        : ["Nothing was asked of it since this page was opened: ", h("a", { href: "#/try" }, "try a chain"), "."],
-    ),
+    source,
   );
 }
 
@@ -139,30 +243,27 @@ function busyShare({ busy, processes }) {
 }
 
 function charts(seen) {
-  const end = seen.at(-1)?.at ?? 0;
+  const end = seen.at(-1).at;
   const line = (name, key, factor = 1) => ({
     name,
     points: seen.map((point) => [point.at - end, point[key] === null ? null : factor * point[key]]),
   });
-  const span = Math.min(SHOWN_SECONDS, Math.max(60, end - (seen[0]?.at ?? 0)));
-  const x = { title: "seconds ago", show: (value) => number(Math.abs(value), 0), from: -span, to: 0 };
-  const plain = (value) => (value >= 1 || value === 0 ? number(value, 0) : String(Number(value.toPrecision(1))));
-  const chart = (title, series, unit, more = {}) =>
-    lineChart({
-      title,
-      series,
-      x,
-      y: { title: unit, show: plain, from: 0, ...more },
-      height: 170,
-    });
+  const span = Math.min(SHOWN_SECONDS, Math.max(60, end - seen[0].at));
+  const x = { title: "seconds ago", show: (value) => number(Math.abs(value), 0), from: -span, to: 0, isTime: true };
+  const plain = (value) => (value >= 10 || value === 0 ? number(value, 0) : String(Number(value.toPrecision(2))));
+  const draw = (id, title, series, unit, more = {}) =>
+    chart({ id, title, series, x, y: { title: unit, show: plain, from: 0, ...more } });
   return [
-    chart(
+    draw(
+      "throughput",
       "Throughput",
       [line("texts answered", "answered"), line("texts encoded", "encoded"), line("requests", "requests")],
-      "a second",
+      "per second",
     ),
-    chart("Latency", [line("median", "median", 1000), line("95th percentile", "slow", 1000)], "ms", { least: 10 }),
-    chart("Queue", [line("texts waiting", "waiting")], "texts", { least: 4 }),
-    chart("Cache", [line("share of texts found in it", "hitShare", 100)], "%", { to: 100 }),
+    draw("latency", "Latency", [line("median", "median", 1000), line("95th percentile", "slow", 1000)], "ms", {
+      least: 10,
+    }),
+    draw("queue", "Queue", [line("waiting texts", "waiting")], "texts", { least: 4 }),
+    draw("cache", "Cache", [line("texts found in it", "hitShare", 100)], "%", { to: 100 }),
   ];
 }

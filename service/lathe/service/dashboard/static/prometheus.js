@@ -1,11 +1,11 @@
-// Prometheus's text format, and what two samples of it tell.
+// Prometheus's text format, and rates and quantiles between two samples of it.
 
 const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)/;
 const LABEL = /([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"/g;
 const ESCAPED = { "\\n": "\n", '\\"': '"', "\\\\": "\\" };
 
 /**
- * The series of a text, by name.
+ * Parse the series of a text, by name.
  * @returns {Map<string, Array<{labels: object, value: number}>>}
  */
 export function parseMetrics(text) {
@@ -25,26 +25,26 @@ export function parseMetrics(text) {
   return found;
 }
 
-/** The series of a name with some labels. */
+/** Return the series of a name with these labels. */
 function series(sample, name, labels = {}) {
   const wanted = Object.entries(labels);
   return (sample.get(name) ?? []).filter((one) => wanted.every(([key, value]) => one.labels[key] === value));
 }
 
-/** Their sum; 0 where there are none yet. */
+/** Return the sum of the series of a name; 0 if there are none yet. */
 export function total(sample, name, labels = {}) {
   return series(sample, name, labels).reduce((sum, one) => sum + one.value, 0);
 }
 
-/** How much a counter grew between two samples; null if it began anew. */
+/** Return how much a counter grew between two samples; null if it was reset. */
 export function growth(before, after, name, labels = {}) {
   const grown = total(after, name, labels) - total(before, name, labels);
   return grown < 0 ? null : grown;
 }
 
 /**
- * A quantile of what a histogram saw between two samples, by even spread within its buckets, as Prometheus does.
- * @returns {number|null} null where nothing was seen.
+ * Estimate a quantile of what a histogram counted between two samples, interpolated in its buckets as Prometheus does.
+ * @returns {number|null} null if nothing was counted.
  */
 export function quantile(share, before, after, name, labels = {}) {
   const bounds = [...new Set(series(after, `${name}_bucket`, labels).map((one) => one.labels.le))]

@@ -1,10 +1,10 @@
-// Cosines among a few vectors, and a table of them whose colours only repeat the numbers.
+// Cosines among a few vectors, and a table of them whose colours repeat the numbers. uPlot has no heat map.
 
 import { h, scroller } from "./dom.js";
 
 const NOTED = 0.05;
 
-/** The cosines of rows among themselves: a square list of lists. */
+/** Return the cosines of rows with one another, as a square list of lists. */
 export function cosines(rows) {
   const lengths = rows.map((row) => Math.sqrt(row.reduce((sum, value) => sum + value * value, 0)) || 1);
   return rows.map((a, i) => rows.map((b, j) => dot(a, b) / (lengths[i] * lengths[j])));
@@ -14,14 +14,18 @@ function dot(a, b) {
   return a.reduce((sum, value, index) => sum + value * b[index], 0);
 }
 
-/** The mean cosine of different rows. */
-export function meanOfPairs(matrix) {
-  const n = matrix.length;
-  const sum = matrix.reduce((all, row, i) => all + row.reduce((part, value, j) => part + (i === j ? 0 : value), 0), 0);
-  return sum / (n * (n - 1));
+/** Return the entries above the diagonal: one for each pair of rows. */
+export function pairsOf(matrix) {
+  return matrix.flatMap((row, i) => row.slice(i + 1));
 }
 
-/** For each row the other one that is nearest. */
+/** Return the mean cosine of different rows. */
+export function meanOfPairs(matrix) {
+  const pairs = pairsOf(matrix);
+  return pairs.reduce((sum, value) => sum + value, 0) / pairs.length;
+}
+
+/** Return for each row the position of the most similar other row. */
 export function nearest(matrix) {
   return matrix.map((row, i) =>
     row.reduce((best, value, j) => (j !== i && (best < 0 || value > row[best]) ? j : best), -1),
@@ -29,8 +33,8 @@ export function nearest(matrix) {
 }
 
 /**
- * Cosines as a table, numbered as the texts are.
- * @param {Array<Array<number>>|null} earlier what to mark differences from.
+ * Create a table of cosines, numbered as the texts.
+ * @param {Array<Array<number>>|null} earlier cosines to mark differences from.
  */
 export function heatTable(caption, matrix, earlier = null) {
   const numbers = matrix.map((_, index) => String(index + 1));
@@ -69,7 +73,7 @@ function cell(value, before, own) {
   return made;
 }
 
-/** Two digits, without the zero before the point. */
+/** Format with two digits and without the zero before the point. */
 function short(value) {
   return value
     .toFixed(2)

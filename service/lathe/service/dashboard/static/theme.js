@@ -1,16 +1,16 @@
-// Light or dark: as the system says, or as the button in the header was set. Loaded before the page is
-// painted, so that it does not flash in the other one. The choice is all this page ever stores.
+// Light or dark theme: that of the system, or the one chosen with the button in the header. This file is loaded before
+// the page is painted, so that it does not flash. The choice is all that the page stores.
 
 const THEMES = ["auto", "light", "dark"];
 
-/** Show a theme; what is none means auto. */
+/** Apply a theme; anything unknown means auto. */
 function applyTheme(theme) {
   const known = THEMES.includes(theme) ? theme : "auto";
   document.documentElement.dataset.theme = known;
   return known;
 }
 
-/** What was chosen before; a browser may refuse to tell. */
+/** Return the stored choice; some browsers refuse access. */
 function storedTheme() {
   try {
     return localStorage.getItem("lathe-theme");
@@ -24,7 +24,7 @@ applyTheme(storedTheme());
 document.addEventListener("DOMContentLoaded", () => {
   const button = document.getElementById("theme");
   const label = () => {
-    button.textContent = `theme: ${document.documentElement.dataset.theme}`;
+    button.textContent = `Theme: ${document.documentElement.dataset.theme}`;
   };
   label();
   button.addEventListener("click", () => {
@@ -33,7 +33,7 @@ document.addEventListener("DOMContentLoaded", () => {
     try {
       localStorage.setItem("lathe-theme", next);
     } catch {
-      // private windows: the choice lasts as long as the page
+      // In a private window the choice lasts as long as the page.
     }
   });
 });

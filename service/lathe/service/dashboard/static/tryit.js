@@ -1,10 +1,12 @@
-// A few texts embedded, and how alike they are before and after a chain.
+// A few texts embedded, and how similar they are before and after a chain.
 
 import { get, postForHeaders } from "./api.js";
+import { chart } from "./chart.js";
 import { empty, fill, h, labelled, section, select } from "./dom.js";
-import { bytes, number } from "./format.js";
+import { exactBytes, number } from "./format.js";
+import { row } from "./forms.js";
 import { sentenceOf } from "./notices.js";
-import { cosines, heatTable, meanOfPairs, nearest } from "./similarity.js";
+import { cosines, heatTable, meanOfPairs, nearest, pairsOf } from "./similarity.js";
 
 const TEXTS_MOST = 16;
 const EXAMPLE = [
@@ -16,7 +18,7 @@ const EXAMPLE = [
   "A lathe turns wood against a cutting tool.",
 ];
 
-/** The page to try a chain: `#/try/NAME@2` chooses that one. */
+/** The page to try a chain; `#/try/NAME@2` chooses one. */
 export const tryView = {
   title: () => "Try it",
   every: 0,
@@ -28,7 +30,13 @@ export const tryView = {
     const ready = encoders.filter((one) => one.state === "ready");
     if (ready.length === 0 || chains.length === 0) {
       return empty(
-        h("p", {}, ready.length ? "There is no chain to try." : "No encoder is ready yet; wait a moment."),
+        h(
+          "p",
+          {},
+          ready.length
+            ? "There is no chain to try yet."
+            : "No encoder is ready yet. Wait a moment and open this page again.",
+        ),
         ready.length ? h("a", { class: "button", href: "#/fit" }, "Fit a chain") : null,
       );
     }
@@ -40,7 +48,7 @@ function tryForm(encoders, chains, page) {
   const texts = h("textarea", { id: "try-texts", rows: "7", spellcheck: "false" }, EXAMPLE.join("\n"));
   const encoder = select(
     "try-encoder",
-    encoders.map((one) => [one.name, `${one.name}, ${one.dimensions} wide`]),
+    encoders.map((one) => [one.name, `${one.name}, ${one.dimensions} dimensions`]),
   );
   const versions = chains.flatMap((chain) =>
     chain.versions
@@ -54,7 +62,7 @@ function tryForm(encoders, chains, page) {
   const asked = page.args[0];
   const named = versions.find((one) => one.ref === asked || (one.live && one.ref.startsWith(`${asked}@`)));
   const wanted = named?.ref ?? versions.find((one) => one.live && one.nested)?.ref;
-  const size = h("input", { id: "try-size", type: "number", min: "1", step: "1", placeholder: "its own" });
+  const size = h("input", { id: "try-size", type: "number", min: "1", step: "1", placeholder: "all" });
   const chain = select(
     "try-chain",
     versions.map((one) => [one.ref, `${one.ref}${one.live ? ", live" : ""}`]),
@@ -75,8 +83,12 @@ function tryForm(encoders, chains, page) {
   return h(
     "form",
     { class: "card", id: "try-form", onsubmit: submit },
-    labelled("Texts, one a line", texts, `2 to ${TEXTS_MOST} of them`),
-    h("div", { class: "row" }, labelled("Encoder", encoder), labelled("Chain", chain), labelled("Dimensions", size)),
+    labelled("Texts, one per line", texts, `2 to ${TEXTS_MOST} texts.`),
+    row(
+      labelled("Encoder", encoder),
+      labelled("Chain", chain),
+      labelled("Dimensions", size, "Only nested chains serve smaller sizes."),
+    ),
     h("p", { class: "buttons" }, h("button", { type: "submit", class: "main" }, "Embed and compare")),
   );
 }
@@ -90,7 +102,11 @@ async function show(written, encoder, chain, dimensions) {
   if (texts.length < 2 || texts.length > TEXTS_MOST) {
     fill(
       place,
-      h("p", { class: "notice bad" }, `Give 2 to ${TEXTS_MOST} texts, one a line; there are ${texts.length}.`),
+      h(
+        "p",
+        { class: "notice bad" },
+        `Give 2 to ${TEXTS_MOST} texts, one per line. There ${texts.length === 1 ? "is 1" : `are ${texts.length}`}.`,
+      ),
     );
     return;
   }
@@ -111,15 +127,15 @@ function result(texts, before, after) {
   const [nearBefore, nearAfter] = [nearest(was), nearest(is)];
   const same = nearBefore.filter((one, index) => one === nearAfter[index]).length;
   return section(
-    "How alike the texts are",
+    "Similarity of the texts",
     h(
       "p",
       {},
-      `Different texts have a mean cosine of ${number(meanOfPairs(was), 2)} before ` +
+      `The mean cosine between different texts is ${number(meanOfPairs(was), 2)} before the chain ` +
         `and ${number(meanOfPairs(is), 2)} after. ` +
-        `The nearest other text stays the same for ${same} of ${texts.length}. ` +
+        `For ${same} of ${texts.length} texts the most similar other text stays the same. ` +
         `A vector has ${widthBefore} numbers before and ${widthAfter} after ` +
-        `(${bytes(4 * widthBefore)} → ${bytes(4 * widthAfter)} as float32).`,
+        `(${exactBytes(4 * widthBefore)} → ${exactBytes(4 * widthAfter)} as float32).`,
     ),
     h(
       "div",
@@ -127,10 +143,12 @@ function result(texts, before, after) {
       heatTable(`Cosines before: the encoder's ${widthBefore} dimensions`, was),
       heatTable(`Cosines after: ${after.headers.get("x-chain")}, ${widthAfter} dimensions`, is, was),
     ),
+    h("div", { class: "charts" }, similarityChart(was, is)),
     h(
       "p",
       { class: "hint" },
-      "▲ and ▼: by how much a cosine rose or fell, from .05 on. The fuller a cell's colour, the higher its cosine.",
+      "▲ and ▼ mark cosines that rose or fell by 0.05 or more. ",
+      "The stronger the colour of a cell, the higher its cosine.",
     ),
     h(
       "ol",
@@ -140,9 +158,32 @@ function result(texts, before, after) {
           "li",
           {},
           text,
-          h("span", { class: "hint" }, ` nearest: ${nearBefore[index] + 1} before, ${nearAfter[index] + 1} after`),
+          h("span", { class: "hint" }, ` most similar: ${nearBefore[index] + 1} before, ${nearAfter[index] + 1} after`),
         ),
       ),
     ),
   );
+}
+
+/** Chart the cosine of each pair of texts before the chain against that after it. */
+function similarityChart(was, is) {
+  const low = Math.min(0, ...was.flat(), ...is.flat());
+  const axis = { show: (value) => number(value, 2), from: low, to: 1 };
+  return chart({
+    id: "similarity",
+    title: "Cosines of all pairs of texts",
+    says: "Each mark is a pair of texts. Below the line, the chain makes the pair less similar.",
+    series: [
+      { name: "pairs", kind: "marks", points: pairsOf(was).map((before, index) => [before, pairsOf(is)[index]]) },
+      {
+        name: "no change",
+        points: [
+          [low, low],
+          [1, 1],
+        ],
+      },
+    ],
+    x: { ...axis, title: "before the chain" },
+    y: { ...axis, title: "after the chain" },
+  });
 }

@@ -1,9 +1,11 @@
 """The dashboard's page and the files it loads."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import PurePath
 
 from fastapi import APIRouter
@@ -31,6 +33,7 @@ MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    "": "text/plain; charset=utf-8",  # the licence of what others wrote
 }
 
 
@@ -41,8 +44,8 @@ async def show_page(request: Request) -> Response:
     return _respond("index.html", request)
 
 
-@router.get("/dashboard/{name}")
-@router.head("/dashboard/{name}")
+@router.get("/dashboard/{name:path}")
+@router.head("/dashboard/{name:path}")
 async def show_asset(name: str, request: Request) -> Response:
     """Serve a file that the dashboard's page loads."""
     return _respond(name, request)
@@ -83,13 +86,23 @@ class Asset:
 
 @cache
 def read_assets() -> dict[str, Asset]:
-    """Return all files of the dashboard by name, read from the package once and then cached.
+    """Return all files of the dashboard by path below its folder, read from the package once and then cached.
 
     They are some hundred kilobytes.
     """
     assets = {}
-    for file in (files("lathe.service.dashboard") / "static").iterdir():
+    for path, file in _walk_files(files("lathe.service.dashboard") / "static"):
         content = file.read_bytes()
-        media_type = MEDIA_TYPES[PurePath(file.name).suffix]
-        assets[file.name] = Asset(content, media_type, f'"{sha256(content).hexdigest()[:32]}"')
+        media_type = MEDIA_TYPES[PurePath(path).suffix]
+        assets[path] = Asset(content, media_type, f'"{sha256(content).hexdigest()[:32]}"')
     return assets
+
+
+def _walk_files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    """Yield the files in a folder of the package and the folders in it, each with its path below the first folder."""
+    for entry in folder.iterdir():
+        path = prefix + entry.name
+        if entry.is_dir():
+            yield from _walk_files(entry, f"{path}/")
+        else:
+            yield path, entry

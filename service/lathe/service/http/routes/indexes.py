@@ -2,9 +2,10 @@
 
 import asyncio
 from concurrent.futures import Future
-from typing import Any
+from contextlib import closing
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,7 +26,7 @@ from lathe.service.http.openapi import ERRORS, describe_body
 from lathe.service.http.reindexing import build_specs, queue_reindex
 from lathe.service.http.schemas import GetBody, IdsBody, IndexBody, ReindexBody, UpsertBody
 from lathe.service.http.unknown_names import StrictRoute
-from lathe.service.index.items import require_ids, require_small_response
+from lathe.service.index.items import parse_metadata, require_ids, require_small_response
 from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
 from lathe.service.index.spec import IndexSpec, require_same_settings
 from lathe.service.index.spec_resolver import IndexRequest
@@ -37,6 +38,11 @@ router = APIRouter(route_class=StrictRoute, prefix="/indexes", tags=["indexes"],
 
 MAX_MOVES = 5
 """Number of times that an upsert is tried while the index moves to another encoder meanwhile."""
+
+DEFAULT_LISTED = 20
+"""Number of items that a listing has unless the request says another."""
+MAX_LISTED = 100
+"""Maximum number of items of a listing."""
 
 Metadata = list[dict[str, Any] | None]
 
@@ -136,6 +142,18 @@ async def get(name: str, request: Request, services: ServicesDep) -> Response:
     return await answer_json({"items": items})
 
 
+@router.get("/{name}/items", dependencies=USE)
+async def list_items(
+    name: str, services: ServicesDep, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = DEFAULT_LISTED
+) -> Response:
+    """List the first items of an index, `{id, metadata}` each, in the order in which they were written.
+
+    Milvus lists them in an order of its own. An index that stores no originals cannot be listed.
+    """
+    items = await run_in_threadpool(_list_items, name, limit, services)
+    return await answer_json({"items": items})
+
+
 @router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=describe_body(ReindexBody), status_code=202)
 async def reindex(name: str, request: Request, services: ServicesDep) -> Response:
     """Queue the rebuilding of an index by another chain, encoder or graph, or of its graph alone.
@@ -199,6 +217,17 @@ def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
     items = index.get(body.ids, body.vectors)
+    require_small_response(items)
+    return items
+
+
+def _list_items(name: str, limit: int, services: Services) -> list[dict[str, Any]]:
+    with closing(services.indexes.get(name).scan(limit)) as batches:
+        payloads, _ = next(batches, ([], None))
+    items = [
+        {"id": item, "metadata": None if metadata is None else parse_metadata(item, metadata)}
+        for item, metadata in payloads
+    ]
     require_small_response(items)
     return items
 

@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
@@ -375,7 +375,7 @@ class EmbeddedIndex:
         """Set the value that a write stored under the key to null, which reads like a missing one."""
         self.record.write_meta({key: None})
 
-    def scan(self, max_items: int) -> Iterator[tuple[list[Payload], Vectors]]:
+    def scan(self, max_items: int) -> Generator[tuple[list[Payload], Vectors], None, None]:
         """Yield all items in batches, each a list of (id, metadata) and the original vectors `(n, d)`.
 
         All are read at one consistent moment.

@@ -12,7 +12,7 @@ WAL with synchronous=FULL: a write is on the disk when its transaction returns, 
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -246,7 +246,7 @@ class IndexRecord(RecordFile):
             rows = db.execute(query, (label, max_items)).fetchall()
         return np.array([row[0] for row in rows], np.int64), [(row[1], row[2]) for row in rows]
 
-    def scan(self, max_items: int) -> Iterator[tuple[list[Payload], NDArray[np.float32]]]:
+    def scan(self, max_items: int) -> Generator[tuple[list[Payload], NDArray[np.float32]], None, None]:
         """Yield all items in batches, each a list of (id, metadata) and the original vectors `(n, d)`.
 
         All are read at one consistent moment, in label order.

@@ -1,7 +1,7 @@
 """One index in Milvus."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -208,7 +208,7 @@ class MilvusIndex:
         """Delete all values that the last noting write stored, whatever the key."""
         self.catalogue.delete_values(f"{NOTE}{self.name}")
 
-    def scan(self, max_items: int) -> Iterator[tuple[list[Payload], Vectors]]:
+    def scan(self, max_items: int) -> Generator[tuple[list[Payload], Vectors], None, None]:
         """Yield all items in batches, each a list of (id, metadata) and the original vectors `(n, d)`.
 
         A batch has at most `max_items` items. They are read as they are when the scan reaches them, not at one moment.

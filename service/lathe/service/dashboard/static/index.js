@@ -1,0 +1,65 @@
+// One index: searching it, its documents, and its settings.
+
+import { get } from "./api.js";
+import { chainLink } from "./chains.js";
+import { firstItems, loadItems, lookupForm } from "./documents.js";
+import { facts, h, scroller, section, warningList } from "./dom.js";
+import { bytes, count, duration } from "./format.js";
+import { bytesOnDisk, stateOf } from "./indexes.js";
+import { searchForm } from "./search.js";
+
+/** The page of one index. */
+export const indexView = {
+  title: ([name]) => `Index ${name}`,
+  link: "indexes",
+  every: 0,
+  async load([name], options) {
+    const path = `indexes/${encodeURIComponent(name)}`;
+    const index = await get(path, options);
+    return { index, listed: await loadItems(path, index, options) };
+  },
+  draw({ index, listed }) {
+    const found = h("div", { id: "search-results", "aria-live": "polite" });
+    const shown = h("div", { id: "documents" }, firstItems(index, listed));
+    return [
+      section("Search", searchForm(index, found), found),
+      section("Documents", lookupForm(index, listed, shown), shown),
+      settings(index),
+    ];
+  },
+};
+
+function settings(one) {
+  const age = one.snapshot_age_seconds;
+  const disk = bytesOnDisk(one);
+  return section(
+    "Settings and state",
+    h("p", {}, stateOf(one), ` ${count(one.count)} documents.`),
+    warningList(one.notes),
+    facts([
+      ["Chain", chainLink(one.chain)],
+      ["Encoder", one.encoder ?? "none: it takes vectors only"],
+      ["Vectors searched", `${count(one.dimensions)} dimensions, compared by ${one.metric}`],
+      [
+        "Original vectors",
+        `${count(one.width)} dimensions, ${one.originals === "none" ? "not stored" : `stored as ${one.originals}`}`,
+      ],
+      [
+        "Graph",
+        one.in_graph === undefined
+          ? null
+          : `M ${one.m}, ef_construction ${one.ef_construction}, with ${count(one.in_graph)} vectors`,
+      ],
+      ["On disk", disk === null ? "in Milvus" : bytes(disk)],
+      ["Deleted, space not yet reclaimed", one.deleted ? count(one.deleted) : null],
+      ["Age of the snapshot", age === undefined || age === null ? null : duration(age)],
+      ["Moving to", one.moving_to ? scroller("Moving to", h("pre", {}, JSON.stringify(one.moving_to, null, 1))) : null],
+      ["Space", h("code", {}, one.space_id)],
+    ]),
+    h(
+      "p",
+      { class: "hint" },
+      "Vectors can be compared only within one space. An index keeps the version of its chain until it is reindexed.",
+    ),
+  );
+}

@@ -1,0 +1,184 @@
+// The results of jobs: a fitted chain, a trained encoder, or the recommendation of an adaptation.
+
+import { figureCards, rowsSentence } from "./certificate.js";
+import { chainLink } from "./chains.js";
+import { facts, h, scroller, section, table, warningList } from "./dom.js";
+import { saveButton } from "./download.js";
+import { count, duration, exactBytes, number } from "./format.js";
+
+/** Changes that an adaptation tries, by the name of their rung. */
+const CHANGES = {
+  as_is: "Leave the vectors as they are",
+  debias: "Debias",
+  query_adapter: "Map queries",
+  fine_tuning: "Fine-tune the encoder",
+  pre_finetuning: "Pre-finetune, then fine-tune the encoder",
+};
+
+/** Create the section with the result of a job that has succeeded. */
+export function resultSection(job) {
+  if (job.kind === "adapt" && job.result.sentence) {
+    return adaptation(job.result);
+  }
+  if (job.kind === "train" && job.result.certificate) {
+    return section("Result", ...trainedEncoder(job.result));
+  }
+  if (job.kind === "fit" && job.result.certificate) {
+    return section("Result", ...fittedChain(job.result), files(job));
+  }
+  return section(
+    "Result",
+    files(job),
+    scroller("The result as JSON", h("pre", {}, JSON.stringify(job.result, null, 1))),
+  );
+}
+
+function files({ id, result }) {
+  return h(
+    "p",
+    { class: "buttons" },
+    result.vectors_url ? saveButton(`jobs/${id}/vectors`, `${id}.npy`, "Save the vectors") : null,
+    result.report_url ? saveButton(`jobs/${id}/report`, `${id}.html`, "Save the report") : null,
+  );
+}
+
+/** The chain that a fit made, with its certificate. */
+function fittedChain(result) {
+  const sizes = result.size_routes?.length
+    ? ` It answers requests for ${result.size_routes.join(", ")} dimensions.`
+    : "";
+  return [
+    h("p", {}, chainLink(result.chain), result.promoted ? " is live." : " is not live. Promote it on its page.", sizes),
+    failedGates(result),
+    h("p", {}, rowsSentence(result.certificate)),
+    figureCards(result.certificate),
+    warningList(result.certificate.warnings),
+  ];
+}
+
+function failedGates({ failed_gates: failed }) {
+  return failed?.length ? h("p", { class: "notice bad" }, `It fails these gates: ${failed.join(", ")}.`) : null;
+}
+
+/** The encoder that a training made, with nDCG@10 before and after. */
+function trainedEncoder(result) {
+  const { relevance = {}, out_of_domain: outside = {}, warnings } = result.certificate;
+  const rows = [
+    ...Object.entries(relevance).map(([name, one]) => [name, one]),
+    ...Object.entries(outside).map(([name, one]) => [`${name} (out of domain)`, one]),
+  ].map(([name, { queries, ndcg_at_10: ndcg }]) => [
+    name,
+    { number: count(queries) },
+    { number: points(ndcg.before) },
+    { number: points(ndcg.after) },
+    { number: gain(ndcg) },
+  ]);
+  return [
+    h(
+      "p",
+      {},
+      h("strong", {}, result.encoder),
+      result.promoted
+        ? " is live: requests for its name get its vectors."
+        : " is not live. Promote it with lathe encoders promote.",
+    ),
+    failedGates(result),
+    rows.length
+      ? table("nDCG@10 in points", ["searches", "queries", "before", "after", "gain"], rows, { stack: true })
+      : null,
+    warningList(warnings),
+  ];
+}
+
+/** What an adaptation recommends, and all that it tried. */
+function adaptation(result) {
+  const { queries, encoder, chain } = result; // an encoder or chain that was published is an object
+  const corpora = [...new Set(result.trials.flatMap((trial) => Object.keys(trial.out_of_domain ?? {})))];
+  return section(
+    "Recommendation",
+    h("p", { class: "lead", id: "recommendation" }, result.sentence),
+    warningList(result.notes),
+    trialTable(result, corpora),
+    h(
+      "p",
+      { class: "hint" },
+      "Gains are in points of nDCG@10 with 95 % intervals, on queries that were neither learned from nor used " +
+        "to choose.",
+    ),
+    facts([
+      ["Published chain", chain?.chain ? chainLink(chain.chain) : null],
+      ["Published encoder", encoder?.encoder ?? null],
+      ["Encoder", typeof encoder === "string" ? encoder : null],
+      ["Documents", count(result.documents)],
+      [
+        "Queries",
+        queries
+          ? [
+              `${count(queries.learn)} to learn from`,
+              `${count(queries.choose)} to choose by`,
+              `${count(queries.report)} to report on`,
+            ].join(", ")
+          : null,
+      ],
+    ]),
+  );
+}
+
+/** All changes that an adaptation tried, with gains on the queries to report on and on out-of-domain corpora. */
+function trialTable(result, corpora) {
+  const head = [
+    "change",
+    "bytes per vector",
+    "gain in nDCG@10",
+    ...corpora.map((name) => `gain on ${name}`),
+    "takes",
+    "documents encoded again",
+  ];
+  const rows = result.trials.map((trial) => {
+    const mark = isRecommended(trial, result) ? [" ", h("span", { class: "badge good" }, "recommended")] : null;
+    const name = [CHANGES[trial.rung] ?? trial.rung, mark];
+    if (!trial.report) {
+      return [
+        name,
+        { number: exactBytes(trial.vector_bytes) },
+        h("div", { class: "prose" }, `Not tried: ${trial.problem}.`),
+        ...corpora.map(() => ""),
+        "",
+        "",
+      ];
+    }
+    const isBaseline = trial.rung === "as_is" && trial.bytes === null;
+    return [
+      name,
+      { number: exactBytes(trial.vector_bytes) },
+      { number: gain(trial.report, isBaseline) },
+      ...corpora.map((corpus) => ({ number: gain(trial.out_of_domain[corpus], isBaseline) })),
+      { number: roughly(trial.fit_seconds) },
+      trial.encodes_documents_again ? `yes, about ${roughly(trial.encode_seconds)}` : "no",
+    ];
+  });
+  return table("Changes that were tried", head, rows, { stack: true });
+}
+
+/** Format a duration that was measured to a tenth of a second. */
+function roughly(seconds) {
+  return seconds < 1 ? "less than 1 s" : duration(seconds);
+}
+
+function isRecommended(trial, result) {
+  return trial.rung === result.recommended && (trial.bytes ?? null) === (result.bytes ?? null);
+}
+
+/** Format a share of 1 in points of 100. */
+function points(value) {
+  return number(100 * value, 1);
+}
+
+/** Format a gain with its interval; the baseline has its own value instead. */
+function gain({ gain: mean, ci95, ndcg_at_10: ndcg }, isBaseline = false) {
+  if (isBaseline) {
+    return `${points(ndcg)} as it is`;
+  }
+  const text = `${mean < 0 ? "−" : "+"}${Math.abs(100 * mean).toFixed(1)}`;
+  return typeof ci95 === "number" ? `${text} ± ${(100 * ci95).toFixed(1)}` : text;
+}
