@@ -136,13 +136,12 @@ def limit_resources(settings: Settings) -> None:
 
 
 def yield_to_others() -> None:
-    """Let this process run only while cores are idle: requests go before jobs.
+    """Give this process the lowest priority: requests go before jobs, which take what is left of the cores.
 
-    Threads that it starts later inherit that. What the system does not have, or does not allow, is left out.
+    Threads that it starts later inherit that. What the system does not have, or does not allow, is left out. With the
+    policy SCHED_IDLE, any other process would stop a job entirely, and serving would lose no less.
     """
     os.nice(19)
-    with suppress(OSError, AttributeError):  # Linux only
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     # Linux may share the cores among sessions first (sched_autogroup), and look at a process's priority only within its
     # own session, which a job's process has for itself.
     if hasattr(os, "getsid") and os.getsid(0) == os.getpid():
