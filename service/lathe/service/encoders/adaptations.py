@@ -1,5 +1,6 @@
 """Adaptations up to what is published: shared by `lathe adapt` and its job."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -44,6 +45,7 @@ class AdaptationSetting:
         home: the state folder, with the workspace.
         command: the user's command, for the provenance.
         job: id of the job; one that runs twice publishes once.
+        on_work_folder: called with the folder below which trainings write, before the first begins.
     """
 
     settings: Settings
@@ -52,6 +54,7 @@ class AdaptationSetting:
     home: Home
     command: str
     job: str | None = None
+    on_work_folder: Callable[[Path], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,13 @@ def run_adaptation(
             require_free_name(request.name, settings)
     climbing = part_of(on_progress, 0.0, CLIMBED)
     with climb_ladder(
-        request, encoder, context.home.vectors, climbing, settings.device, settings.vector_stores
+        request,
+        encoder,
+        context.home.vectors,
+        climbing,
+        settings.device,
+        settings.vector_stores,
+        on_work_folder=context.on_work_folder,
     ) as ladder:
         if request.name is None:
             return Adaptation(ladder, {})

@@ -5,7 +5,7 @@ judged queries ─┬─ three fifths: adapters and encoders learn from them
                 └─ a fifth: on these the gain of the choice is reported, which chance in choosing cannot raise
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,6 +94,7 @@ def climb_ladder(
     device: str | None = None,
     stores: VectorStores | None = None,
     corpora: Mapping[str, str] | None = None,
+    on_work_folder: Callable[[Path], None] | None = None,
 ) -> Iterator[Ladder]:
     """Try every rung that the request allows, and yield the ladder with the recommended one. Trained encoders exist
     within the block.
@@ -109,6 +110,7 @@ def climb_ladder(
         device: torch device of training; None for the best there is.
         stores: where vectors of a trained encoder are stored; None stores none.
         corpora: sources of out-of-domain texts by name, whose halves search each other; None takes the built-in ones.
+        on_work_folder: called with the workspace folder, below which trainings write.
 
     Raises:
         FitError: as `AdaptRequest.check`, or if the texts are not what is needed.
@@ -129,6 +131,8 @@ def climb_ladder(
         )[:32]
     )
     with claim_workspace_folder(workspace, key, keep=request.name is None) as folder:
+        if on_work_folder is not None:
+            on_work_folder(folder)
         out_of_domain = OutOfDomainTexts(list_built_in_corpora(request.source.path) if corpora is None else corpora)
         climb = _Climb(request, encoder, searches, out_of_domain, folder, device, stores, on_progress)
         yield climb.run()

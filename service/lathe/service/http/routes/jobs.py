@@ -14,7 +14,7 @@ from lathe.service.http.openapi import ERRORS
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.jobs import ResultFile
 from lathe.service.jobs.kinds.advise import REPORT
-from lathe.service.jobs.kinds.train import LOG
+from lathe.service.jobs.training_log import LOG
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
 
 router = APIRouter(route_class=StrictRoute, prefix="/jobs", tags=["jobs"], responses=ERRORS)
@@ -82,13 +82,16 @@ async def job_report(job_id: str, services: ServicesDep) -> Response:
 
 @router.get("/{job_id}/log", dependencies=USE)
 async def job_log(job_id: str, services: ServicesDep) -> Response:
-    """Return the training log of a job of `POST /train` so far, as JSON lines.
+    """Return the training log of a job of `POST /train` or `POST /adapt` so far, as JSON lines.
 
-    A line has the step and the losses, or the metric of an evaluation.
+    A line has the step and the losses, or the metric of an evaluation. Of an adaptation, it is the log of the training
+    that wrote last.
     """
     file = await run_in_threadpool(services.jobs.open_result, job_id, LOG)
     if file is None:
-        raise UnknownNameError(f"the job {job_id} has no training log; jobs of POST /train have one once they train")
+        raise UnknownNameError(
+            f"the job {job_id} has no training log; jobs of POST /train and /adapt have one once they train"
+        )
     return _stream_file(file, "application/x-ndjson", {})
 
 

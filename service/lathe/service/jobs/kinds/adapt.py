@@ -8,6 +8,7 @@ from lathe.service.encoders.adaptations import AdaptationSetting, run_adaptation
 from lathe.service.home import Home
 from lathe.service.jobs.inputs import locate_inputs
 from lathe.service.jobs.sources import resolve_allowed_folder
+from lathe.service.jobs.training_log import TrainingLog
 from lathe.service.registries import open_registry, open_trained
 from lathe.service.settings import Settings
 from lathe.training.encoder.opening import open_encoder
@@ -32,5 +33,8 @@ def run_adapt_job(job: "AdaptJob", folder: Path, settings: Settings, on_progress
     waiting = part_of(on_progress, 0.0, 0.0)
     registry = wait_for_redis(lambda: open_registry(home, settings.redis_url), waiting)
     trained = wait_for_redis(lambda: open_trained(home, settings.redis_url), waiting)
-    context = AdaptationSetting(settings, registry, trained, home, "POST /adapt", job=folder.name)
-    return run_adaptation(request, encoder, context, on_progress).to_json()
+    log = TrainingLog(folder)
+    context = AdaptationSetting(
+        settings, registry, trained, home, "POST /adapt", job=folder.name, on_work_folder=log.watch
+    )
+    return run_adaptation(request, encoder, context, log.follow(on_progress)).to_json()

@@ -1,7 +1,5 @@
 """The job of a training."""
 
-import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +7,13 @@ from lathe.service.chains.fits import wait_for_redis
 from lathe.service.encoders.training import TrainingSetting, require_free_name, train_encoder
 from lathe.service.home import Home
 from lathe.service.jobs.sources import locate_data_sets
+from lathe.service.jobs.training_log import TrainingLog
 from lathe.service.registries import open_trained
 from lathe.service.settings import Settings
 from lathe.transforms.progress import Progress, part_of
 
 if TYPE_CHECKING:
     from lathe.service.jobs.requests import TrainJob
-
-LOG = "log.jsonl"
-"""Name of the result file with the training log, which is there while the job runs."""
 
 
 def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
@@ -33,13 +29,7 @@ def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress
     job.request.check()
     # A link may have appeared since the request came.
     request = job.request.model_copy(update={"job": locate_data_sets(job.request.job, settings.data_root)})
-    work_folders: list[Path] = []
-
-    def report(fraction: float, message: str) -> None:
-        for work_folder in work_folders:
-            _copy_log(work_folder / "training" / "progress.jsonl", folder)
-        on_progress(fraction, message)
-
+    log = TrainingLog(folder)
     context = TrainingSetting(
         wait_for_redis(lambda: open_trained(home, settings.redis_url), part_of(on_progress, 0.0, 0.0)),
         home.training,
@@ -48,16 +38,6 @@ def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress
         job.auxiliary,
         settings,
         job=folder.name,
-        on_work_folder=work_folders.append,
+        on_work_folder=log.watch,
     )
-    return train_encoder(request, context, report) | {"log_url": f"/jobs/{folder.name}/log"}
-
-
-def _copy_log(log: Path, folder: Path) -> None:
-    """Copy the training log to the job's folder if it has grown. A disk that is full does not stop the training."""
-    target = folder / LOG
-    with suppress(OSError):
-        if not target.exists() or log.stat().st_size != target.stat().st_size:
-            staging = folder / f".{LOG}"
-            shutil.copyfile(log, staging)
-            staging.replace(target)
+    return train_encoder(request, context, log.follow(on_progress)) | {"log_url": f"/jobs/{folder.name}/log"}
