@@ -60,8 +60,8 @@ def recommend(monkeypatch, rung, coded):
     climb = adaptations.climb_ladder
 
     @contextmanager
-    def climb_to(*arguments):
-        with climb(*arguments) as ladder:
+    def climb_to(*arguments, **named):
+        with climb(*arguments, **named) as ladder:
             trials = ladder.coded if coded else ladder.floats
             yield replace(ladder, recommended=next(trial for trial in trials if trial.rung.name == rung))
 
