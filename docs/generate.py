@@ -90,16 +90,28 @@ def http() -> Iterator[str]:
                     named(one["name"], one.get("required")),
                     one["in"],
                     kind(one["schema"]),
+                    default_value(one["schema"]),
                     cell(one.get("description", "")),
+                    code(one["examples"]) if one.get("examples") else "",
                 ]
                 for one in call.get("parameters", [])
             ]
             schema = call.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
             for name, field in schema.get("properties", {}).items():
-                default = f"`{json.dumps(field['default'])}`" if field.get("default") is not None else ""
-                rows.append([named(name, name in schema.get("required", [])), "body", kind(field), default])
+                required = name in schema.get("required", [])
+                values = [example[name] for example in schema.get("examples", []) if name in example]
+                rows.append(
+                    [
+                        named(name, required),
+                        "body",
+                        kind(field),
+                        default_value(field),
+                        cell(field.get("description", "")),
+                        code(values),
+                    ]
+                )
             if rows:
-                yield "\n" + markdown_table(["field", "in", "type", "default, or what it is"], rows)
+                yield "\n" + markdown_table(["field", "in", "type", "default", "what it is", "example"], rows)
             headers = call["responses"].get("200", {}).get("headers", {})
             if headers:
                 told = [[f"`{name}`", cell(one.get("description", ""))] for name, one in headers.items()]
@@ -109,6 +121,16 @@ def http() -> Iterator[str]:
 def named(name: str, required: bool | None) -> str:
     """A field's name, in italics where it must be there."""
     return f"*`{name}`*" if required else f"`{name}`"
+
+
+def default_value(schema: dict[str, Any]) -> str:
+    """A field's default as JSON; nothing where it has none."""
+    return f"`{json.dumps(schema['default'])}`" if schema.get("default") is not None else ""
+
+
+def code(examples: list[Any]) -> str:
+    """The first of a field's examples, as JSON."""
+    return cell(f"`{json.dumps(examples[0])}`") if examples else ""
 
 
 def kind(schema: dict[str, Any]) -> str:

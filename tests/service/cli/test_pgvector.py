@@ -77,6 +77,15 @@ def test_reduced_column_holds_what_the_chain_gives_for_each_row(
     database.execute(out.splitlines()[-1])  # the statement that creates the index
 
 
+def test_statement_for_an_index_is_printed_only_while_there_is_none(run, database, fill, chains):
+    fill()
+    command = ("pgvector", "reduce", "--table", "items", "--chain", "small")
+    database.execute(run(*command)[1].splitlines()[-1])
+    assert run(*command)[1].splitlines()[-1] == "-- the column reduced has the index items_reduced_idx"
+    database.execute("DROP INDEX items_reduced_idx")
+    assert run(*command)[1].splitlines()[-1].startswith("CREATE INDEX")
+
+
 def test_a_chain_that_fills_a_column_is_not_deleted_without_a_flag(run, fill, chains, home):
     fill()
     Registry(home / "chains").publish(chains["small"], "used", True)

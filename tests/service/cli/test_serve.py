@@ -39,8 +39,23 @@ def test_a_host_is_reached_by_its_families_at_one_port(bound, host, reached):
 
 def test_a_port_in_use_by_one_family_is_in_use(bound):
     (port,) = bound("0.0.0.0")
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(ValueError, match=f"port {port} is in use on ::"):
         bind("::", port)
+
+
+def test_the_command_says_what_to_do_about_a_port_in_use(bound, run):
+    (port,) = bound("127.0.0.1")
+    status, _, output = run("serve", "--port", port)
+    assert status == 1
+    assert output.splitlines()[-1] == (
+        f"lathe: port {port} is in use on 127.0.0.1: stop the program that listens there, "
+        "or choose another port with --port or LATHE_PORT; 0 takes a free one"
+    )
+
+
+def test_an_address_of_another_machine_is_named():
+    with pytest.raises(ValueError, match="192.0.2.1 is no address of this machine: .* --host or LATHE_HOST"):
+        bind("192.0.2.1", 0)
 
 
 @pytest.mark.parametrize("host", ["[::]", "no such host", ""])

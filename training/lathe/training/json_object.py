@@ -1,12 +1,21 @@
 """Base of requests that arrive as JSON: strict, with null for the default, and without unknown fields."""
 
+import inspect
+import re
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from lathe.transforms.suggestions import find_similar
+
+ATTRIBUTES = re.compile(r"\n*^Attributes:\n(?P<entries>(?:[ ]{4}.*\n?|\n)+)", re.MULTILINE)
+"""Section of a docstring that describes the fields."""
+
+ENTRY = re.compile(r"^[ ]{4}(?P<name>\w+): (?P<text>.*(?:\n[ ]{8}.*)*)", re.MULTILINE)
+"""One field of that section; its further lines are indented deeper."""
 
 UNKNOWN_FIELD = "unknown_field"
 """Type of pydantic's error for a field that the schema does not have; `field` in its context is the name."""
@@ -20,6 +29,20 @@ def fail_fast(schema: Any) -> Any:
         return schema
     parts = {key: fail_fast(part) for key, part in schema.items()}
     return parts | {"fail_fast": True} if schema.get("type") in ("list", "dict") else parts
+
+
+def read_field_descriptions(model: type) -> dict[str, str]:
+    """Return the description of each field, from the `Attributes:` sections of a class and those that it inherits from.
+
+    A class's own description of a field takes the place of an inherited one. `None` becomes `null`, as in JSON.
+    """
+    descriptions: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        section = ATTRIBUTES.search(inspect.cleandoc(base.__dict__.get("__doc__") or ""))
+        for entry in ENTRY.finditer(section["entries"] if section else ""):
+            text = re.sub(r"\bNone\b", "null", " ".join(entry["text"].split()))
+            descriptions[entry["name"]] = text[0].upper() + text[1:]
+    return descriptions
 
 
 class JsonObject(BaseModel):
@@ -47,6 +70,18 @@ class JsonObject(BaseModel):
         """
         checked: CoreSchema = fail_fast(handler(source))
         return checked
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the JSON schema with the docstring's descriptions at the fields that they describe."""
+        reference = handler(core_schema)
+        json_schema = handler.resolve_ref_schema(reference)
+        if "description" in json_schema:
+            json_schema["description"] = ATTRIBUTES.sub("", json_schema["description"]).strip()
+        for name, text in read_field_descriptions(cls).items():
+            if name in json_schema.get("properties", {}):
+                json_schema["properties"][name].setdefault("description", text)
+        return reference
 
     @model_validator(mode="before")
     @classmethod

@@ -1,11 +1,16 @@
 """`lathe serve`: the HTTP server."""
 
+import errno
 import os
 import socket
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Annotated
 
 from lathe.service.cli.options import flag
+
+FIRST_UNPRIVILEGED_PORT = 1024
+"""Smallest port that a program may listen on without an administrator's rights."""
 
 
 def serve(
@@ -25,7 +30,9 @@ def serve(
     from lathe.service.cli.server import run_server
     from lathe.service.settings import read_settings
 
-    run_server(read_settings(host=host, port=port), processes, sockets)
+    settings = read_settings(host=host, port=port)
+    with _explain_bind_errors(host, port):  # two servers can bind the same port before one of them listens
+        run_server(settings, processes, sockets)
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -35,8 +42,9 @@ def bind(host: str, port: int) -> list[socket.socket]:
     free port, the same for each address.
 
     Raises:
-        ValueError: if the host has no address.
-        OSError: if an address is not one of this machine, or the port is in use.
+        ValueError: if the host has no address, an address is not one of this machine, or the port is in use or
+            reserved for administrators.
+        OSError: if the system refuses for another reason.
     """
     try:
         addresses = socket.getaddrinfo(
@@ -46,7 +54,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
         raise ValueError(f"LATHE_HOST is {host!r}, which has no address: {error.strerror}") from None
 
     sockets: list[socket.socket] = []
-    with ExitStack() as opened:
+    with ExitStack() as opened, _explain_bind_errors(host, port):
         for family, *_, address in dict.fromkeys(addresses):
             bound = opened.enter_context(socket.socket(family, socket.SOCK_STREAM))
             sockets.append(bound)
@@ -58,6 +66,31 @@ def bind(host: str, port: int) -> list[socket.socket]:
             bound.bind((address[0], chosen_port, *address[2:]))
         opened.pop_all()
     return sockets
+
+
+@contextmanager
+def _explain_bind_errors(host: str, port: int) -> Iterator[None]:
+    """Raise `ValueError` with what to do instead of the system's error for an address that cannot be bound.
+
+    Other errors are not changed.
+    """
+    try:
+        yield
+    except OSError as error:
+        explanations = {
+            errno.EADDRINUSE: f"port {port} is in use on {host}: stop the program that listens there, "
+            "or choose another port with --port or LATHE_PORT; 0 takes a free one",
+            errno.EADDRNOTAVAIL: f"{host} is no address of this machine: give one with --host or LATHE_HOST, "
+            "such as 127.0.0.1 for this machine alone, or 0.0.0.0 for all its IPv4 addresses",
+        }
+        if 0 < port < FIRST_UNPRIVILEGED_PORT:
+            explanations[errno.EACCES] = (
+                f"port {port} is reserved for administrators: choose one from {FIRST_UNPRIVILEGED_PORT} on "
+                "with --port or LATHE_PORT"
+            )
+        if error.errno not in explanations:
+            raise
+        raise ValueError(explanations[error.errno]) from None
 
 
 def _raise_file_limit() -> None:

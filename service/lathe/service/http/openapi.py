@@ -54,7 +54,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 def describe_body(*schemas: type[JsonObject], **more: Any) -> dict[str, Any]:
     """Return the OpenAPI `requestBody` for a route that parses its body itself, from the body's schemas.
 
-    Of several schemas, the description has the fields of all, and requires those that all require.
+    Of several schemas, the description has the fields and examples of all, and requires the fields that all require.
 
     Args:
         schemas: schemas of the body, one of which it has.
@@ -65,12 +65,16 @@ def describe_body(*schemas: type[JsonObject], **more: Any) -> dict[str, Any]:
     for alternative in described[1:]:
         merged["properties"] = merged["properties"] | alternative["properties"]
         merged["required"] = [name for name in merged.get("required", []) if name in alternative.get("required", [])]
+        merged["examples"] = [*merged.get("examples", []), *alternative.get("examples", [])]
         merged["description"] = f"{merged['description']}\n\nOr: {alternative['description']}"
     return {"requestBody": {"required": True, "content": {JSON: {"schema": merged}} | more}}
 
 
 def _describe_schema(schema: type[JsonObject]) -> dict[str, Any]:
     json_schema = schema.model_json_schema()
+    extra = schema.model_config.get("json_schema_extra")
+    if isinstance(extra, dict):
+        json_schema |= extra  # pydantic sorts the keys of examples
     described: dict[str, Any] = _inline_references(json_schema, json_schema.pop("$defs", {}))
     return described
 
@@ -78,6 +82,7 @@ def _describe_schema(schema: type[JsonObject]) -> dict[str, Any]:
 def _inline_references(json_schema: Any, definitions: dict[str, Any]) -> Any:
     """Return a copy of a JSON schema in which each `$ref` is replaced by its definition.
 
+    What stands beside a `$ref`, such as a field's own description, takes the place of the same in the definition.
     FastAPI collects only the definitions of models that it reads itself.
     """
     if isinstance(json_schema, list):
@@ -85,7 +90,9 @@ def _inline_references(json_schema: Any, definitions: dict[str, Any]) -> Any:
     if not isinstance(json_schema, dict):
         return json_schema
     if "$ref" in json_schema:
-        return _inline_references(definitions[json_schema["$ref"].rpartition("/")[2]], definitions)
+        definition = definitions[json_schema["$ref"].rpartition("/")[2]]
+        beside = {key: value for key, value in json_schema.items() if key != "$ref"}
+        return _inline_references(definition | beside, definitions)
     return {key: _inline_references(value, definitions) for key, value in json_schema.items()}
 
 

@@ -64,7 +64,13 @@ Width = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)]
 class TextsBody(CompatibleBody):
     """Texts to encode.
 
-    `input_type` is that of `prompt_name` if left out, and `long_text` that of the encoder.
+    Attributes:
+        prompt_name: name of the encoder's prompt to put before each text, as `/info` lists them; null for that of
+            documents, if the encoder has one.
+        input_type: side of a search that the texts stand on, which some chains map differently; null for `query` if the
+            prompt is of that name, else `document`.
+        long_text: what becomes of a text with more tokens than the model reads: truncated, refused with a 413, or
+            encoded in chunks whose vectors are averaged; null for the encoder's setting.
     """
 
     prompt_name: str | None = None
@@ -80,11 +86,39 @@ class TextsBody(CompatibleBody):
 class EmbedBody(TextsBody):
     """A request in text-embeddings-inference's shape, with a chain.
 
-    `input_type` is that of `prompt_name` if left out.
-
-    `model` is as in OpenAI's request; `chain` takes precedence over the one it names. `long_text` says more than
-    `truncate`, which is its `error` if false; if true, the encoder's `long_text`, but never `error`.
+    Attributes:
+        inputs: the text, or the texts, each of which gets a vector.
+        normalize: whether the encoder's vectors are scaled to norm 1; chains normalize for themselves.
+        truncate: text-embeddings-inference's name for `long_text`: false is `error`, true what the encoder does, but
+            never `error`.
+        truncation_direction: end of a text at which tokens are cut off; `Left` and `Right` are accepted too.
+        dimensions: number of dimensions of the answered vectors, which selects a chain by the encoder's size routes, or
+            cuts the vectors of a nested chain.
+        encoding_format: how the JSON answer writes a vector: as a list of numbers, or as base64 of its bytes.
+        output_dtype: numbers that the answer holds; null for floats, or for a chain's codes in a .npy answer.
+        model: encoder, or encoder and chain, as the `model` of `/v1/embeddings`; null for the default encoder.
+        chain: chain that reduces the vectors, NAME or NAME@VERSION, or `none`; it takes precedence over the one in
+            `model`.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "inputs": ["What is a lathe?"],
+                    "model": "all-MiniLM-L6-v2",
+                    "chain": "compact",
+                    "dimensions": 64,
+                    "prompt_name": "query",
+                    "input_type": "query",
+                    "long_text": "mean",
+                    "output_dtype": "int8",
+                    "encoding_format": "base64",
+                },
+                {"inputs": "What is a lathe?", "normalize": True, "truncate": True, "truncation_direction": "left"},
+            ]
+        }
+    )
 
     inputs: str | list[str]
     normalize: bool = True
@@ -119,9 +153,34 @@ class EmbedBody(TextsBody):
 class OpenAIBody(TextsBody):
     """A request in OpenAI's shape.
 
-    `model` is `ENCODER` or `ENCODER+CHAIN[@v]`, each with or without `:DIMENSIONS`. `input_type` is that of
-    `prompt_name` if left out.
+    Attributes:
+        input: the text, or the texts, each of which gets a vector; token ids, as some clients send them, get a 400.
+        model: `ENCODER`, `ENCODER+CHAIN` or `ENCODER+CHAIN@VERSION`, each with or without `:DIMENSIONS`; null for the
+            default encoder.
+        dimensions: number of dimensions of the answered vectors, which selects a chain by the encoder's size routes, or
+            cuts the vectors of a nested chain.
+        encoding_format: how the answer writes a vector: as a list of numbers, or as base64 of its bytes.
+        output_dtype: numbers that the answer holds; null for floats.
+        user: name that OpenAI's clients may send for the caller; it is ignored.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "input": ["What is a lathe?"],
+                    "model": "all-MiniLM-L6-v2+compact",
+                    "dimensions": 64,
+                    "prompt_name": "query",
+                    "input_type": "query",
+                    "long_text": "mean",
+                    "output_dtype": "int8",
+                    "encoding_format": "float",
+                    "user": "somebody",
+                }
+            ]
+        }
+    )
 
     input: str | list[str] | list[int] | list[list[int]]
     model: str | None = None
@@ -132,7 +191,29 @@ class OpenAIBody(TextsBody):
 
 
 class ReduceBody(Body):
-    """Vectors to transform by a chain."""
+    """Vectors to transform by a chain.
+
+    Attributes:
+        vectors: the vectors, one list of numbers each, with as many dimensions as the chain takes.
+        chain: chain, NAME or NAME@VERSION.
+        dimensions: fewer dimensions than the chain's own, if it is nested; null for its own.
+        input_type: side of a search that the vectors stand on, which some chains map differently.
+        output_dtype: numbers that the answer holds; null for floats, or for a chain's codes in a .npy answer.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "vectors": [[0.1, 0.2, 0.3]],
+                    "chain": "compact@1",
+                    "dimensions": 64,
+                    "input_type": "query",
+                    "output_dtype": "int8",
+                }
+            ]
+        }
+    )
 
     vectors: Annotated[list[Any], Field(json_schema_extra={"items": {"type": "array", "items": {"type": "number"}}})]
     chain: str
@@ -144,10 +225,37 @@ class ReduceBody(Body):
 class AdviseBody(Body):
     """A source of texts or vectors to advise on.
 
-    If `fit` is given, the recommended chain is fitted under that name. The decision is for the `place` that is to store
-    the vectors, for `rows` rows there, compared by `metric`. A search must find the share `recall` of the ten nearest.
-    At most `sample_rows` rows of the source are measured.
+    Attributes:
+        source: rows to measure: an object with `texts`, `vectors` or `path`, or the path alone.
+        encoder: name of the encoder of the texts; null for the default, and for vectors without an encoder.
+        keep: share of the ten nearest neighbours, and of the ranking, that a reduction must preserve.
+        sample_rows: maximum number of rows of the source that are measured.
+        seed: seed of the sample.
+        fit: name of the chain to fit from the advice; null for advice alone.
+        place: database that is to store the vectors; `memory` is an array in a program.
+        rows: number of rows that the place is to store; null for those of the source.
+        metric: how the place compares vectors: by cosine, inner product or Euclidean distance.
+        recall: share of the ten nearest rows that a search in the place must find.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "source": "articles.parquet#body",
+                    "encoder": "all-MiniLM-L6-v2",
+                    "keep": 0.9,
+                    "sample_rows": 10_000,
+                    "seed": 1,
+                    "fit": "articles",
+                    "place": "pgvector",
+                    "rows": 1_000_000,
+                    "metric": "ip",
+                    "recall": 0.9,
+                }
+            ]
+        }
+    )
 
     source: RowSource
     encoder: str | None = None
@@ -162,7 +270,17 @@ class AdviseBody(Body):
 
 
 class PromoteBody(Body):
-    """A version to make live if it passes its gates, or with `force` even if it fails them."""
+    """A version to make live.
+
+    Attributes:
+        version: number of the version.
+        force: whether the version becomes live even if it fails a gate.
+        gates: further gates: minimum value by certificate key, which is a maximum for keys where less is better.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"version": 2, "force": False, "gates": {"recall_at_10": 0.8}}]}
+    )
 
     version: int
     force: bool = False
@@ -172,14 +290,34 @@ class PromoteBody(Body):
 class EncoderPromoteBody(PromoteBody):
     """Body of `POST /encoders/{name}/promote`.
 
-    With `reindex`, the indexes of other versions are encoded again.
+    Attributes:
+        reindex: whether the indexes of other versions are encoded again by this one.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "version": 2,
+                    "force": False,
+                    "gates": {"relevance.articles.ndcg_at_10.gain": 0.01},
+                    "reindex": True,
+                }
+            ]
+        }
+    )
 
     reindex: bool = False
 
 
 class SizeRouteBody(Body):
-    """The chain of a size route."""
+    """The chain of a size route.
+
+    Attributes:
+        chain: chain that answers requests for these dimensions, NAME or NAME@VERSION.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"chain": "compact@1"}]})
 
     chain: str
 
@@ -200,10 +338,37 @@ Rows = Annotated[
 class IndexBody(Body):
     """An index to create.
 
-    `width` is for vectors of an encoder that is not served here. `originals` is the dtype in which the original vectors
-    are stored. `none` stores their codes alone, for a chain that ends in codes; rescoring, another chain or encoder,
-    and vectors of items are then answered 409.
+    Attributes:
+        chain: chain that reduces the vectors to search, NAME or NAME@VERSION, or `none` for full vectors.
+        encoder: name of the encoder of texts and vectors; null for the one that the chain was fitted for.
+        width: number of dimensions of the original vectors, for those of an encoder that is not served here.
+        dimensions: fewer dimensions than the chain's own, if it is nested; null for its own.
+        metric: how vectors are compared: by cosine, inner product or Euclidean distance.
+        m: number of links of a node of the graph; more find more and take more memory.
+        ef_construction: number of candidates for a node's links while the graph is built; more find more and take more
+            time.
+        originals: dtype in which the original vectors are stored; `none` stores the codes alone, for a chain that ends
+            in codes, and refuses rescoring, another chain or encoder, and vectors of items with a 409.
+        text_field: field of the metadata in which texts of items are stored, so that another encoder can encode them.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "chain": "compact",
+                    "encoder": "all-MiniLM-L6-v2",
+                    "dimensions": 64,
+                    "metric": "ip",
+                    "m": 32,
+                    "ef_construction": 400,
+                    "originals": "float16",
+                    "text_field": "body",
+                },
+                {"chain": "mine", "width": 1024},
+            ]
+        }
+    )
 
     chain: str
     encoder: str | None = None
@@ -219,8 +384,35 @@ class IndexBody(Body):
 class ReindexBody(Body):
     """New settings of an index.
 
-    Those left out stay.
+    Those left out stay. Without any, rows of deleted and replaced items are removed.
+
+    Attributes:
+        chain: chain that reduces the vectors to search, NAME or NAME@VERSION, or `none` for full vectors.
+        encoder: name of another encoder, which encodes the stored texts again.
+        dimensions: fewer dimensions than the chain's own, if it is nested.
+        metric: how vectors are compared: by cosine, inner product or Euclidean distance.
+        m: number of links of a node of the graph; more find more and take more memory.
+        ef_construction: number of candidates for a node's links while the graph is built.
+        text_field: field of the metadata that holds the texts for another encoder.
+        texts: texts for another encoder by item id, for items whose metadata hold none.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "chain": "compact@2",
+                    "encoder": "bge-small-en-v1.5",
+                    "dimensions": 64,
+                    "metric": "ip",
+                    "m": 32,
+                    "ef_construction": 400,
+                    "text_field": "body",
+                    "texts": {"item-1": "What is a lathe?"},
+                }
+            ]
+        }
+    )
 
     chain: str | None = None
     encoder: str | None = None
@@ -233,7 +425,17 @@ class ReindexBody(Body):
 
 
 class TextsOrVectors(Body):
-    """Either texts or vectors, and the space of the vectors."""
+    """Either texts or vectors, and the space of the vectors.
+
+    Attributes:
+        texts: the text, or the texts; give these or `vectors`.
+        vectors: vectors as lists of numbers, or each as base64 of its float32 numbers; give these or `texts`.
+        space_id: space of the vectors, as the header `x-space-id` named it; null for that header of this request, or
+            for the space of the index's encoder.
+        prompt_name: name of the encoder's prompt to put before each text; null for that of queries or of documents.
+        long_text: what becomes of a text with more tokens than the model reads: truncated, refused with a 413, or
+            encoded in chunks whose vectors are averaged; null for the encoder's setting.
+    """
 
     texts: str | list[str] | None = None
     vectors: Rows = None
@@ -250,7 +452,27 @@ class TextsOrVectors(Body):
 
 
 class UpsertBody(TextsOrVectors):
-    """Items to insert or replace."""
+    """Items to insert or replace.
+
+    Attributes:
+        ids: id of each item, of 1 to 512 characters.
+        metadata: fields of each item, which searches filter by; null for an item without any.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "ids": ["item-1"],
+                    "texts": ["What is a lathe?"],
+                    "metadata": [{"lang": "en", "year": 2024}],
+                    "prompt_name": "document",
+                    "long_text": "mean",
+                },
+                {"ids": ["item-1"], "vectors": [[0.1, 0.2, 0.3]], "space_id": "13fd0dcb6dbf"},
+            ]
+        }
+    )
 
     ids: list[str]
     metadata: list[dict[str, Any] | None] | None = None
@@ -259,8 +481,33 @@ class UpsertBody(TextsOrVectors):
 class SearchBody(TextsOrVectors):
     """Queries to search for.
 
-    `encoder` names their encoder while the index moves to another one.
+    Attributes:
+        k: number of items to return for each query.
+        ef: number of candidates that the search of the graph keeps, at least `k`; more find more and take more time.
+        rescore: factor of `k` for the number of candidates that are ranked by their original vectors; null ranks by the
+            searched vectors.
+        filter: condition on the items' metadata, with `and`, `or`, `not`, and the operators `eq`, `ne`, `in`, `nin`,
+            `exists`, `gt`, `gte`, `lt` and `lte` on fields.
+        encoder: name of the encoder of the queries, while the index moves to another one; null for that of the index.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "texts": ["What is a lathe?"],
+                    "k": 5,
+                    "ef": 100,
+                    "rescore": 4,
+                    "filter": {"lang": "en", "year": {"gte": 2000}},
+                    "prompt_name": "query",
+                    "long_text": "mean",
+                    "encoder": "all-MiniLM-L6-v2",
+                },
+                {"vectors": [[0.1, 0.2, 0.3]], "space_id": "13fd0dcb6dbf"},
+            ]
+        }
+    )
 
     k: Annotated[int, Field(ge=1, le=10_000)] = 10
     ef: Candidates | None = None
@@ -270,12 +517,24 @@ class SearchBody(TextsOrVectors):
 
 
 class IdsBody(Body):
-    """Ids of items."""
+    """Ids of items.
+
+    Attributes:
+        ids: the ids.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"ids": ["item-1", "item-2"]}]})
 
     ids: list[str]
 
 
 class GetBody(IdsBody):
-    """Ids of items to return, with or without their original vectors."""
+    """Ids of items to return, with or without their original vectors.
+
+    Attributes:
+        vectors: whether each item is returned with its original vector.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"ids": ["item-1", "item-2"], "vectors": True}]})
 
     vectors: bool = False

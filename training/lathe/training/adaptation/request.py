@@ -18,7 +18,8 @@ class AdaptRequest(JsonObject):
 
     Attributes:
         source: texts of the documents that are searched.
-        pairs: judged searches: queries with a relevant document each.
+        pairs: judged searches: queries with a relevant document each, as a list of objects with `query` and `document`,
+            or the path of a file of them.
         name: name under which the recommended chain or encoder is published; None publishes nothing.
         folders: folders of labelled data sets, on which the encoder is pre-finetuned before the judged searches.
         test_pairs: other judged searches to report the gain on; None takes a fifth of the queries of `pairs`.
@@ -30,7 +31,26 @@ class AdaptRequest(JsonObject):
         seed: seed of the division of the queries, and of the training.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "source": "documents.jsonl",
+                    "pairs": "judged.jsonl",
+                    "name": "support",
+                    "folders": ["support"],
+                    "test_pairs": [{"query": "What is a lathe?", "document": "A lathe turns a workpiece."}],
+                    "encoder": "all-MiniLM-L6-v2",
+                    "bytes": 48,
+                    "train": True,
+                    "budget": 3600,
+                    "promote": True,
+                    "seed": 1,
+                }
+            ]
+        },
+    )
 
     source: RowSource
     pairs: Pairs

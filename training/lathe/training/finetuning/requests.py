@@ -28,13 +28,26 @@ class NewTraining(JsonObject):
 
     Attributes:
         name: name of the encoder.
-        method: training method, as in `METHODS`.
-        job: the settings that `lathe train` reads from YAML, see `lathe.training.finetuning.job`.
+        method: training method: `reze`, `distill`, `pft` or `ft`.
+        job: settings of the training, as `lathe train` reads them from YAML.
         gates: minimum value by certificate key, such as `relevance.DATASET.ndcg_at_10.gain`.
         promote: whether the new version becomes live if its gates hold; None promotes it only if no version is live.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "support",
+                    "method": "reze",
+                    "job": {"encoder": "all-MiniLM-L6-v2", "sources": [{"folder": "support"}]},
+                    "gates": {"relevance.support.ndcg_at_10.gain": 0.01},
+                    "promote": True,
+                }
+            ]
+        },
+    )
 
     name: str
     method: str

@@ -57,7 +57,7 @@ class RowSource(JsonObject):
     Attributes:
         texts: texts, sent with the request.
         vectors: vectors `(n, d)`, sent with the request.
-        path: a source as `open_source` reads it; a string in place of the object means the path.
+        path: a source as `lathe fit --source` reads it; a string in place of the object means the path.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -101,7 +101,12 @@ class RowSource(JsonObject):
 
 
 class QueryPair(JsonObject):
-    """A query and a document that is relevant to it."""
+    """A query and a document that is relevant to it.
+
+    Attributes:
+        query: text of the query.
+        document: text of the document.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -123,19 +128,20 @@ class FitRequest(JsonObject):
 
     Attributes:
         name: name of the chain; the fit adds its next version.
-        source: rows to fit on.
+        source: rows to fit on: an object with `texts`, `vectors` or `path`, or the path alone.
         encoder: name of the encoder of the rows; None for the default, and for vectors without an encoder.
         prompt_name: name of the encoder's prompt for the source's texts; None for that of documents, if it has one.
-        gates: minimum value by certificate key, where dots separate nested keys; a maximum for some keys, see
-            `lathe.training.fitting.gates`.
+        gates: minimum value by certificate key, where dots separate nested keys; a maximum for `positional_stress`,
+            `mean_norm.after` and `bytes_per_vector.after`.
         promote: whether the new version becomes live if its gates hold; None promotes it only if no version is live.
         serve_dimensions: whether requests for the chain's dimensions get it once it is live.
         transform: whether the source's vectors are wanted as the new version transforms them.
         seed: seed of the split into fitted and held-out rows.
         out_of_domain: further out-of-domain corpora to certify on: sources by name.
-        test_pairs: queries with a relevant document each, to certify the chain with.
+        test_pairs: queries with a relevant document each, to certify the chain with: a list of objects with `query` and
+            `document`, or the path of a file of them.
         personal_data: whether queries and pairs hold personal data: then nothing of their texts and vectors outlives
-            the fit, see `lathe.training.fitting.personal_data`.
+            the fit.
         bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
     """
 
@@ -197,11 +203,56 @@ class NewFit(FitRequest):
             searched; None for no such codes.
         queries: queries that will search the vectors, to weight codes by; None weights by the rows.
         pairs: queries with a relevant document each, that steps learn from; a part of them certifies the chain if there
-            are no test pairs.
+            are no test pairs. A list of objects with `query` and `document`, or the path of a file of them.
         targets: the target of each row, for steps fitted on targets.
         target_encoder: name of the encoder whose vectors of the same texts are the targets instead.
         keep_moments: whether the moments of the fitted rows are stored with the chain, so that rows can be added later.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "mine",
+                    "source": "articles.parquet#body",
+                    "steps": [{"kind": "r2"}, {"kind": "geopres", "dimensions": 128, "nested": True}],
+                    "bytes": 48,
+                    "normalize": True,
+                    "encoder": "all-MiniLM-L6-v2",
+                    "prompt_name": "document",
+                    "gates": {"recall_at_10": 0.8},
+                    "promote": True,
+                    "serve_dimensions": True,
+                    "transform": True,
+                    "seed": 1,
+                    "out_of_domain": {"news": "news.jsonl"},
+                    "queries": {"texts": ["What is a lathe?"]},
+                    "test_pairs": [{"query": "What is a lathe?", "document": "A lathe turns a workpiece."}],
+                    "personal_data": True,
+                    "bad_shards": "skip",
+                    "keep_moments": True,
+                },
+                {
+                    "name": "bridge",
+                    "source": {"path": "texts.jsonl"},
+                    "steps": [{"kind": "procrustes"}],
+                    "target_encoder": "bge-small-en-v1.5",
+                },
+                {
+                    "name": "bridge",
+                    "source": {"path": "new.npy"},
+                    "steps": [{"kind": "procrustes"}],
+                    "targets": {"path": "old.npy"},
+                },
+                {
+                    "name": "judged",
+                    "source": "documents.jsonl",
+                    "steps": [{"kind": "query_adapter"}],
+                    "pairs": "judged.jsonl",
+                },
+            ]
+        }
+    )
 
     steps: list[dict[str, Any]] | dict[str, list[dict[str, Any]]] | None = None
     normalize: bool = True
@@ -291,6 +342,10 @@ class AddRows(FitRequest):
     Attributes:
         add_to: the version, `name@version`, or a chain's name for its live version.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "mine", "source": "may.jsonl", "add_to": "mine@1"}]}
+    )
 
     add_to: str
 

@@ -12,6 +12,7 @@ from lathe.service.chains.usage import read_recorded_uses, require_unused
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.parameters import ChainName, ChainReference, Force, VersionNumber
 from lathe.service.http.schemas import PromoteBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
@@ -20,7 +21,7 @@ router = APIRouter(route_class=StrictRoute, prefix="/chains", tags=["chains"], r
 
 
 @router.get("/{name}/drift", dependencies=USE)
-async def show_drift(name: str, services: ServicesDep) -> Response:
+async def show_drift(name: ChainReference, services: ServicesDep) -> Response:
     """Show the drift of a chain's live version, or of `name@version`, by encoder.
 
     Where there is none, `unknown` says why.
@@ -35,13 +36,13 @@ async def list_chains(services: ServicesDep) -> Response:
 
 
 @router.get("/{name}", dependencies=USE)
-async def show_chain(name: str, services: ServicesDep) -> Response:
+async def show_chain(name: ChainReference, services: ServicesDep) -> Response:
     """Show steps, provenance and certificate of a chain's live version, or of `name@version`."""
     return await answer_json(await run_in_threadpool(_describe_chain, name, services))
 
 
 @router.post("/{name}/promote", dependencies=ADMIN, openapi_extra=describe_body(PromoteBody))
-async def promote(name: str, request: Request, services: ServicesDep) -> Response:
+async def promote(name: ChainName, request: Request, services: ServicesDep) -> Response:
     """Make a version live, if it passes the gates of its fit and of this request."""
     services.require_writable()
     pointer = await run_in_threadpool(_promote, name, services, await read_json(request, services.settings))
@@ -49,14 +50,14 @@ async def promote(name: str, request: Request, services: ServicesDep) -> Respons
 
 
 @router.post("/{name}/rollback", dependencies=ADMIN)
-async def rollback(name: str, services: ServicesDep) -> Response:
+async def rollback(name: ChainName, services: ServicesDep) -> Response:
     """Make the version live that was live before."""
     services.require_writable()
     return await answer_json(_describe_pointer(name, await run_in_threadpool(services.registry.rollback, name)))
 
 
 @router.delete("/{name}/{version}", dependencies=ADMIN)
-async def delete(name: str, version: str, services: ServicesDep, force: bool = False) -> Response:
+async def delete(name: ChainName, version: VersionNumber, services: ServicesDep, force: Force = False) -> Response:
     """Delete a version permanently.
 
     A version that a size route, an index or a column of PostgreSQL uses is deleted only with `force`.

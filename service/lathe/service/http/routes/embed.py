@@ -20,6 +20,7 @@ from lathe.service.http.answers import answer_json, build_json_response, build_n
 from lathe.service.http.disconnect import wait_for_encoding
 from lathe.service.http.json_body import read_json, release_parse_memory, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, describe_body, describe_vectors_response
+from lathe.service.http.parameters import ModelName
 from lathe.service.http.schemas import EmbedBody, OpenAIBody, TextsBody
 from lathe.service.http.texts import list_texts
 from lathe.service.http.unknown_names import StrictRoute, list_ignored_parameters, name_ignored
@@ -66,7 +67,7 @@ QUERY_PARAMETERS = [
         "name": name,
         "in": "query",
         "schema": {"type": "string"},
-        "description": "for clients that cannot put it in the body",
+        "description": f"As the field `{name}`, for clients that cannot put it in the body.",
     }
     for name in ("model", "chain")
 ]
@@ -248,7 +249,7 @@ async def list_models(services: ServicesDep) -> Response:
 
 
 @models_router.get("/v1/models/{name:path}", responses=ERRORS, summary="Show one of them")
-async def show_model(name: str, services: ServicesDep) -> Response:
+async def show_model(name: ModelName, services: ServicesDep) -> Response:
     """Show the encoder, chain and size that a value of `model` names."""
     try:
         await run_in_threadpool(services.embedder.require_model, name)

@@ -16,6 +16,7 @@ from lathe.service.errors import ConflictError, ServiceError
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.parameters import EncoderName, Force, VersionNumber
 from lathe.service.http.reindexing import queue_reindex
 from lathe.service.http.schemas import EncoderPromoteBody, ReindexBody
 from lathe.service.http.unknown_names import StrictRoute
@@ -29,13 +30,13 @@ READY_SECONDS = 120.0
 
 
 @router.get("/{name}/versions", dependencies=USE)
-async def list_versions(name: str, services: ServicesDep) -> Response:
+async def list_versions(name: EncoderName, services: ServicesDep) -> Response:
     """Show a trained encoder: its versions, which one is live, and the certificate of each."""
     return await answer_json(await run_in_threadpool(services.trained.describe, name))
 
 
 @router.post("/{name}/promote", dependencies=ADMIN, openapi_extra=describe_body(EncoderPromoteBody))
-async def promote(name: str, request: Request, services: ServicesDep) -> Response:
+async def promote(name: EncoderName, request: Request, services: ServicesDep) -> Response:
     """Make a version of a trained encoder live, if it passes the gates of its training and of this request.
 
     The server starts it, and answers the name by the last version until the new one is ready. `indexes` lists the
@@ -47,14 +48,14 @@ async def promote(name: str, request: Request, services: ServicesDep) -> Respons
 
 
 @router.post("/{name}/rollback", dependencies=ADMIN)
-async def rollback(name: str, services: ServicesDep) -> Response:
+async def rollback(name: EncoderName, services: ServicesDep) -> Response:
     """Make the version live that was live before."""
     services.require_writable()
     return await answer_json(await run_in_threadpool(_rollback, name, services))
 
 
 @router.delete("/{name}/versions/{version}", dependencies=ADMIN)
-async def delete(name: str, version: str, services: ServicesDep, force: bool = False) -> Response:
+async def delete(name: EncoderName, version: VersionNumber, services: ServicesDep, force: Force = False) -> Response:
     """Delete a version permanently.
 
     A version that an index uses is deleted only with `force`.

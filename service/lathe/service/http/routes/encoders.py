@@ -13,6 +13,7 @@ from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.parameters import EncoderName, SizeRouteDimensions
 from lathe.service.http.schemas import SizeRouteBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
@@ -27,7 +28,7 @@ async def list_encoders(services: ServicesDep) -> Response:
 
 
 @router.put("/{name}", dependencies=ADMIN, status_code=202)
-async def add_encoder(name: str, services: ServicesDep) -> Response:
+async def add_encoder(name: EncoderName, services: ServicesDep) -> Response:
     """Serve an encoder that the settings or the state folder name.
 
     Answers 202 while it loads, 200 once it is ready.
@@ -39,7 +40,7 @@ async def add_encoder(name: str, services: ServicesDep) -> Response:
 
 
 @router.delete("/{name}", dependencies=ADMIN)
-async def remove_encoder(name: str, services: ServicesDep) -> Response:
+async def remove_encoder(name: EncoderName, services: ServicesDep) -> Response:
     """Stop serving an encoder until it is added again or the server restarts.
 
     Requests that were accepted are finished.
@@ -87,7 +88,9 @@ def _describe_state(engine: Engine) -> dict[str, Any]:
 
 
 @router.put("/{name}/dimensions/{dimensions}", dependencies=ADMIN, openapi_extra=describe_body(SizeRouteBody))
-async def set_size_route(name: str, dimensions: str, request: Request, services: ServicesDep) -> Response:
+async def set_size_route(
+    name: EncoderName, dimensions: SizeRouteDimensions, request: Request, services: ServicesDep
+) -> Response:
     """Set the chain that answers requests for this number of dimensions of the encoder's vectors."""
     services.require_writable()
     route = await run_in_threadpool(

@@ -23,6 +23,7 @@ from lathe.service.http.index_vectors import (
 )
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.parameters import IndexName
 from lathe.service.http.reindexing import build_specs, queue_reindex
 from lathe.service.http.schemas import GetBody, IdsBody, IndexBody, ReindexBody, UpsertBody
 from lathe.service.http.unknown_names import StrictRoute
@@ -54,7 +55,7 @@ async def list_indexes(services: ServicesDep) -> Response:
 
 
 @router.get("/{name}", dependencies=USE)
-async def show_index(name: str, services: ServicesDep) -> Response:
+async def show_index(name: IndexName, services: ServicesDep) -> Response:
     """Show an index, `{name, count, chain, space_id, dimensions, state, …}`, with its size and its snapshot's age.
 
     In the state folder, `memory` says the bytes of each part: `anonymous` is memory of the process, `page_cache` lists
@@ -66,7 +67,7 @@ async def show_index(name: str, services: ServicesDep) -> Response:
 
 
 @router.put("/{name}", dependencies=ADMIN, openapi_extra=describe_body(IndexBody))
-async def create_index(name: str, request: Request, services: ServicesDep) -> Response:
+async def create_index(name: IndexName, request: Request, services: ServicesDep) -> Response:
     """Create an index.
 
     If it exists with these settings, nothing is changed.
@@ -77,7 +78,7 @@ async def create_index(name: str, request: Request, services: ServicesDep) -> Re
 
 
 @router.delete("/{name}", dependencies=ADMIN)
-async def delete_index(name: str, services: ServicesDep) -> Response:
+async def delete_index(name: IndexName, services: ServicesDep) -> Response:
     """Delete an index and its items, and cancel its reindexing."""
     services.require_indexes_writable()
     await run_in_threadpool(services.indexes.require_owned, name)
@@ -89,7 +90,7 @@ async def delete_index(name: str, services: ServicesDep) -> Response:
 
 
 @router.post("/{name}/upsert", dependencies=USE, openapi_extra=describe_body(UpsertBody))
-async def upsert(name: str, request: Request, services: ServicesDep) -> Response:
+async def upsert(name: IndexName, request: Request, services: ServicesDep) -> Response:
     """Insert items, replacing those with the same ids.
 
     Either all of them are written or none.
@@ -119,7 +120,7 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
 
 
 @router.post("/{name}/delete", dependencies=USE, openapi_extra=describe_body(IdsBody))
-async def delete(name: str, request: Request, services: ServicesDep) -> Response:
+async def delete(name: IndexName, request: Request, services: ServicesDep) -> Response:
     """Delete items by their ids.
 
     Ids that do not exist are ignored.
@@ -131,7 +132,7 @@ async def delete(name: str, request: Request, services: ServicesDep) -> Response
 
 
 @router.post("/{name}/get", dependencies=USE, openapi_extra=describe_body(GetBody))
-async def get(name: str, request: Request, services: ServicesDep) -> Response:
+async def get(name: IndexName, request: Request, services: ServicesDep) -> Response:
     """Return items by their ids, in that order.
 
     An id that does not exist gives null.
@@ -144,7 +145,11 @@ async def get(name: str, request: Request, services: ServicesDep) -> Response:
 
 @router.get("/{name}/items", dependencies=USE)
 async def list_items(
-    name: str, services: ServicesDep, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = DEFAULT_LISTED
+    name: IndexName,
+    services: ServicesDep,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_LISTED, description="Maximum number of items.", examples=[50])
+    ] = DEFAULT_LISTED,
 ) -> Response:
     """List the first items of an index, `{id, metadata}` each, in the order in which they were written.
 
@@ -155,7 +160,7 @@ async def list_items(
 
 
 @router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=describe_body(ReindexBody), status_code=202)
-async def reindex(name: str, request: Request, services: ServicesDep) -> Response:
+async def reindex(name: IndexName, request: Request, services: ServicesDep) -> Response:
     """Queue the rebuilding of an index by another chain, encoder or graph, or of its graph alone.
 
     The index is served meanwhile. Answers 202 with the URL of the job.

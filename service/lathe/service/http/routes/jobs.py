@@ -11,6 +11,7 @@ from lathe.service.codec import NPY, dump_json
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.http.answers import answer_json
 from lathe.service.http.openapi import ERRORS
+from lathe.service.http.parameters import JobId
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.jobs import ResultFile
 from lathe.service.jobs.kinds.advise import REPORT
@@ -37,14 +38,14 @@ async def list_jobs(services: ServicesDep) -> Response:
 
 
 @router.get("/{job_id}", dependencies=USE)
-async def show_job(job_id: str, services: ServicesDep) -> Response:
+async def show_job(job_id: JobId, services: ServicesDep) -> Response:
     """Show a job, `{id, kind, state, progress, message, error, result, created_at, finished_at}`."""
     job = await run_in_threadpool(services.jobs.get, job_id)
     return await answer_json(job.to_json())
 
 
 @router.delete("/{job_id}", dependencies=ADMIN)
-async def cancel_job(job_id: str, services: ServicesDep) -> Response:
+async def cancel_job(job_id: JobId, services: ServicesDep) -> Response:
     """Cancel a job.
 
     A job that has ended stays as it is.
@@ -55,7 +56,7 @@ async def cancel_job(job_id: str, services: ServicesDep) -> Response:
 
 
 @router.get("/{job_id}/events", dependencies=USE)
-async def job_events(job_id: str, services: ServicesDep) -> Response:
+async def job_events(job_id: JobId, services: ServicesDep) -> Response:
     """Send the job each time it changes, as server-sent events, until it has ended."""
     await run_in_threadpool(services.jobs.get, job_id)  # 404 now, not inside the stream
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -63,7 +64,7 @@ async def job_events(job_id: str, services: ServicesDep) -> Response:
 
 
 @router.get("/{job_id}/vectors", dependencies=USE)
-async def job_vectors(job_id: str, services: ServicesDep) -> Response:
+async def job_vectors(job_id: JobId, services: ServicesDep) -> Response:
     """Return the transformed vectors of a fit with `transform: true`, as a .npy file."""
     file = await run_in_threadpool(services.jobs.open_result, job_id, "vectors.npy")
     if file is None:
@@ -72,7 +73,7 @@ async def job_vectors(job_id: str, services: ServicesDep) -> Response:
 
 
 @router.get("/{job_id}/report", dependencies=USE)
-async def job_report(job_id: str, services: ServicesDep) -> Response:
+async def job_report(job_id: JobId, services: ServicesDep) -> Response:
     """Return the report of a job of `POST /advise`, as HTML."""
     file = await run_in_threadpool(services.jobs.open_result, job_id, REPORT)
     if file is None:
@@ -81,7 +82,7 @@ async def job_report(job_id: str, services: ServicesDep) -> Response:
 
 
 @router.get("/{job_id}/log", dependencies=USE)
-async def job_log(job_id: str, services: ServicesDep) -> Response:
+async def job_log(job_id: JobId, services: ServicesDep) -> Response:
     """Return the training log of a job of `POST /train` or `POST /adapt` so far, as JSON lines.
 
     A line has the step and the losses, or the metric of an evaluation. Of an adaptation, it is the log of the training

@@ -24,14 +24,24 @@ from lathe.service.services import USE, Services, ServicesDep
 router = APIRouter(route_class=StrictRoute, dependencies=USE, tags=["vectors"])
 
 QUERY_PARAMETERS = [
-    {"name": "chain", "in": "query", "schema": {"type": "string"}, "description": "for npy bodies"},
-    {"name": "dimensions", "in": "query", "schema": {"type": "integer"}, "description": "for npy bodies"},
+    {
+        "name": "chain",
+        "in": "query",
+        "schema": {"type": "string"},
+        "description": "As the field `chain`, for npy bodies.",
+    },
+    {
+        "name": "dimensions",
+        "in": "query",
+        "schema": {"type": "integer"},
+        "description": "As the field `dimensions`, for npy bodies.",
+    },
     *(
         {
             "name": name,
             "in": "query",
             "schema": {"type": "string", "enum": list(get_args(choices))},
-            "description": "for npy bodies",
+            "description": f"As the field `{name}`, for npy bodies.",
         }
         for name, choices in (("input_type", InputType), ("output_dtype", OutputDtype))
     ),

@@ -22,6 +22,7 @@ from lathe.service.http.index_vectors import (
 )
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, VECTOR_HEADERS, describe_body
+from lathe.service.http.parameters import IndexName
 from lathe.service.http.schemas import SearchBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.bridge import Bridge
@@ -70,7 +71,7 @@ class SearchRequest:
     openapi_extra=describe_body(SearchBody),
     responses={200: {"description": "Items", "headers": VECTOR_HEADERS}},
 )
-async def search(name: str, request: Request, services: ServicesDep) -> Response:
+async def search(name: IndexName, request: Request, services: ServicesDep) -> Response:
     """Return the nearest items to each query, best first."""
     checked = await run_in_threadpool(
         _check_search, name, request, services, await read_json(request, services.settings, any_content_type=True)

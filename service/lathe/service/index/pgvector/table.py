@@ -203,17 +203,31 @@ def require_searchable(chain: str, quantizer: Quantizer | None, column_type: Vec
 
 
 def format_index_statement(table: TableName, column: VectorColumn, metric: Metric, connection: Connection) -> str:
-    """Return the SQL that creates a column's HNSW index, or a comment if pgvector cannot index its dimensions."""
+    """Return the SQL that creates a column's HNSW index, or a comment if it has one or pgvector cannot index it."""
     if column.dimensions > MAX_INDEXED[column.kind]:
         return (
             f"-- no index: pgvector indexes at most {MAX_INDEXED[column.kind]:,} dimensions of {column.kind}, and "
             f"{column.name} has {column.dimensions:,}"
         )
     operators = "bit_hamming_ops" if column.kind == "bit" else f"{column.kind}_{OPERATOR_CLASSES[metric]}"
+    if existing := _find_index(connection, table, column.name, operators):
+        return f"-- the column {column.name} has the index {existing}"
     statement = sql.SQL("CREATE INDEX ON {} USING hnsw ({} {});").format(
         table.identifier, sql.Identifier(column.name), sql.SQL(operators)
     )
     return statement.as_string(connection)
+
+
+def _find_index(connection: Connection, table: TableName, column: str, operators: str) -> str | None:
+    """Return the name of a valid, whole HNSW index over a column by this operator class, or None if there is none."""
+    found = connection.execute(
+        "SELECT x.relname FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam "
+        "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] "
+        "JOIN pg_opclass o ON o.oid = i.indclass[0] WHERE i.indrelid = %s::regclass AND a.attname = %s "
+        "AND o.opcname = %s AND m.amname = 'hnsw' AND i.indisvalid AND i.indpred IS NULL",
+        (table.identifier.as_string(connection), column, operators),
+    ).fetchone()
+    return None if found is None else str(found[0])
 
 
 def _has_values(connection: Connection, table: PgvectorTable, column: str) -> bool:
