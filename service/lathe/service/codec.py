@@ -199,11 +199,11 @@ def _convert_finite(numbers: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     Raises:
         BadValueError: if a number is NaN, inf or beyond float32.
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         vectors = numbers.astype(np.float32, copy=False)
-    # A sum takes a third of the time, and is finite only if every number is; it may also overflow.
-    if np.isfinite(vectors.sum()):
-        return vectors
+        # A sum takes a third of the time, and is finite only if every number is; it may also overflow.
+        if np.isfinite(vectors.sum()):
+            return vectors
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         row = int((~finite).argmax())
