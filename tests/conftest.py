@@ -32,6 +32,7 @@ from tests.helpers import accepts_connections, eventually, find_free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 10
+os.environ.setdefault("LATHE_JOB_NICE", "0")  # tests wait for jobs, beside other tests that keep the cores busy
 HEADER = "query-id\tcorpus-id\tscore\n"
 
 

@@ -14,10 +14,11 @@ LATHE = [sys.executable, "-P", "-c", "from lathe.service.cli.main import main; m
 
 def eventually(condition: Callable[[], Found], seconds: float = 60.0) -> Found:
     """Wait until a condition holds, and return what it returned. Raise `AssertionError` if it takes too long."""
-    deadline = time.monotonic() + seconds
+    deadline, pause = time.monotonic() + seconds, 0.005
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{condition} did not hold within {seconds} s"
-        time.sleep(0.005)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)  # asking takes a core from what is waited for
     return found
 
 

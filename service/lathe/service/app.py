@@ -264,6 +264,7 @@ def build_job_environment(settings: Settings) -> dict[str, str]:
     variables = {
         "LATHE_HOME": str(settings.home),
         "LATHE_JOB_THREADS": str(settings.job_threads),
+        "LATHE_JOB_NICE": str(settings.job_nice),
         "LATHE_ENCODED_BYTES": str(settings.encoded_bytes),
         "LATHE_UPSTREAM_BYTES": str(settings.upstream_bytes),
         "LATHE_REDIS_URL": settings.redis_url,

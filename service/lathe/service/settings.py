@@ -121,6 +121,8 @@ class Settings(BaseSettings):
     none."""
     job_threads: Annotated[int, Field(ge=1)] = CORES
     """CPU threads of a job; unset: all cores, of which it takes what serving leaves."""
+    job_nice: Annotated[int, Field(ge=0, le=19)] = 19
+    """How far a job yields to other processes: 19 the most, 0 not at all."""
     max_texts: Annotated[int, Field(ge=1)] = 2048
     """Maximum texts of a request."""
     max_vectors: Annotated[int, Field(ge=1)] = 8192

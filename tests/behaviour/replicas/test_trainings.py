@@ -83,18 +83,18 @@ def test_a_training_goes_on_after_its_worker_was_killed_and_every_replica_serves
     url = train(here, "mine")
     assert "lathe worker --training" in there.client.get(url).json()["message"]
     with start_worker(home, "--training") as worker:
-        eventually(lambda: checkpoints(home))
+        eventually(lambda: checkpoints(home), 150)
         eventually(lambda: there.client.get(f"{url}/log").status_code == 200)
         worker.kill()
         eventually(lambda: there.client.get(url).json()["state"] == "queued", 30)
     with start_worker(home, "--training"):
-        eventually(lambda: here.client.get(url).json()["finished_at"])
+        eventually(lambda: here.client.get(url).json()["finished_at"], 150)
         job = here.client.get(url).json()
         assert (job["state"], job["result"]["encoder"]) == ("succeeded", "mine@1"), job
         assert there.client.get(f"{url}/log").text == here.client.get(f"{url}/log").text != ""
 
         second = train(there, "mine", job=JOB | {"training": TRAINING}, promote=True)
-        eventually(lambda: there.client.get(second).json()["finished_at"])
+        eventually(lambda: there.client.get(second).json()["finished_at"], 150)
     for app in replicas:
         eventually(lambda app=app: embed(app, "mine@2") is not None, 20)
         described = app.client.get("/encoders/mine/versions").json()
@@ -108,7 +108,7 @@ def test_a_training_goes_on_after_its_worker_was_killed_and_every_replica_serves
     answer = here.client.post("/fit-transform", json=fit, headers=here.admin)
     assert answer.status_code == 202, answer.text
     with start_worker(new_home()):  # another machine: its copy of the encoder comes from Redis
-        eventually(lambda: here.client.get(f"/jobs/{answer.json()['job_id']}").json()["finished_at"])
+        eventually(lambda: here.client.get(f"/jobs/{answer.json()['job_id']}").json()["finished_at"], 150)
     job = here.client.get(f"/jobs/{answer.json()['job_id']}").json()
     assert job["state"] == "succeeded", job["error"]
     assert there.services.registry.manifest("after", 1)["encoder"]["name"] == "mine@2"
@@ -122,7 +122,7 @@ def test_a_worker_of_trainings_that_is_stopped_gives_its_job_back(replicas, star
     home = new_home()
     url = train(here, "stopped", job=JOB | {"training": TRAINING | {"epochs": 5000}})
     with start_worker(home, "--training") as worker:
-        eventually(lambda: checkpoints(home))
+        eventually(lambda: checkpoints(home), 150)
         worker.terminate()
         assert worker.wait(20) == 0
     assert there.client.get(url).json()["state"] == "queued"

@@ -7,7 +7,7 @@ import pytest
 SCRIPT = """
 import os, threading
 from lathe.service.jobs.runners import yield_to_others
-yield_to_others()
+yield_to_others(19)
 seen = []
 thread = threading.Thread(target=lambda: seen.append(os.nice(0)))
 thread.start()

@@ -127,7 +127,7 @@ def run_request(
 
 def limit_resources(settings: Settings) -> None:
     """Give way to all other processes, and limit torch and BLAS to the settings' number of job threads."""
-    yield_to_others()
+    yield_to_others(settings.job_nice)
     import torch
     from threadpoolctl import threadpool_limits
 
@@ -135,15 +135,15 @@ def limit_resources(settings: Settings) -> None:
     threadpool_limits(settings.job_threads, user_api="blas")  # NumPy's, which a fork server starts with one
 
 
-def yield_to_others() -> None:
-    """Give this process the lowest priority: requests go before jobs, which take what is left of the cores.
+def yield_to_others(nice: int) -> None:
+    """Lower this process's priority by `nice`: requests go before jobs, which take what is left of the cores.
 
     Threads that it starts later inherit that. What the system does not have, or does not allow, is left out. With the
     policy SCHED_IDLE, any other process would stop a job entirely, and serving would lose no less.
     """
-    os.nice(19)
+    os.nice(nice)
     # Linux may share the cores among sessions first (sched_autogroup), and look at a process's priority only within its
     # own session, which a job's process has for itself.
     if hasattr(os, "getsid") and os.getsid(0) == os.getpid():
         with suppress(OSError):
-            Path("/proc/self/autogroup").write_text("19")
+            Path("/proc/self/autogroup").write_text(str(nice))
