@@ -23,8 +23,8 @@ from lathe.service.settings import Settings
 
 OUT = Path(__file__).parent / "reference"
 MADE = "<!-- made by docs/generate.py; write in the code, not here -->"
-CORES = {"CORES": "the cores it may use", "max(1, CORES // 2)": "half the cores it may use"}
-"""Defaults that are another number on every machine, as the source writes them."""
+CORES = "the cores it may use"
+"""How a default is written that is another number on every machine."""
 
 HTTP = """# HTTP
 
@@ -44,7 +44,7 @@ Environment variables, read once at start. One that cannot be used ends the comm
 
 
 def pages() -> dict[str, str]:
-    """The text of every page by its name."""
+    """Return the text of every page by its name."""
     made = {
         "http.md": http,
         "commands.md": command_line,
@@ -56,13 +56,13 @@ def pages() -> dict[str, str]:
 
 
 def markdown_table(header: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def cell(text: Any) -> str:
-    """A text for a cell of a table."""
+    """Return a text for a cell of a table."""
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
@@ -70,7 +70,7 @@ def cell(text: Any) -> str:
 
 
 def http() -> Iterator[str]:
-    """Every call with its fields."""
+    """Yield every call with its fields."""
     with tempfile.TemporaryDirectory() as home:
         app = create_app(Settings(home=Path(home)))
     document = app.openapi()
@@ -119,22 +119,22 @@ def http() -> Iterator[str]:
 
 
 def named(name: str, required: bool | None) -> str:
-    """A field's name, in italics where it must be there."""
+    """Return a field's name, in italics where it must be there."""
     return f"*`{name}`*" if required else f"`{name}`"
 
 
 def default_value(schema: dict[str, Any]) -> str:
-    """A field's default as JSON; nothing where it has none."""
+    """Return a field's default as JSON, or nothing where it has none."""
     return f"`{json.dumps(schema['default'])}`" if schema.get("default") is not None else ""
 
 
 def code(examples: list[Any]) -> str:
-    """The first of a field's examples, as JSON."""
+    """Return the first of a field's examples, as JSON."""
     return cell(f"`{json.dumps(examples[0])}`") if examples else ""
 
 
 def kind(schema: dict[str, Any]) -> str:
-    """A JSON type in words."""
+    """Return a JSON type in words."""
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(kind(one) for one in schema["anyOf"] if one.get("type") != "null"))
     if "enum" in schema:
@@ -148,13 +148,13 @@ def kind(schema: dict[str, Any]) -> str:
 
 
 def command_line() -> Iterator[str]:
-    """Every command with its options."""
+    """Yield every command with its options."""
     yield COMMANDS
     yield from of_command("lathe", typer.main.get_command(commands))
 
 
 def of_command(name: str, command: Any) -> Iterator[str]:
-    """A command and those below it."""
+    """Yield a command and those below it."""
     if hasattr(command, "commands"):
         for below, one in command.commands.items():
             yield from of_command(f"{name} {below}", one)
@@ -182,7 +182,7 @@ def of_command(name: str, command: Any) -> Iterator[str]:
 
 
 def settings() -> Iterator[str]:
-    """Every setting of a server, and of an encoder."""
+    """Yield every setting of a server, and of an encoder."""
     yield SETTINGS
     yield "\n" + markdown_table(["variable", "default", ""], list(fields_of(Settings, "LATHE_")))
     yield "\n## An encoder of `LATHE_ENCODERS`\n\nA JSON list of objects, or a file with one; the first is the default."
@@ -190,7 +190,7 @@ def settings() -> Iterator[str]:
 
 
 def fields_of(model: type, prefix: str) -> Iterator[list[str]]:
-    """Name, default and meaning of a model's fields, as the source writes them."""
+    """Yield name, default and meaning of a model's fields, as the source writes them."""
     body = tree_of(model).body
     for statement, after in zip(body, [*body[1:], None], strict=True):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
@@ -201,12 +201,12 @@ def fields_of(model: type, prefix: str) -> Iterator[list[str]]:
 
 
 def default_of(statement: ast.AnnAssign, model: Any) -> str:
-    """A default in words: as a number it may be another on every machine."""
+    """Return a default in words: as a number it may be another on every machine."""
     if statement.value is None:
         return "must be given"
     written = ast.unparse(statement.value)
     if "CORES" in written:
-        return CORES[written]
+        return CORES
     value = model.model_fields[ast.unparse(statement.target)].default
     if value is None or value in ((), "", {}):
         return ""

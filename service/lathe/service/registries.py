@@ -1,5 +1,7 @@
 """Opening of the registries of chains and of trained encoders, of a state folder or shared by replicas in Redis."""
 
+from collections.abc import Iterable
+
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.starters import STARTERS, install_starters
 from lathe.service.encoders.trained import TrainedEncoders
@@ -36,13 +38,14 @@ def open_registry(home: Home, redis_url: str = "") -> Registry:
     return registry
 
 
-def open_trained(home: Home, redis_url: str = "") -> TrainedEncoders:
+def open_trained(home: Home, redis_url: str = "", names: Iterable[str] | None = None) -> TrainedEncoders:
     """Open the trained encoders of the state folder, or of Redis if `redis_url` is set, and return them.
 
     Args:
         home: the state folder.
         redis_url: URL of the Redis that replicas share; if it is set, the trained encoders in Redis are opened instead,
             after copying them to the state folder.
+        names: names of the encoders to copy; None for all.
 
     Raises:
         UnavailableError: if Redis cannot be reached.
@@ -54,5 +57,5 @@ def open_trained(home: Home, redis_url: str = "") -> TrainedEncoders:
     from lathe.service.redis.trained import SharedTrainedEncoders
 
     trained = SharedTrainedEncoders(home.shared_trained, RedisConnection(redis_url))
-    trained.bring_up_to_date()
+    trained.bring_up_to_date(names)
     return trained

@@ -241,6 +241,7 @@ class Connection(HttpToolsProtocol):
         if cycle.waiting_for_100_continue:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             cycle.waiting_for_100_continue = False
+        on_size(len(cycle.body))  # what it raises changes nothing here
         self.whole_body = WholeBody(self, length, cycle.body, on_size)
         cycle.body = bytearray()
         return await self.whole_body.wait()

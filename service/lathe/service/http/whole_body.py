@@ -41,7 +41,6 @@ class WholeBody(asyncio.BufferedProtocol):
             ClientDisconnect: if the client disconnects, or the connection refuses the request.
             Exception: what `on_size` raises.
         """
-        self.on_size(self.size)
         self._change_protocol(self)
         try:
             await self.done

@@ -1,6 +1,7 @@
 """The training log of a job, which is there while it runs."""
 
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,10 @@ WRITTEN = "training/progress.jsonl"
 """Path of the log in the folder of a training, which lies in a work folder or is one."""
 
 
+COPY_SECONDS = 0.25
+"""Minimum seconds between two searches of the work folder: progress is reported after each batch."""
+
+
 class TrainingLog:
     """Copies the log of the training that runs to a job's folder.
 
@@ -24,17 +29,20 @@ class TrainingLog:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.work_folder: Path | None = None
+        self.copied_at = 0.0
 
     def watch(self, work_folder: Path) -> None:
         """Note the folder below which trainings write their logs."""
         self.work_folder = work_folder
 
     def follow(self, on_progress: Progress) -> Callable[[float, str], None]:
-        """Return a callback that copies the log if it has grown, and then reports the progress."""
+        """Return a callback that copies the log if it has grown, every `COPY_SECONDS`, and reports the progress."""
 
         def report(fraction: float, message: str) -> None:
-            with suppress(OSError):  # a disk that is full does not stop the training
-                self._copy()
+            if time.monotonic() - self.copied_at >= COPY_SECONDS:
+                with suppress(OSError):  # a disk that is full does not stop the training
+                    self._copy()
+                self.copied_at = time.monotonic()
             on_progress(fraction, message)
 
         return report

@@ -16,14 +16,7 @@ from lathe.service.chains.version_folder import VersionFolder
 from lathe.service.redis.connection import RedisConnection
 from lathe.service.redis.shared_versions import GRACE_SECONDS, SharedVersions, StagedFiles
 from lathe.service.redis.size_routes import SharedSizeRoutes
-from lathe.service.redis.version_record import (
-    VersionStamp,
-    build_key,
-    compute_digest,
-    read_record,
-    write_pointer,
-    write_stamp,
-)
+from lathe.service.redis.version_record import VersionStamp, build_key, compute_digest, read_record
 from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitStatistics, read_file
 from lathe.transforms.chain import Chain
 from lathe.transforms.errors import ArtifactError
@@ -115,12 +108,7 @@ class SharedRegistry(SharedVersions, Registry):
                 return published, record.pointer.live == published
             version = record.next_version
             staged = stage_files(name, version, serialize_version(chain, name, version, statistics), job)
-            pointer = record.pointer.add_version(version, promote)
-            pipe.multi()
-            staged.write(pipe)
-            write_stamp(pipe, self.kind, name, version, staged.stamp)
-            write_pointer(pipe, self.kind, name, pointer)
-            return version, pointer.live == version
+            return self.add_version(pipe, record, name, promote, staged)
 
         outcome = self.record.transaction(change, build_key(self.kind, name))
         self.pull_if_reachable(name)

@@ -168,7 +168,7 @@ class Replicator:
         self.trained.record.join(grace_seconds=0)  # changes may come before its models are copied
         for name in self.registry.list_all_names():
             self._copy_versions(self.registry, name)
-        self._attempt(ROUTES_NAME, self.registry.size_routes.push)
+        self._attempt(ROUTES_NAME, "sizes", self.registry.size_routes.push)
         self._copy_size_routes()
 
     def _copy_trained_encoders(self) -> None:
@@ -185,34 +185,35 @@ class Replicator:
 
         A failure is noted in `failures`.
         """
-        self._attempt(f"the {folder.kind} {name}", partial(folder.pull, name))
+        self._attempt(f"the {folder.kind} {name}", folder.kind, partial(folder.pull, name))
 
     def _copy_size_routes(self) -> None:
         """Copy all size routes from Redis.
 
         A failure is noted in `failures`.
         """
-        self._attempt(ROUTES_NAME, self.registry.size_routes.pull)
+        self._attempt(ROUTES_NAME, "sizes", self.registry.size_routes.pull)
 
     def retry(self) -> None:
         """Try again to copy what is in `failures`, as the disk may have space by now."""
-        for what, (_, pull) in list(self.failures.items()):
-            self._attempt(what, pull)
+        for _, again in list(self.failures.values()):
+            again()
 
-    def _attempt(self, what: str, pull: Callable[[], None]) -> None:
+    def _attempt(self, what: str, kind: str, pull: Callable[[], None]) -> None:
         """Call `pull` to copy the item named `what`. If it fails, note that in `failures`, else clear the entry.
 
-        A failure is logged if it is new.
+        A failure is logged if it is new, and damage is counted by kind.
         """
         try:
             pull()
         except (ArtifactError, OSError) as error:
             if isinstance(error, ArtifactError):
-                DAMAGED.labels("sizes" if what == ROUTES_NAME else what.split()[1]).inc()
+                DAMAGED.labels(kind).inc()
             if what not in self.failures:
                 log.error("%s cannot be copied: %s; the live version stays", what, error)
             why = getattr(error, "strerror", None) or str(error)  # without the path, which callers need not know
-            self.failures[what] = f"{what} cannot be copied from Redis: {why}; the live version stays", pull
+            sentence = f"{what} cannot be copied from Redis: {why}; the live version stays"
+            self.failures[what] = sentence, partial(self._attempt, what, kind, pull)
         else:
             if self.failures.pop(what, None) is not None:
                 log.info("%s is copied now", what)

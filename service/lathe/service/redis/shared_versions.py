@@ -8,7 +8,7 @@ unreachable, the replica serves from the copy.
 import logging
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -156,7 +156,7 @@ class SharedVersions(VersionFolder):
             ArtifactError: if a version is damaged.
             UnavailableError: if Redis is unreachable.
         """
-        key, kind = build_key(self.kind, name), self.kind
+        key = build_key(self.kind, name)
         with self.connection.reached() as client:
             if client.exists(key):
                 return False
@@ -167,16 +167,45 @@ class SharedVersions(VersionFolder):
             if pipe.exists(key):
                 pipe.multi()
                 return False
-            for staged in files.values():
-                staged.require_uploaded(pipe)
-            pipe.multi()
-            for version, staged in files.items():
-                staged.write(pipe)
-                write_stamp(pipe, kind, name, version, staged.stamp)
-            write_pointer(pipe, kind, name, pointer)
+            self._write_versions(pipe, name, files, pointer)
             return True
 
         return self.record.transaction(change, key)
+
+    def add_version(
+        self, pipe: Pipeline, record: VersionRecord, name: str, promote: bool | None, staged: StagedFiles
+    ) -> tuple[int, bool]:
+        """Write the next version of a name within a transaction that watches its record. Return it and whether it is
+        live.
+
+        Args:
+            pipe: transaction, which has begun no writes.
+            record: the record, as read in the transaction.
+            name: the name.
+            promote: whether to make the version live; None does so if no version is live.
+            staged: files of the version.
+
+        Raises:
+            UnavailableError: if uploaded files are gone.
+        """
+        version = record.next_version
+        pointer = record.pointer.add_version(version, promote)
+        self._write_versions(pipe, name, {version: staged}, pointer)
+        return version, pointer.live == version
+
+    def _write_versions(self, pipe: Pipeline, name: str, files: Mapping[int, StagedFiles], pointer: Pointer) -> None:
+        """Begin the writes of a transaction with versions of a name and its pointer.
+
+        Raises:
+            UnavailableError: if uploaded files are gone.
+        """
+        for staged in files.values():
+            staged.require_uploaded(pipe)
+        pipe.multi()
+        for version, staged in files.items():
+            staged.write(pipe)
+            write_stamp(pipe, self.kind, name, version, staged.stamp)
+        write_pointer(pipe, self.kind, name, pointer)
 
     def pull_if_reachable(self, name: str) -> None:
         """Update the copy of a name from Redis. If Redis is unreachable, leave that to the replicator."""

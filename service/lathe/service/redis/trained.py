@@ -29,15 +29,7 @@ from lathe.service.encoders.trained import (
 from lathe.service.errors import BadValueError
 from lathe.service.redis.connection import RedisConnection
 from lathe.service.redis.shared_versions import GRACE_SECONDS, SharedVersions, StagedFiles
-from lathe.service.redis.version_record import (
-    VersionRecord,
-    VersionStamp,
-    build_key,
-    compute_digest,
-    read_record,
-    write_pointer,
-    write_stamp,
-)
+from lathe.service.redis.version_record import VersionRecord, VersionStamp, build_key, compute_digest, read_record
 from lathe.service.trained_specs import MANIFEST, MODEL
 from lathe.transforms.artifact import read_file
 from lathe.transforms.errors import ArtifactError
@@ -60,8 +52,11 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
         TrainedEncoders.__init__(self, root)
         self.connect(connection, grace_seconds)
 
-    def bring_up_to_date(self) -> None:
-        """Copy all trained encoders from Redis, after writing those to it that it lacks.
+    def bring_up_to_date(self, names: Iterable[str] | None = None) -> None:
+        """Copy trained encoders from Redis, after writing those to it that it lacks.
+
+        Args:
+            names: names of the encoders to copy, as models are large; None for all.
 
         Raises:
             UnavailableError: if Redis is unreachable, or its record is of a newer Lathe.
@@ -69,7 +64,7 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
             OSError: if the copy cannot be written.
         """
         self.join_record()
-        for name in self.list_all_names():
+        for name in self.list_all_names() if names is None else names:
             self.pull(name)
 
     def find_published(self, name: str, job: str | None) -> int | None:
@@ -126,15 +121,10 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
 
         def change(pipe: Pipeline) -> tuple[int, bool] | None:
             record = read_record(pipe, self.kind, name)
-            staged.require_uploaded(pipe)
-            pipe.multi()
             if record.next_version != version:
+                pipe.multi()
                 return None
-            pointer = record.pointer.add_version(version, promote)
-            staged.write(pipe)
-            write_stamp(pipe, self.kind, name, version, staged.stamp)
-            write_pointer(pipe, self.kind, name, pointer)
-            return version, pointer.live == version
+            return self.add_version(pipe, record, name, promote, staged)
 
         return self.record.transaction(change, build_key(self.kind, name))
 

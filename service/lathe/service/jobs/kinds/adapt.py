@@ -32,7 +32,9 @@ def run_adapt_job(job: "AdaptJob", folder: Path, settings: Settings, on_progress
     home = Home(settings.home)
     waiting = part_of(on_progress, 0.0, 0.0)
     registry = wait_for_redis(lambda: open_registry(home, settings.redis_url), waiting)
-    trained = wait_for_redis(lambda: open_trained(home, settings.redis_url), waiting)
+    trained = wait_for_redis(
+        lambda: open_trained(home, settings.redis_url, [request.name] if request.name else []), waiting
+    )
     log = TrainingLog(folder)
     context = AdaptationSetting(
         settings, registry, trained, home, "POST /adapt", job=folder.name, on_work_folder=log.watch

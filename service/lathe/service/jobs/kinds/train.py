@@ -31,7 +31,7 @@ def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress
     request = job.request.model_copy(update={"job": locate_data_sets(job.request.job, settings.data_root)})
     log = TrainingLog(folder)
     context = TrainingSetting(
-        wait_for_redis(lambda: open_trained(home, settings.redis_url), part_of(on_progress, 0.0, 0.0)),
+        wait_for_redis(lambda: open_trained(home, settings.redis_url, [request.name]), part_of(on_progress, 0.0, 0.0)),
         home.training,
         "POST /train",
         job.encoder,

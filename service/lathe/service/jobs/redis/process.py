@@ -117,7 +117,8 @@ def _find_trained_encoders(request: AnyJob, settings: Settings, home: Home, on_p
     named = {field: spec for field, spec in request.encoders.items() if "@" in spec.name}
     if not named:
         return request
-    trained = wait_for_redis(lambda: open_trained(home, settings.redis_url), part_of(on_progress, 0.0, 0.0))
+    names = {spec.name.partition("@")[0] for spec in named.values()}
+    trained = wait_for_redis(lambda: open_trained(home, settings.redis_url, names), part_of(on_progress, 0.0, 0.0))
     specs = {field: trained.build_spec(*trained.resolve(spec.name), spec.dtype) for field, spec in named.items()}
     return request.with_encoders(specs)
 
