@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from lathe.transforms import R2, Chain, Normalize, StepError, build_steps
+from lathe.transforms import R2, Chain, Normalize, StepError, build_steps, parse_steps
 from lathe.transforms.base import Signature
 from lathe.transforms.linear import Affine
 
@@ -57,3 +57,15 @@ def test_fold_maps_the_direction_removed_by_r2_to_zero_through_a_later_affine_ma
     folded = Chain([r2, affine(5, 16, False, 3).float()]).fold()
     assert len(folded.transforms) == 1
     assert not folded.transform(r2.direction[None]).any()
+
+
+@pytest.mark.parametrize("steps", ["r2", "abtt:2", "abtt:2,literal=true", "abtt:2,renormalize=false"])
+def test_fold_keeps_a_removal_of_directions_as_thin_products(steps, embeddings):
+    rows = embeddings(300, 16).astype(np.float32)
+    alone = Chain(parse_steps(steps)).fit(rows)
+    folded = alone.fold()
+    assert [step.kind for step in folded.transforms] == ["projection"]
+    np.testing.assert_allclose(folded.transform(rows), alone.transform(rows), atol=1e-5)
+    (projection,) = folded.transforms
+    dense = Affine(projection.weight, projection.bias, projection.normalize)
+    np.testing.assert_allclose(projection.transform(rows), dense.transform(rows), atol=1e-5)

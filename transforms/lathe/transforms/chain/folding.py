@@ -48,7 +48,7 @@ def _merge(before: Map, step: Map) -> Map | None:
         if isinstance(step, Selection):
             return step.select_from(before)
         if isinstance(step, Normalize):
-            return Affine(before.weight, before.bias, normalize=True)
+            return before.normalized()
 
     if isinstance(before, Selection):
         if isinstance(step, Affine):

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_flag, require_whole
 from lathe.transforms.errors import StepError
-from lathe.transforms.linear.affine import Affine, InverseAffine
+from lathe.transforms.linear.affine import InverseAffine, Projection
 from lathe.transforms.linear.normalize import Normalize
 from lathe.transforms.statistics import Moments, Spectrum, drop_rounding_residue, moments_of, unit_image
 from lathe.transforms.vectors import Vectors
@@ -110,9 +110,8 @@ class ABTT(Transform):
         return InverseAffine(None, self.mean)
 
     def primitives(self) -> list[Map]:
-        """Return the map as a list: one float64 `Affine` of weight I − Σuᵢuᵢᵀ, and `Normalize` if `renormalize`."""
+        """Return the map as a list: one float64 `Projection`, and `Normalize` if `renormalize`."""
         mean, removed = self.mean.double(), self.removed.double()
-        projection = torch.eye(len(mean), dtype=torch.float64, device=mean.device) - removed.T @ removed
         # With the projection P: P(x − μ) = Px − Pμ, but the literal form is x − μ − Σ(x·uᵢ)uᵢ = Px − μ.
-        affine = Affine(projection, -mean if self.literal else -(projection @ mean))
-        return [affine, *([Normalize()] if self.renormalize else [])]
+        kept = mean if self.literal else mean - removed.T @ (removed @ mean)
+        return [Projection(removed, -kept), *([Normalize()] if self.renormalize else [])]

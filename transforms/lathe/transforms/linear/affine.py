@@ -49,6 +49,10 @@ class Affine(Map):
         y = functional.linear(x, self.weight, self.bias)
         return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
 
+    def normalized(self) -> "Affine":
+        """Return this map followed by L2 normalization. It shares the tensors."""
+        return Affine(self.weight, self.bias, normalize=True)
+
     def then(self, following: "Affine") -> "Affine":
         """Return one `Affine` that applies this map and then `following`, without normalizing. Their matrices are
         multiplied in float64.
@@ -68,6 +72,37 @@ class Affine(Map):
             bias = bias + following.bias.double()
 
         return Affine(weight, bias)
+
+
+class Projection(Affine):
+    """x ↦ x − Σ(x·uᵢ)uᵢ + b, an `Affine` of weight I − UᵀU that is applied without that weight.
+
+    The r directions uᵢ, orthonormal, are the rows of U `(r, d)`. Applied alone, the map takes 2rd products a row in
+    place of d². Multiplied with another map, it is an `Affine` like any other.
+    """
+
+    kind = "projection"
+
+    def __init__(self, removed: Tensor, bias: Tensor | None = None, normalize: bool = False) -> None:
+        identity = torch.eye(removed.shape[1], dtype=removed.dtype, device=removed.device)
+        super().__init__(identity - removed.T @ removed, bias, normalize)
+        self.removed: Tensor
+        self.register_buffer("removed", removed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the rows without their parts along the directions, plus b, `(n, d)` to `(n, d)`, normalized if
+        `normalize`.
+
+        Zero rows, and outputs that are only rounding error, become zero.
+        """
+        y = x - (x @ self.removed.T) @ self.removed
+        if self.bias is not None:
+            y = y + self.bias
+        return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
+
+    def normalized(self) -> "Projection":
+        """Return this map followed by L2 normalization."""
+        return Projection(self.removed, self.bias, normalize=True)
 
 
 class InverseAffine(Map):

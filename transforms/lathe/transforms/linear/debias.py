@@ -5,7 +5,7 @@ from torch import Tensor
 
 from lathe.transforms.base import FitContext, Map, Signature, Transform
 from lathe.transforms.errors import InputError, StepError
-from lathe.transforms.linear.affine import Affine
+from lathe.transforms.linear.affine import Projection
 from lathe.transforms.linear.normalize import Normalize
 from lathe.transforms.statistics import Moments, unit_image, unit_moments
 from lathe.transforms.vectors import Vectors
@@ -45,10 +45,8 @@ class DirectionRemoval(Transform, registered=False):
         return unit_image(x - (x @ self.direction).unsqueeze(-1) * self.direction, x)
 
     def primitives(self) -> list[Map]:
-        """Return the map as a list: the projection I − uuᵀ as a float64 `Affine`, and `Normalize`."""
-        direction = self.direction.double()
-        identity = torch.eye(len(direction), dtype=torch.float64, device=direction.device)
-        return [Affine(identity - torch.outer(direction, direction)), Normalize()]
+        """Return the map as a list: the projection I − uuᵀ as a float64 `Projection`, and `Normalize`."""
+        return [Projection(self.direction.double().unsqueeze(0)), Normalize()]
 
 
 class R2(DirectionRemoval):
