@@ -61,6 +61,7 @@ def doctor() -> None:
     _print_line("workers", f"{workers} of {threads} threads for each encoder")
     _print_line("extras", ", ".join(extra for extra in EXTRAS if not find_unmet_of_extra(extra)) or "none")
 
+    _print_line("access", settings.describe_access())
     problem = _check_state_folder(home)
     missing_encoder = not all([_check_encoder(spec) for spec in settings.specs])
 
