@@ -143,7 +143,7 @@ def test_openapi_declares_only_the_error_schema_error_answer_and_resolves_all_re
 
 def test_info_has_the_fields_of_text_embeddings_inference_and_of_lathe(client):
     info = client.get("/info").json()
-    expected = {"model_id", "model_dtype", "model_type", "max_input_length", "max_client_batch_size", "version"}
+    expected = {"model_id", "model_dtype", "model_type", "max_input_length", "max_client_batch_size", "version", "sha"}
     assert expected | {"encoders", "chains"} <= set(info)
     assert info["max_input_length"] == 256
 

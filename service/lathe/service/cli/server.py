@@ -140,7 +140,7 @@ async def _greet(server: uvicorn.Server, settings: Settings, services: Services)
 
 
 def list_start_warnings(services: Services) -> list[str]:
-    """Return sentences to show at the start: the warnings of `/health`, live chains that cannot be read, missing keys."""
+    """Return sentences to show at the start: the warnings of `/health`, unreadable live chains, missing API keys."""
     warnings = services.list_warnings()
     if services.home_problem:
         warnings.append("fits and administration are off, because the state folder cannot be written")
