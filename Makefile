@@ -7,6 +7,8 @@
 # make test-exports   exports and clients with other versions of libraries, which are installed below build
 # make test-trials   the tests of many seconds each, before a release; they take the same services
 # make test-containers   builds the images and tries them in Compose; takes root, 15 GB and half an hour
+# make release   wheels, bill of materials, audit, checksums and images of the commit, in build/release; AUDIT= goes
+#                without the audit
 # make docs   runs every block of the pages and records it   make reference   writes docs/reference from the code
 
 PYTHON ?= python3
@@ -40,7 +42,7 @@ PYTEST := OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest --nu
 SERVICE_TESTS = $$(grep -rl 'mark\.services' tests --include='*.py' | sed 's,/conftest.py$$,,' | sort)
 
 .PHONY: serve test research test-services test-trials test-exports test-containers test-cpus mutants fuzz lint bench docs reference \
- starters clean
+ release starters clean
 
 serve: $(VENV)/serve.stamp
 	@exec $(BIN)/lathe serve
@@ -107,6 +109,9 @@ docs: $(VENV)/dev.stamp
 
 reference: $(VENV)/dev.stamp
 	$(BIN)/python -m docs.generate
+
+release:
+	PYTHON="$(PYTHON)" TRAINING="$(TRAINING)" SERVICE="$(SERVICE)" .ci/release
 
 # Fits the chains that ship with Lathe anew; SENTENCES is a folder of general sentences.
 starters: $(VENV)/serve.stamp

@@ -7,10 +7,10 @@ from tests.containers.engine import Engine
 RUN = ("run", "--rm", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--network", "lathe_back")
 KEY = ("--env", "LATHE_API_KEYS=use")
 REDIS = ("--env", "LATHE_REDIS_URL=redis://:{}@redis:6379/0")
-FILL = "cat /dev/zero > /var/lib/lathe/filler 2>/dev/null"
+FILL = "cat /dev/zero > /state/filler 2>/dev/null"
 UNKNOWN_CHAIN = (
-    "mkdir -p chains/old/1; echo '{\"format\": 0}' > chains/old/1/manifest.json; "
-    'echo \'{"live": 1, "earlier": [], "last": 1}\' > chains/old/pointer.json'
+    "mkdir -p lathe/chains/old/1; echo '{\"format\": 0}' > lathe/chains/old/1/manifest.json; "
+    'echo \'{"live": 1, "earlier": [], "last": 1}\' > lathe/chains/old/pointer.json'
 )
 SECONDS = 60
 
@@ -19,8 +19,8 @@ def try_mistakes(engine: Engine) -> dict[str, Any]:
     """Make each mistake once and return exit statuses (124: it went on) and what was said of each."""
     foreign = ("--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", "o=size=1m,uid=12345,mode=755")
     engine.docker("volume", "create", *foreign, "foreign")
-    full = ("--tmpfs", "/var/lib/lathe:size=64k,uid=10001,gid=10001,mode=700")
-    foreign = ("--volume", "foreign:/var/lib/lathe")
+    full = ("--tmpfs", "/state:size=64k,mode=1777")
+    foreign = ("--volume", "foreign:/state")
     right, wrong = ((REDIS[0], REDIS[1].format(password)) for password in ("secret", "wrong"))
     milvus, gpu = ("--env", "LATHE_INDEX_URL=http://milvus:19530"), ("--env", "LATHE_DEVICE=cuda")
     worker = ("lathe-worker:latest", "worker")

@@ -5,6 +5,7 @@ import re
 import pytest
 import yaml
 
+from lathe.service.build_info import COMMIT_FILE
 from tests.deployment.dockerfile import is_ignored, read_dockerfile, read_ignore_patterns
 from tests.distributions import extras_of, read_projects
 
@@ -84,11 +85,11 @@ def test_images_run_as_a_numeric_user_other_than_root(image):
     assert image.instructions.index(user) > image.instructions.index(image.find("RUN")[-1])
 
 
-def test_the_user_has_no_files_of_a_home(image):
+def test_the_user_has_no_home_and_any_user_may_create_a_folder_in_the_volume(image):
     (made,) = [one.value for one in image.find("RUN") if "useradd" in one.value]
 
-    assert "--no-create-home" in made
-    assert "install --directory --owner lathe --group lathe --mode 700 /var/lib/lathe" in made
+    assert "--home-dir /nonexistent --no-create-home" in made
+    assert "install --directory --mode 1777 /state" in made
 
 
 def test_only_the_first_stage_has_a_compiler_and_pip(stages):
@@ -104,7 +105,7 @@ def test_the_state_folder_is_a_volume_and_the_image_starts_lathe(image, project)
     environment = dict(word.split("=", 1) for env in image.find("ENV") for word in env.words)
     (volume,), (entry,), (command,), (stop,) = map(image.find, ("VOLUME", "ENTRYPOINT", "CMD", "STOPSIGNAL"))
 
-    assert volume.value == environment["LATHE_HOME"]
+    assert volume.value == "/state" and environment["LATHE_HOME"] == "/state/lathe"
     assert environment["LATHE_HOST"] == "0.0.0.0"
     assert entry.words[0] in project["scripts"]
     assert command.words == [image.name]
@@ -131,6 +132,12 @@ def test_extras_and_python_version_agree_with_pyproject(stages, project):
     assert not of_training & {"evaluation", "finetuning"}
     assert {stage.image for stage in stages.values()} == {stages["wheels"].image}
     assert version >= tuple(map(int, project["requires-python"].removeprefix(">=").split(".")))
+
+
+def test_wheels_name_the_commit_in_the_file_that_lathe_reads(stages, root):
+    built = stages["wheels"].find("RUN")[-1].value
+
+    assert f'echo "$REVISION" > {COMMIT_FILE.relative_to(root)};' in built
 
 
 def test_labels_agree_with_pyproject_and_the_base_image(image, project, root):

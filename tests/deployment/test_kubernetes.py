@@ -112,6 +112,15 @@ def test_pods_run_as_the_user_of_their_image(root, manifests):
         assert f"{context['runAsUser']}:{context['runAsGroup']}" == user.value
 
 
+def test_volumes_are_mounted_where_the_images_have_them(root, manifests, composed):
+    (volume,) = read_dockerfile(root / "docker/Dockerfile")["serve"].find("VOLUME")
+
+    for name in ("api", "index", "worker", "training"):
+        mounts = {one["name"]: one["mountPath"] for one in pods(manifests)[name]["containers"][0]["volumeMounts"]}
+        (mount,) = composed["services"][name]["volumes"]
+        assert mounts["home"] == mount["target"] == volume.value, name
+
+
 def test_probes_request_existing_health_routes(manifests):
     from lathe.service.http.routes.health import router
 

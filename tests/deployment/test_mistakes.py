@@ -11,7 +11,7 @@ from tests.helpers import LATHE
 @pytest.mark.parametrize(
     ("command", "environment", "said"),
     [
-        ("serve", {"LATHE_HOST": "0.0.0.0"}, "LATHE_API_KEYS"),
+        ("serve", {"LATHE_HOST": "0.0.0.0", "LATHE_HOME": "file/home"}, "no admin key can be generated"),
         ("worker", {"LATHE_REDIS_URL": ""}, "set LATHE_REDIS_URL"),
         ("worker", {"LATHE_REDIS_URL": "redis://127.0.0.1:1/0", "LATHE_HOME": "file/home"}, "cannot be written"),
     ],

@@ -72,12 +72,9 @@ def test_a_key_file_may_be_a_pipe_that_is_read_once():
     os.close(read_end)
 
 
-def test_require_safe_accepts_a_public_address_with_an_api_key_file(key_file):
-    with pytest.raises(ValueError, match="LATHE_API_KEYS_FILE"):
-        read_settings(host="0.0.0.0").require_safe()
-    with pytest.raises(ValueError, match="LATHE_API_KEYS_FILE"):
-        read_settings(host="0.0.0.0", admin_keys_file=key_file("boss")).require_safe()
-    read_settings(host="0.0.0.0", api_keys_file=key_file("k")).require_safe()
+def test_an_api_key_file_lets_clients_without_the_admin_key_use_a_public_address(key_file):
+    assert read_settings(host="0.0.0.0", admin_keys_file=key_file("boss")).admin_key_only
+    assert not read_settings(host="0.0.0.0", api_keys_file=key_file("k")).admin_key_only
 
 
 def test_the_repr_of_settings_contains_no_keys(key_file):
@@ -109,7 +106,7 @@ NOT_UTF8 = "\udcff"
 
 @pytest.mark.parametrize("key", ["ascii", "schlüssel", "clé à", "Å", "鍵", NOT_UTF8])
 def test_keys_are_accepted_in_the_bytes_in_which_they_were_set(key):
-    keys = Keys((key,), ("boss",))
+    keys = Keys((key,), ("boss",), needed=True)
     sent = key.encode("utf-8", "surrogateescape")
     keys.require_use(asking(b"Bearer " + sent))
     keys.require_use(asking(sent))
@@ -122,7 +119,7 @@ def test_keys_are_accepted_in_the_bytes_in_which_they_were_set(key):
 )
 @pytest.mark.parametrize("key", ["ascii", "è", "\udcfe"])
 def test_malformed_or_unknown_tokens_raise_unauthorized_error(header, key):
-    keys = Keys((key,), (f"{key}-boss",))
+    keys = Keys((key,), (f"{key}-boss",), needed=True)
     for require in (keys.require_use, keys.require_admin):
         with pytest.raises(UnauthorizedError):
             require(asking(header))

@@ -104,10 +104,9 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         processes: starts the processes of encoders and jobs, and is closed with the app; None selects one by device.
 
     Raises:
-        ValueError: if the server would be reachable by others without keys being required, a setting needs a package
-            that is not installed, a route begins as the root path does, or others can write to the state folder.
+        ValueError: if requests need an admin key and there is none, a setting needs a package that is not installed, a
+            route begins as the root path does, or others can write to the state folder.
     """
-    settings.require_safe()
     services = _build_services(settings, processes or create_process_starter(settings.device))
     app = FastAPIOffline(
         title="Lathe",
@@ -151,7 +150,8 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     administration answer 503.
 
     Raises:
-        ValueError: if others can write to the state folder, or a setting needs a package that is not installed.
+        ValueError: if others can write to the state folder, a setting needs a package that is not installed, or
+            requests need an admin key and there is none.
     """
     home = Home(settings.home)
     problem = home.open()
@@ -163,9 +163,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
 
     replica = _open_replica(settings, home) if settings.redis_url and problem is None else None
     registry = replica.registry if replica else open_registry(home)
-    admin_keys = settings.admin_keys
-    if not admin_keys and problem is None:
-        admin_keys = (home.read_or_create_admin_key(),)
+    keys = Keys(settings.api_keys, _find_admin_keys(settings, home, problem), settings.needs_key)
 
     residency = Residency(lambda: embedder.engines.values(), settings.model_bytes)
     make_engine = partial(_build_engine, settings, processes, residency.make_room)
@@ -185,7 +183,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
         home=home,
         home_problem=problem,
         state_monitor=StateMonitor(home, problem, registry.size_routes),
-        keys=Keys(settings.api_keys, admin_keys),
+        keys=keys,
         registry=registry,
         embedder=embedder,
         indexes=indexes,
@@ -200,6 +198,33 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
         processes=processes,
         replica=replica,
     )
+
+
+def _find_admin_keys(settings: Settings, home: Home, problem: str | None) -> tuple[str, ...]:
+    """Return the admin keys of the settings, or else the one in the state folder, which is generated if it is missing.
+
+    Args:
+        settings: settings of the server.
+        home: state folder.
+        problem: why the state folder cannot be written; None if it can.
+
+    Returns:
+        The keys; none if none are set, the state folder has none, and none can be written to it.
+
+    Raises:
+        ValueError: if there are none and every request needs one.
+    """
+    if settings.admin_keys:
+        return settings.admin_keys
+    if problem is None or home.admin_key.is_file():
+        return (home.read_or_create_admin_key(),)
+    if settings.admin_key_only:
+        raise ValueError(
+            f"other machines can reach {settings.host}, no API keys are set, and no admin key can be generated because "
+            f"{problem}: {home.root}; set LATHE_API_KEYS or LATHE_API_KEYS_FILE, set LATHE_HOME to a folder that can "
+            "be written, or set LATHE_PUBLIC_WITHOUT_KEYS=true if anyone may use it"
+        )
+    return ()
 
 
 def _open_drift(settings: Settings, embedder: Embedder) -> Drift:

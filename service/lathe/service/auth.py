@@ -6,23 +6,32 @@ from starlette.requests import Request
 
 from lathe.service.errors import ForbiddenError, UnauthorizedError, UnavailableError
 
+ADMIN_KEY_MISSING = (
+    "the admin key is missing or unknown: send it as Authorization: Bearer KEY (see $LATHE_HOME/admin.key)"
+)
+
 
 class Keys:
     """API keys and admin keys of a server.
 
     Attributes:
-        api: keys that allow use; empty if the server needs no key.
+        api: keys that allow use.
         admin: keys that allow administration and use.
+        needed: whether use needs a key, see `Settings.needs_key`.
     """
 
-    def __init__(self, api: tuple[str, ...], admin: tuple[str, ...]) -> None:
+    def __init__(self, api: tuple[str, ...], admin: tuple[str, ...], needed: bool) -> None:
         self.api = api
         self.admin = admin
+        self.needed = needed
 
     def require_use(self, request: Request) -> None:
         """Raise `UnauthorizedError` unless the request has an API or admin key, or the server needs no key."""
-        if self.api and not _equals_any(_read_token(request), (*self.api, *self.admin)):
+        if not self.needed or _equals_any(_read_token(request), (*self.api, *self.admin)):
+            return
+        if self.api:
             raise UnauthorizedError("the API key is missing or unknown: send it as Authorization: Bearer KEY")
+        raise UnauthorizedError(f"{ADMIN_KEY_MISSING}; this server has no API keys, so every request needs it")
 
     def require_admin(self, request: Request) -> None:
         """Raise unless the request has an admin key in its `Authorization` header.
@@ -41,9 +50,7 @@ class Keys:
             return
         if _equals_any(token, self.api):
             raise ForbiddenError("this needs an admin key; an API key allows use only")
-        raise UnauthorizedError(
-            "the admin key is missing or unknown: send it as Authorization: Bearer KEY (see $LATHE_HOME/admin.key)"
-        )
+        raise UnauthorizedError(ADMIN_KEY_MISSING)
 
 
 def _read_token(request: Request) -> bytes:

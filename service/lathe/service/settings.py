@@ -56,11 +56,12 @@ class Settings(BaseSettings):
     admin_keys_file: Annotated[KeyFile | None, NoDecode] = None
     """A file with further admin keys, one per line."""
     api_keys: Annotated[tuple[str, ...], NoDecode, Field(repr=False, validate_default=True)] = ()
-    """Comma-separated keys for use; unset: a server on a loopback address needs no key."""
+    """Comma-separated keys for use; unset: a server on a loopback address needs no key, on any other an admin key."""
     admin_keys: Annotated[tuple[str, ...], NoDecode, Field(repr=False, validate_default=True)] = ()
     """Comma-separated keys for administration; unset: one is generated in the state folder."""
     public_without_keys: bool = False
-    """Whether to serve an address that other machines reach although no API keys are set."""
+    """Whether anyone may use a server without API keys at an address that other machines reach; without this, every
+    request there needs an admin key."""
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Comma-separated origins whose web pages may call the server from a browser, or *; unset: none."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
@@ -412,21 +413,33 @@ class Settings(BaseSettings):
         except ValueError:
             return False
 
+    @property
+    def admin_key_only(self) -> bool:
+        """Whether every request needs an admin key: other machines can reach the server and no API keys are set."""
+        return not (self.loopback or self.api_keys or self.public_without_keys)
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether a request that uses the service needs a key."""
+        return bool(self.api_keys) or self.admin_key_only
+
+    def describe_access(self) -> str:
+        """Return a sentence on who may use the server."""
+        if self.admin_key_only:
+            key = "a key of LATHE_ADMIN_KEYS" if self.admin_keys else f"the admin key in {Home(self.home).admin_key}"
+            return (
+                f"other machines can reach {self.host} and no API keys are set, so every request needs {key}; "
+                "set LATHE_API_KEYS for clients"
+            )
+        if self.api_keys:
+            return "clients need an API key"
+        users = "programs on this machine" if self.loopback else f"all machines that reach {self.host}"
+        return f"{users} may use the server without a key"
+
     def require_redis_extra(self) -> None:
         """Raise `ValueError` if a Redis URL is set and the package `redis` is not installed."""
         if self.redis_url and find_spec("redis") is None:
             raise ValueError("LATHE_REDIS_URL needs the extra `redis`: pip install 'lathe-service[redis]'")
-
-    def require_safe(self) -> None:
-        """Raise `ValueError` if other machines can reach the server and no API keys are required.
-
-        Nothing is raised if the settings allow public use.
-        """
-        if not self.loopback and not self.api_keys and not self.public_without_keys:
-            raise ValueError(
-                f"other machines can reach {self.host} and no API keys are set: set LATHE_API_KEYS "
-                "or LATHE_API_KEYS_FILE, or LATHE_PUBLIC_WITHOUT_KEYS=true if anyone may use it"
-            )
 
 
 PREFIX = "LATHE_"

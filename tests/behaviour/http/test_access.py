@@ -72,12 +72,55 @@ def test_a_loopback_server_without_api_keys_needs_a_key_for_administration_only(
     assert client.post("/chains/compact/rollback", headers={"authorization": "Bearer whatever"}).status_code == 401
 
 
-def test_create_app_refuses_a_public_address_without_keys_unless_allowed_explicitly(tmp_path):
-    for host in ("0.0.0.0", "::", "example.org"):
-        with pytest.raises(ValueError, match="LATHE_API_KEYS"):
-            create_app(read_settings(home=tmp_path, host=host))
-    create_app(read_settings(home=tmp_path, host="0.0.0.0", api_keys="k"))
-    create_app(read_settings(home=tmp_path, host="0.0.0.0", public_without_keys=True))
+@pytest.fixture(scope="module")
+def public(start_app, tmp_path_factory):
+    """Start an app on an address that other machines reach, without API keys, and return it."""
+    with start_app(home=tmp_path_factory.mktemp("home"), host="0.0.0.0") as app:
+        yield app
+
+
+def test_a_public_server_without_api_keys_needs_the_admin_key_for_use(public):
+    for headers in ({}, {"authorization": "Bearer whatever"}, {"authorization": ""}):
+        for path in ("/chains", "/jobs", "/encoders", "/v1/models"):
+            assert public.client.get(path, headers=headers).status_code == 401
+        answer = public.client.post("/embed", json={"inputs": "x"}, headers=headers)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert "admin.key" in answer.json()["error"]["message"]
+    for path in ("/health", "/health/live", "/health/ready", "/metrics", "/info", "/docs", "/openapi.json", "/"):
+        assert public.client.get(path).status_code == 200
+    assert public.client.post("/embed", json={"inputs": "x"}, headers=public.admin).status_code == 200
+    assert public.client.get("/jobs", headers=public.admin | {"host": "lathe.example.org"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "needs_key"),
+    [
+        *(({"host": host}, False) for host in ("127.0.0.1", "localhost", "::1")),
+        *(({"host": host}, True) for host in ("0.0.0.0", "::", "example.org")),
+        ({"host": "127.0.0.1", "api_keys": "k"}, True),
+        ({"host": "0.0.0.0", "public_without_keys": True}, False),
+    ],
+)
+def test_use_needs_a_key_on_a_public_address_or_if_keys_are_set(settings, needs_key):
+    assert read_settings(**settings).needs_key is needs_key
+
+
+@pytest.fixture
+def unwritable(tmp_path):
+    """Return a state folder with an admin key in which nothing can be created, not even by root."""
+    (tmp_path / "admin.key").write_text("boss\n")
+    (tmp_path / "chains").write_text("in the way of the folder")
+    return tmp_path
+
+
+def test_a_public_server_that_cannot_generate_an_admin_key_does_not_start(unwritable):
+    public = read_settings(home=unwritable, host="0.0.0.0")
+    assert create_app(public).state.services.keys.admin == ("boss",)
+    (unwritable / "admin.key").unlink()
+    with pytest.raises(ValueError, match="no admin key can be generated because the state folder cannot be written"):
+        create_app(public)
+    create_app(read_settings(home=unwritable, host="0.0.0.0", api_keys="k"))
+    create_app(read_settings(home=unwritable, host="0.0.0.0", public_without_keys=True))
 
 
 def test_docs_page_loads_nothing_from_other_servers(client):
@@ -100,7 +143,7 @@ def test_openapi_declares_only_the_error_schema_error_answer_and_resolves_all_re
 
 def test_info_has_the_fields_of_text_embeddings_inference_and_of_lathe(client):
     info = client.get("/info").json()
-    expected = {"model_id", "model_dtype", "model_type", "max_input_length", "max_client_batch_size", "version"}
+    expected = {"model_id", "model_dtype", "model_type", "max_input_length", "max_client_batch_size", "version", "sha"}
     assert expected | {"encoders", "chains"} <= set(info)
     assert info["max_input_length"] == 256
 

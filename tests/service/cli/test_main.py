@@ -153,8 +153,12 @@ def test_doctor_reports_the_machine_and_exits_1_if_a_chain_is_damaged(run, home)
     path.write_bytes(whole)
 
 
-def test_version_option_prints_the_installed_version(run):
-    assert run("--version") == (0, f"lathe {version('lathe-service')}\n", "")
+def test_version_option_prints_the_versions_of_lathe_and_of_torch(run):
+    status, out, err = run("--version")
+    lathe, libraries = out.splitlines()
+    assert (status, err) == (0, "")
+    assert lathe.startswith(f"lathe {version('lathe-service')}")
+    assert libraries.endswith(f", torch {version('torch')}")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import openai
 import pytest
 
 from tests.helpers import LATHE
@@ -167,6 +168,23 @@ def test_the_greeting_warns_of_a_damaged_chain_and_of_an_unreachable_redis(servi
         )
     assert chain.startswith("Warning: the chain old cannot be used") and chain.endswith("'schema_version' is missing")
     assert redis.startswith("Warning: Redis cannot be reached") and redis.endswith("administration wait for it")
+
+
+def test_a_public_server_without_api_keys_says_so_and_its_example_request_has_the_admin_key(serving, tmp_path):
+    with serving(tmp_path, LATHE_HOST="0.0.0.0") as server:
+        greeting = "".join(server.greeting)
+        (warning,) = [line for line in greeting.splitlines() if line.startswith("Warning: ")]
+        assert warning == (
+            "Warning: other machines can reach 0.0.0.0 and no API keys are set, so every request needs the admin key "
+            f"in {tmp_path}/admin.key; set LATHE_API_KEYS for clients"
+        )
+        assert (tmp_path / "admin.key").read_text().strip() not in greeting
+        assert f"curl {server.url}/embed -H 'content-type: application/json' -H \"authorization: Bearer $(" in greeting
+        assert server.client.post("/embed", json={"inputs": "x"}).status_code == 401
+
+        key = (tmp_path / "admin.key").read_text().strip()
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0) as client:
+            assert len(client.embeddings.create(input="x", model="all-MiniLM-L6-v2").data[0].embedding) == 384
 
 
 def test_an_unwritable_state_folder_disables_only_requests_that_write(locked_in):

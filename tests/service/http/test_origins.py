@@ -76,6 +76,7 @@ NONSENSE = ["", "[::1", "a b", "http://localhost", "localhost/", "localhost:x:y"
         ({"host": "0.0.0.0", "public_without_keys": True}, [*LOOPBACK, *ADDRESSES]),
         ({"host": "lathe", "public_without_keys": True}, [*LOOPBACK, *ADDRESSES, "lathe:8080"]),
         ({"api_keys": "use"}, [*LOOPBACK, *ADDRESSES, *NAMES, *NONSENSE]),
+        ({"host": "0.0.0.0"}, [*LOOPBACK, *ADDRESSES, *NAMES, *NONSENSE]),  # every request needs the admin key
         ({"api_keys": "use", "allowed_hosts": "lathe"}, [*LOOPBACK, *ADDRESSES, "lathe:8080"]),
     ],
 )

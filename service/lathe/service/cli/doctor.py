@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from lathe.service.build_info import describe_build
 from lathe.service.cli.options import load_state
 from lathe.service.errors import ServiceError
 from lathe.training.encoder.chat_template import describe_chat_template, find_chat_template
@@ -48,7 +49,7 @@ def doctor() -> None:
 
     settings, home = load_state()
     machine = read_machine(settings)
-    _print_line("lathe", version("lathe-service"))
+    _print_line("lathe", describe_build())
     _print_line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in ("torch", "transformers", "sentence-transformers", "numpy"):
         _print_line(package, _find_version(package))
@@ -61,6 +62,7 @@ def doctor() -> None:
     _print_line("workers", f"{workers} of {threads} threads for each encoder")
     _print_line("extras", ", ".join(extra for extra in EXTRAS if not find_unmet_of_extra(extra)) or "none")
 
+    _print_line("access", settings.describe_access())
     problem = _check_state_folder(home)
     missing_encoder = not all([_check_encoder(spec) for spec in settings.specs])
 

@@ -39,11 +39,11 @@ app = typer.Typer(
 
 
 def show_version(requested: bool) -> None:
-    """Print the version of Lathe and end the program, if `requested`."""
+    """Print the versions of Lathe, Python and torch, with Lathe's commit, and end the program, if `requested`."""
     if requested:
-        from importlib.metadata import version
+        from lathe.service.build_info import describe_build, describe_libraries
 
-        typer.echo(f"lathe {version('lathe-service')}")
+        typer.echo(f"lathe {describe_build()}\n{describe_libraries()}")
         raise typer.Exit
 
 

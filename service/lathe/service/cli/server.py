@@ -84,8 +84,8 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
         sockets: sockets bound to the server's addresses, not listening yet.
 
     Raises:
-        ValueError: if others could reach the server without keys or write to its state folder, or if the settings need
-            a package that is not installed.
+        ValueError: if others can write to the state folder, requests need an admin key and there is none, or the
+            settings need a package that is not installed.
     """
     keep_freed_blocks()
     limit_this_thread_to_one_core(settings.threads)
@@ -140,10 +140,12 @@ async def _greet(server: uvicorn.Server, settings: Settings, services: Services)
 
 
 def list_start_warnings(services: Services) -> list[str]:
-    """Return sentences to show at the start: the warnings of `/health`, and live chains that cannot be read."""
+    """Return sentences to show at the start: the warnings of `/health`, unreadable live chains, missing API keys."""
     warnings = services.list_warnings()
     if services.home_problem:
         warnings.append("fits and administration are off, because the state folder cannot be written")
+    if services.settings.admin_key_only:
+        warnings.append(services.settings.describe_access())
     for name in services.registry.names():
         version = services.registry.live(name)
         if version is not None:
@@ -159,15 +161,16 @@ def _format_greeting(settings: Settings, services: Services, port: int) -> str:
     """
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     key_file = shlex.quote(str(services.home.admin_key))
-    if settings.admin_keys or services.home_problem:
+    if settings.admin_keys or not services.home.admin_key.is_file():
         admin, key = "Administration needs a key of LATHE_ADMIN_KEYS.", "ADMIN_KEY"
     else:
         admin, key = f"The admin key is in {key_file}.", f"$(cat {key_file})"
+    use_key = key if settings.admin_key_only else "API_KEY"
     return GREETING.format(
         url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
         admin=admin,
         key=key,
-        use=" -H 'authorization: Bearer API_KEY'" if settings.api_keys else "",
+        use=f' -H "authorization: Bearer {use_key}"' if settings.needs_key else "",
         size=_format_example_dimensions(services),
         encoders=", ".join(services.embedder.engines),
         chains=", ".join(services.registry.names()) or "none",

@@ -88,7 +88,7 @@ class Hosts:
     """
 
     def __init__(self, settings: Settings) -> None:
-        keyless = not settings.api_keys
+        keyless = not settings.needs_key
         self.any = "*" in settings.allowed_hosts or not (keyless or settings.allowed_hosts)
         self.addresses = not keyless or settings.public_without_keys
         self.names = {settings.host.lower(), *settings.allowed_hosts}

@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from lathe.service.build_info import read_commit
 from lathe.service.encoders.engine.engine import SERVING
 from lathe.service.encoders.engine.metrics import ENCODER_PROCESSES, MODEL_BYTES, WAITING_TEXTS, WAITING_TOKENS
 from lathe.service.errors import UnavailableError, error_body
@@ -112,6 +113,7 @@ def _describe_server(services: Services) -> dict[str, Any]:
         "max_body_bytes": settings.max_body_bytes,
         "auto_truncate": engine.spec.long_text != "error",
         "version": version("lathe-service"),
+        "sha": read_commit(),
         "encoders": services.describe_encoders(),
         "chains": [
             {"name": name, "live": services.registry.live(name), "versions": services.registry.versions(name)}
