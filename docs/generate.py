@@ -92,7 +92,7 @@ def http() -> Iterator[str]:
                     kind(one["schema"]),
                     default_value(one["schema"]),
                     cell(one.get("description", "")),
-                    code(one["examples"]) if one.get("examples") else "",
+                    code(one["schema"].get("examples", [])),
                 ]
                 for one in call.get("parameters", [])
             ]

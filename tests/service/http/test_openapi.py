@@ -63,10 +63,11 @@ def test_every_field_of_every_body_is_described(calls):
     assert [path for path, field in fields if "None" in field["description"]] == []
 
 
-def test_every_parameter_of_a_path_or_query_is_described(calls):
+def test_every_parameter_of_a_path_or_query_is_described_and_has_an_example(calls):
     parameters = [(call, one) for call in calls for one in calls[call].get("parameters", ())]
     assert len(parameters) > 30
     assert [(call, one["name"]) for call, one in parameters if not one.get("description")] == []
+    assert [(call, one["name"]) for call, one in parameters if not one["schema"].get("examples")] == []
 
 
 def test_every_field_of_every_body_has_an_example(calls):

@@ -18,4 +18,4 @@ JobId = Annotated[
 ]
 VersionNumber = Annotated[str, Path(description="Number of the version.", examples=["1"])]
 SizeRouteDimensions = Annotated[str, Path(description="Number of dimensions that requests name.", examples=["128"])]
-Force = Annotated[bool, Query(description="Whether a version in use is deleted too.")]
+Force = Annotated[bool, Query(description="Whether a version in use is deleted too.", examples=[True])]

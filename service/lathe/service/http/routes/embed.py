@@ -66,10 +66,10 @@ QUERY_PARAMETERS = [
     {
         "name": name,
         "in": "query",
-        "schema": {"type": "string"},
+        "schema": {"type": "string", "examples": [example]},
         "description": f"As the field `{name}`, for clients that cannot put it in the body.",
     }
-    for name in ("model", "chain")
+    for name, example in (("model", "all-MiniLM-L6-v2+compact"), ("chain", "compact"))
 ]
 BASE64_ROWS = {"type": "array", "items": {"type": "string", "format": "byte"}}
 

@@ -27,23 +27,23 @@ QUERY_PARAMETERS = [
     {
         "name": "chain",
         "in": "query",
-        "schema": {"type": "string"},
+        "schema": {"type": "string", "examples": ["compact"]},
         "description": "As the field `chain`, for npy bodies.",
     },
     {
         "name": "dimensions",
         "in": "query",
-        "schema": {"type": "integer"},
+        "schema": {"type": "integer", "examples": [64]},
         "description": "As the field `dimensions`, for npy bodies.",
     },
     *(
         {
             "name": name,
             "in": "query",
-            "schema": {"type": "string", "enum": list(get_args(choices))},
+            "schema": {"type": "string", "enum": list(get_args(choices)), "examples": [example]},
             "description": f"As the field `{name}`, for npy bodies.",
         }
-        for name, choices in (("input_type", InputType), ("output_dtype", OutputDtype))
+        for name, choices, example in (("input_type", InputType, "query"), ("output_dtype", OutputDtype, "codes"))
     ),
 ]
 
