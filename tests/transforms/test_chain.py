@@ -87,10 +87,10 @@ def test_chain_that_ends_in_a_normalize_step_folds_at_smaller_sizes(rows):
 @pytest.mark.parametrize(
     ("kinds", "normalize", "expected"),
     [
-        (["r2"], True, ["affine"]),
+        (["r2"], True, ["projection"]),
         (["r2", "geopres"], True, ["affine"]),
         (["normalize", "r2", "r2", "geopres", "normalize"], True, ["affine"]),
-        (["r2", "geopres"], False, ["affine", "affine"]),
+        (["r2", "geopres"], False, ["projection", "affine"]),
         (["geopres", "r2"], False, ["affine"]),
         (["normalize"], True, ["normalize"]),
     ],
