@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import normalize, pad, scaled_dot_product_attention
 
 from lathe.training.encoder.batching import Batch, Features, split_unpadded_batches
@@ -232,7 +233,10 @@ def flatten_together(feature_columns: Sequence[Features], first_position: int) -
 
 
 def try_unpadding(
-    model: Any, probes: Sequence[str], attention: Attention = attend_within_texts
+    model: Any,
+    probes: Sequence[str],
+    attention: Attention = attend_within_texts,
+    alone: NDArray[np.float32] | None = None,
 ) -> tuple[int, str] | None:
     """Switch a model on a CPU to flattened input, in place, if its vectors of `probes` stay the same. Returns the
     position id of a text's first token and the name of the previous attention implementation, or None if the model
@@ -245,6 +249,7 @@ def try_unpadding(
         model: the `SentenceTransformer`, in float32.
         probes: texts to compare on.
         attention: attention function for flattened input.
+        alone: unit vectors `(n, d)` of each probe alone; None computes them.
     """
     transformer = next(iter(model))
     if model.device.type != "cpu" or not hasattr(transformer, "auto_model"):
@@ -254,11 +259,13 @@ def try_unpadding(
     try:
         features = model.preprocess(list(probes))
         with torch.inference_mode():
-            alone = torch.cat([model(model.preprocess([probe]))["sentence_embedding"] for probe in probes])
+            if alone is None:
+                singles = [model(model.preprocess([probe]))["sentence_embedding"] for probe in probes]
+                alone = normalize(torch.cat(singles), dim=1).numpy()
             position = find_first_position(transformer.auto_model)
             enable_unpadded(transformer.auto_model, attention)
             flat = model(flatten_together([features], position))["sentence_embedding"][: len(probes)]
-        if bool((normalize(flat, dim=1) - normalize(alone, dim=1)).abs().max() < MAX_DIFFERENCE):
+        if np.abs(normalize(flat, dim=1).numpy() - alone).max() < MAX_DIFFERENCE:
             return position, before
     except Exception:  # models fail on input they do not expect with whatever error comes first
         pass
