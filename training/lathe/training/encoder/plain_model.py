@@ -95,16 +95,18 @@ class Pooling(torch.nn.Module):
 
     def _pool_padded(self, tokens: torch.Tensor, features: dict[str, Any]) -> torch.Tensor:
         """Pool the tokens `(b, t, d)` of padded texts."""
-        mask = features["attention_mask"]
+        mask: torch.Tensor = features["attention_mask"]
         if self.pooling_mode == "cls":  # the first that is no padding, which may be on the left
             first = mask.to(torch.int).argmax(dim=1)
             return tokens[torch.arange(len(tokens), device=tokens.device), first]
         weights = mask.unsqueeze(-1).to(tokens.dtype)
-        return (tokens * weights).sum(dim=1) / torch.clamp(weights.sum(dim=1), min=1e-9)
+        means: torch.Tensor = (tokens * weights).sum(dim=1) / torch.clamp(weights.sum(dim=1), min=1e-9)
+        return means
 
     def _pool_row(self, tokens: torch.Tensor, features: dict[str, Any]) -> torch.Tensor:
         """Pool the tokens `(1, t, d)` of texts in one row, whose bounds are in `cu_seq_lens_q`."""
-        rows, bounds = tokens.squeeze(0), features["cu_seq_lens_q"]
+        rows = tokens.squeeze(0)
+        bounds: torch.Tensor = features["cu_seq_lens_q"]
         if self.pooling_mode == "cls":
             return rows[bounds[:-1]]
         lengths = bounds.diff()
@@ -140,7 +142,8 @@ class PlainModel(torch.nn.Sequential):
     @property
     def config(self) -> Any:
         """Config of the model of transformers."""
-        return self[0].model.config
+        first: Any = self[0]
+        return first.auto_model.config
 
     @property
     def device(self) -> torch.device:
@@ -159,7 +162,8 @@ class PlainModel(torch.nn.Sequential):
 
     def get_embedding_dimension(self) -> int:
         """Return the dimensions of the vectors."""
-        return int(self[1].embedding_dimension)
+        pooling: Any = self[1]
+        return int(pooling.embedding_dimension)
 
     def preprocess(self, texts: list[str], prompt: str | None = None) -> dict[str, Any]:
         """Return the input of the model for texts with a prompt before each, padded to the longest."""
@@ -294,5 +298,5 @@ def _has_only_allowed(module: str, settings: dict[str, Any]) -> bool:
     """Return whether all settings of a module are known and have values that leave a model plain."""
     allowed = ALLOWED_SETTINGS[module]
     return all(
-        name in allowed and (allowed[name] is None or value in allowed[name]) for name, value in settings.items()
+        name in allowed and ((values := allowed[name]) is None or value in values) for name, value in settings.items()
     )
