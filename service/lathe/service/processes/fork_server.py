@@ -40,6 +40,10 @@ SINGLE_THREADED = {
 }
 """Environment variables that stop libraries from starting threads on import."""
 
+QUIET_SECONDS = 1.0
+"""Seconds without a request after which the next module is imported, once there are forks. They load models meanwhile,
+and on two cores the import would take one from them."""
+
 NUMBER = struct.Struct("i")
 """Format of process ids and exit statuses on a request's socket; a negative id is the error number of a failed fork."""
 
@@ -77,7 +81,7 @@ class ForkLoop:
         for name in preloaded:
             with suppress(ImportError):  # the program that needs the module says so in its own output
                 import_module(name)
-            while self._wait_for_request(0):
+            while self._wait_for_request(QUIET_SECONDS if self.statuses else 0):
                 if program := self._fork_for_request():
                     return program
         while True:
