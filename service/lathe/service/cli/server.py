@@ -92,6 +92,7 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
     logs.configure(settings.log_level)
     app = create_app(settings, processes)
     gc.freeze()  # the modules' 230,000 objects, which each full collection would otherwise look at, for 0.1 s
+    gc.enable()  # `serve` disables it for the imports
 
     limits = ConnectionLimits(settings.max_connections, settings.body_seconds, get_descriptor_limit())
     config = uvicorn.Config(
