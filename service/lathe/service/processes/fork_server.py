@@ -28,8 +28,8 @@ from setproctitle import setproctitle
 
 PRELOADED = (
     "lathe.service.encoders.engine.worker",
-    "sentence_transformers",
     "transformers.models.bert.modeling_bert",  # of the default encoder; other models are imported by their processes
+    "sentence_transformers",  # of encoders that are no plain model, and of jobs
     "lathe.service.jobs.local_process",
 )
 """Modules that encoders and jobs import, the most urgent first."""
@@ -39,6 +39,10 @@ SINGLE_THREADED = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # the allocator of pyarrow, which sentence-transformers imports
 }
 """Environment variables that stop libraries from starting threads on import."""
+
+QUIET_SECONDS = 1.0
+"""Seconds without a request after which the next module is imported, once there are forks. They load models meanwhile,
+and on two cores the import would take one from them."""
 
 NUMBER = struct.Struct("i")
 """Format of process ids and exit statuses on a request's socket; a negative id is the error number of a failed fork."""
@@ -77,7 +81,7 @@ class ForkLoop:
         for name in preloaded:
             with suppress(ImportError):  # the program that needs the module says so in its own output
                 import_module(name)
-            while self._wait_for_request(0):
+            while self._wait_for_request(QUIET_SECONDS if self.statuses else 0):
                 if program := self._fork_for_request():
                     return program
         while True:

@@ -77,8 +77,8 @@ WINDOW_BATCHES = 4
 UNLIMITED = 1_000_000
 """`max_length` of static models, which look each token up and have no limit of their own."""
 
-LIBRARY = "sentence_transformers."
-"""Beginning of the names of the library's own modules."""
+KNOWN_MODULES = ("sentence_transformers.", "lathe.")
+"""Beginnings of the names of modules that are not a model's own code."""
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Encoder(PromptedEncoder):
     """Loaded sentence-transformers model. Not thread-safe: its tokenizer allows one user at a time.
 
     Attributes:
-        model: the `SentenceTransformer`.
+        model: the `SentenceTransformer`, or a `PlainModel` if that is allowed.
         device: name of its device.
         spec: the spec it was loaded from, with `auto` replaced by the dtype in use.
         given: the spec as it was given.
@@ -106,7 +106,13 @@ class Encoder(PromptedEncoder):
             too large or uses flash attention.
     """
 
-    def __init__(self, spec: EncoderSpec, device: str | None = None, batch_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        spec: EncoderSpec,
+        device: str | None = None,
+        batch_tokens: int | None = None,
+        allow_plain: bool = False,
+    ) -> None:
         """Load the spec's model onto a device and test it on a few texts, which takes seconds. A Hub id that is not
         cached is downloaded. The C allocator of the process is set to keep freed blocks.
 
@@ -114,12 +120,14 @@ class Encoder(PromptedEncoder):
             spec: model and settings.
             device: torch device; None chooses the default.
             batch_tokens: tokens of one forward pass, padding included; None chooses by device and dtype.
+            allow_plain: whether a common model may be loaded without sentence-transformers, which takes a second less.
+                Its vectors are the same; it can be neither exported nor trained.
 
         Raises:
             EncoderError: if the model cannot be loaded, or gives NaN or inf for ordinary texts in its dtype.
         """
         keep_freed_blocks()
-        self.model = load_with_chat_template(spec, device)
+        self.model = load_with_chat_template(spec, device, allow_plain)
         self.device = str(self.model.device)
         self.given = spec
         self.spec = replace(spec, dtype=resolve_dtype(spec.dtype, self.device))
@@ -172,7 +180,7 @@ class Encoder(PromptedEncoder):
         for module in self.heads:
             module.float()
 
-        if not self.static and all(type(module).__module__.startswith(LIBRARY) for module in self.heads):
+        if not self.static and all(type(module).__module__.startswith(KNOWN_MODULES) for module in self.heads):
             # With padding on the left, positions depend on the other texts of a batch. A module of a model's own may
             # take the last token from the end, and keeps its side.
             self.model.tokenizer.padding_side = "right"
@@ -244,7 +252,7 @@ class Encoder(PromptedEncoder):
             self.slack_tokens = 0
 
         if self.device == "cpu" and self.spec.attention == "auto":
-            unpadded = try_unpadding(self.model, PROBES)
+            unpadded = try_unpadding(self.model, PROBES, alone=reference)
             if unpadded is not None:
                 self.first_position, self.padded_attention = unpadded
 

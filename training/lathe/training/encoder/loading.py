@@ -15,6 +15,7 @@ import torch
 from lathe.training.encoder.chat_template import remove_chat_template
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.model_checks import require_loadable, require_supported
+from lathe.training.encoder.plain_model import open_plain_model
 from lathe.training.encoder.positions import count_positions
 from lathe.training.encoder.precision import resolve_dtype
 from lathe.training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec
@@ -40,19 +41,22 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
     return model
 
 
-def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
+def load_with_chat_template(spec: EncoderSpec, device: str | None, allow_plain: bool = False) -> Any:
     """Load a spec's `SentenceTransformer`, with the number of layers, pooling and maximum length that the spec sets.
     Its chat template is kept, even if the spec switches it off.
 
     The model is in evaluation mode and in the dtype of its files. Log messages and progress bars of transformers and
     sentence-transformers are switched off in the whole process.
 
+    Args:
+        spec: model and settings.
+        device: torch device; None chooses the default.
+        allow_plain: whether the result may be a `PlainModel` instead, which only encodes.
+
     Raises:
         EncoderError: if the model cannot be loaded, is not supported, or lacks the layer or maximum length of the spec.
     """
     # Seconds of import that nobody pays who does not encode.
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
@@ -63,29 +67,38 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
     with convert_load_errors(spec):
         located = locate_model(spec.model)
         require_loadable(spec, located)
-        # A shallower model is asked for by its config: transformers then never builds the other layers.
-        model = SentenceTransformer(
-            located,
-            device=device,
-            revision=spec.revision,
-            prompts=dict(spec.prompts) or None,
-            default_prompt_name=spec.default_prompt_name,
-            trust_remote_code=spec.trust_remote_code,
-            config_kwargs=None if spec.layer is None else {"num_hidden_layers": spec.layer},
-            model_kwargs=None if attention is None else {"attn_implementation": attention},
-        )
+        model = open_plain_model(spec, located, device, attention) if allow_plain else None
+        if model is None:
+            model = _load_sentence_transformer(spec, located, device, attention)
         require_supported(spec, model)
         _limit_length(spec, model)
-
-        if spec.pooling is not None:
-            for index, module in enumerate(model):
-                if isinstance(module, PoolingModule):
-                    model[index] = PoolingModule(
-                        module.embedding_dimension, pooling_mode=spec.pooling, include_prompt=module.include_prompt
-                    )
-
         _append_truncation(spec, model)
         return model.eval()
+
+
+def _load_sentence_transformer(spec: EncoderSpec, located: str, device: str | None, attention: str | None) -> Any:
+    """Load a folder or Hub id as a `SentenceTransformer`, with the number of layers and the pooling of the spec."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+
+    # A shallower model is asked for by its config: transformers then never builds the other layers.
+    model = SentenceTransformer(
+        located,
+        device=device,
+        revision=spec.revision,
+        prompts=dict(spec.prompts) or None,
+        default_prompt_name=spec.default_prompt_name,
+        trust_remote_code=spec.trust_remote_code,
+        config_kwargs=None if spec.layer is None else {"num_hidden_layers": spec.layer},
+        model_kwargs=None if attention is None else {"attn_implementation": attention},
+    )
+    if spec.pooling is not None:
+        for index, module in enumerate(model):
+            if isinstance(module, PoolingModule):
+                model[index] = PoolingModule(
+                    module.embedding_dimension, pooling_mode=spec.pooling, include_prompt=module.include_prompt
+                )
+    return model
 
 
 @contextmanager
@@ -145,11 +158,12 @@ def _append_truncation(spec: EncoderSpec, model: Any) -> None:
     Raises:
         EncoderError: if the settings name no number of dimensions.
     """
-    from sentence_transformers.base.modules import Dense
-
     dimensions, model.truncate_dim = model.truncate_dim, None
     if dimensions is None:
         return
+
+    from sentence_transformers.base.modules import Dense
+
     if not isinstance(dimensions, int) or dimensions < 1:
         raise EncoderError(
             f"{spec.name} has truncate_dim {dimensions!r} in its settings; allowed are whole numbers from 1"

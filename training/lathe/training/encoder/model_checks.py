@@ -60,9 +60,7 @@ def has_modules(spec: EncoderSpec, model: str) -> bool:
     """Return whether a model's files include modules.json, which says how its token vectors are pooled. Without it, a
     default pooling is used.
     """
-    from sentence_transformers.util import load_file_path
-
-    return load_file_path(model, "modules.json", revision=spec.revision) is not None
+    return _find_file(model, "modules.json", spec) is not None
 
 
 def describe_default_pooling(spec: EncoderSpec, model: Any, located: str) -> str | None:
@@ -87,13 +85,23 @@ def _read_settings(model: str, file: str, spec: EncoderSpec) -> dict[str, Any]:
     """Read one of a model's JSON files and return its object. The result is empty if there is no such file, or it holds
     no object.
     """
-    from sentence_transformers.util import load_file_path
-
-    path = load_file_path(model, file, revision=spec.revision)
+    path = _find_file(model, file, spec)
     if path is None:
         return {}
     settings = json.loads(Path(path).read_text(encoding="utf-8"))
     return settings if isinstance(settings, dict) else {}
+
+
+def _find_file(model: str, file: str, spec: EncoderSpec) -> str | None:
+    """Return the path of a file of a folder or of a model on the Hub, or None if there is no such file."""
+    if Path(model).is_dir():  # without sentence-transformers, which takes a second to import
+        path = Path(model, file)
+        return str(path) if path.exists() else None
+
+    from sentence_transformers.util import load_file_path
+
+    found: str | None = load_file_path(model, file, revision=spec.revision)
+    return found
 
 
 def require_supported(spec: EncoderSpec, model: Any) -> None:
@@ -119,13 +127,11 @@ def _require_first_module(spec: EncoderSpec, model: Any) -> None:
     Raises:
         EncoderError: naming the module, if it cannot.
     """
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-
     first = next(iter(model))
     kind = type(first).__name__
     if kind == "Router":
         raise EncoderError(f"{spec.name} reads queries and documents by different modules, which is not supported")
-    if not isinstance(first, StaticEmbedding) and not hasattr(first, "auto_model"):
+    if not hasattr(first, "auto_model") and not _is_static_embedding(first):
         raise EncoderError(
             f"{spec.name} begins with the module {kind}, which is not supported; models may begin with a Transformer "
             "or a StaticEmbedding"
@@ -134,6 +140,12 @@ def _require_first_module(spec: EncoderSpec, model: Any) -> None:
     modalities = getattr(first, "modality_config", {"text": None})
     if not {"text", "message"} & set(modalities):
         raise EncoderError(f"{spec.name} reads {', '.join(map(str, modalities))}, and no texts")
+
+
+def _is_static_embedding(module: Any) -> bool:
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    return isinstance(module, StaticEmbedding)
 
 
 def _require_prompts(spec: EncoderSpec, model: Any) -> None:
