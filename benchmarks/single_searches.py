@@ -64,10 +64,17 @@ def open_lathe(base: Vectors, queries: Vectors, chain: str) -> Iterator[Prepare]
             def prepare(effort: int) -> Search:
                 fields = {"k": K, "ef": effort} | ({} if chain == "none" else {"rescore": RESCORE})
 
+                def ask(body: bytes) -> Any:
+                    connection.request("POST", "/indexes/bench/search", body, {"content-type": "application/json"})
+                    return orjson.loads(connection.getresponse().read())["results"][0]
+
                 def search(number: int) -> list[int]:
                     body = orjson.dumps(fields | {"vectors": [sent[number]]})
-                    connection.request("POST", "/indexes/bench/search", body, {"content-type": "application/json"})
-                    hits = orjson.loads(connection.getresponse().read())["results"][0]
+                    try:
+                        hits = ask(body)
+                    except ConnectionError:  # the server has closed it during the others' turns
+                        connection.close()
+                        hits = ask(body)
                     return [int(hit["id"]) for hit in hits]
 
                 return search

@@ -1,6 +1,6 @@
 """Route that searches in an index.
 
-Besides encoding, two steps run off the event loop: checks of the request, and the search.
+Checks and the search run off the event loop: in one step for vectors, and before and after the encoding for texts.
 """
 
 from dataclasses import dataclass
@@ -73,13 +73,23 @@ class SearchRequest:
 )
 async def search(name: IndexName, request: Request, services: ServicesDep) -> Response:
     """Return the nearest items to each query, best first."""
-    checked = await run_in_threadpool(
-        _check_search, name, request, services, await read_json(request, services.settings, any_content_type=True)
-    )
-    queries = None
+    json_body = await read_json(request, services.settings, any_content_type=True)
+    answer = await run_in_threadpool(_check_and_search_vectors, name, request, services, json_body)
+    if isinstance(answer, Response):
+        return answer
+    queries = await encode_body_texts(request, answer.body, answer.query_spec, services, "query")
+    return await run_in_threadpool(_search_and_respond, answer, queries)
+
+
+def _check_and_search_vectors(
+    name: str, request: Request, services: Services, json_body: bytes
+) -> SearchRequest | Response:
+    """Check a search, and answer it if its queries are vectors. Return the checked request if they are texts."""
+    checked = _check_search(name, request, services, json_body)
     if checked.body.texts is not None:
-        queries = await encode_body_texts(request, checked.body, checked.query_spec, services, "query")
-    return await run_in_threadpool(_search_and_respond, checked, queries, services)
+        return checked
+    queries = parse_body_vectors(checked.body, checked.query_spec, services, checked.reduced)
+    return _search_and_respond(checked, queries)
 
 
 def _check_search(name: str, request: Request, services: Services, json_body: bytes) -> SearchRequest:
@@ -114,15 +124,12 @@ def _check_search(name: str, request: Request, services: Services, json_body: by
     return SearchRequest(body, serving, bridge, item_filter, reduced)
 
 
-def _search_and_respond(checked: SearchRequest, queries: Vectors | None, services: Services) -> Response:
-    """Search the index with a checked request and return the response. `queries` are its encoded texts, if any.
+def _search_and_respond(checked: SearchRequest, queries: Vectors) -> Response:
+    """Search the index for the queries `(q, d)` of a checked request and return the response.
 
-    None reads the vectors in the body. Queries of another encoder are first mapped to the index's space by its bridge
-    (a linear map).
+    Queries of another encoder are first mapped to the index's space by its bridge (a linear map).
     """
     body, bridge, spec = checked.body, checked.bridge, checked.serving.spec
-    if queries is None:
-        queries = parse_body_vectors(body, checked.query_spec, services, checked.reduced)
     if len(queries) * body.k * (body.rescore or 1) > MAX_RESULTS:
         raise TooLargeError(f"queries × k × rescore may be at most {MAX_RESULTS:,}", param="k")
     vectors = queries if bridge is None else bridge(queries)
