@@ -25,12 +25,9 @@ PEER_PINS = ["click<8.2"]
 """Infinity's command line breaks with a newer click. Its engine `optimum` starts with no optimum that goes with this
 torch."""
 
-ENGINES = ["sentence-transformers==6.2.0", "onnx", "onnxruntime", "openvino", "fastembed"]
+ENGINES = ["sentence-transformers==6.2.0", "optimum-onnx[onnxruntime]", "onnx", "openvino", "fastembed"]
 """Packages of the other engines. sentence-transformers' OpenVINO backend needs an optimum that its ONNX backend cannot
 have, so OpenVINO is measured without it."""
-
-ONNX_BACKEND = ["optimum", "optimum-onnx"]
-"""Packages of sentence-transformers' ONNX backend. They demand an older sentence-transformers than they work with."""
 
 READY_SECONDS = 180
 
@@ -48,12 +45,11 @@ def install_engines(folder: Path) -> Path:
 
     Nothing is done if they are installed.
     """
-    return _make_environment(folder, ENGINES, ONNX_BACKEND)
+    return _make_environment(folder, ENGINES)
 
 
-def _make_environment(folder: Path, packages: list[str], alone: Sequence[str] = ()) -> Path:
-    """Install packages and the torch that is measured here into a folder, unless they are there. Those of `alone` are
-    installed without what they depend on.
+def _make_environment(folder: Path, packages: list[str]) -> Path:
+    """Install packages and the torch that is measured here into a folder, unless they are there.
 
     Returns:
         The folder's Python.
@@ -64,8 +60,6 @@ def _make_environment(folder: Path, packages: list[str], alone: Sequence[str] = 
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         torch = f"torch=={version('torch').partition('+')[0]}"
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", torch, *packages], check=True)
-        if alone:
-            subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", *alone], check=True)
         (folder / "installed").touch()
     return python
 

@@ -61,9 +61,9 @@ def main() -> None:
         for dtype in dtypes:
             figures[dtype] = measure_peers(texts, dtype, peer, Path(folder) / dtype, options)
             figures[dtype]["roofline"] = compare_to_limit(figures[dtype], measure_roofline(texts, dtype))
-        engines = options.engines_python or install_engines(Path("build/peers/engines"))
-        figures["rivals"] = measure_engines(texts, dtypes, engines, Path(folder) / "rivals", options.rounds)
-        if not options.only_rates:
+        if not options.only_servers:
+            engines = options.engines_python or install_engines(Path("build/peers/engines"))
+            figures["rivals"] = measure_engines(texts, dtypes, engines, Path(folder) / "rivals", options.rounds)
             figures["overload"] = measure_overload(texts, Path(folder) / "overload")
             figures["reduce"] = measure_reduce(Path(folder) / "reduce", options.rounds)
             figures["memory"] = measure_memory(Path(folder) / "memory", options.requests)
@@ -82,7 +82,7 @@ def read_options() -> argparse.Namespace:
     options.add_argument("--peer-python", type=Path, help="Python with infinity-emb; installed if not given")
     options.add_argument("--engines-python", type=Path, help="Python with the other engines; installed if not given")
     options.add_argument("--name", default="serve", help="name of the raw figures' file")
-    options.add_argument("--only-rates", action="store_true", help="leave out overload, /reduce and memory")
+    options.add_argument("--only-servers", action="store_true", help="compare Lathe, Infinity and the library alone")
     options.add_argument("--only-engines", action="store_true", help="leave all but the other engines out")
     chosen = options.parse_args()
     if chosen.quick:
