@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -131,17 +132,12 @@ class ForkedProcess:
     def __init__(self, status: socket.socket) -> None:
         """Watch a fork through the socket on which the fork server writes its process id and exit status."""
         self._status = status
+        _call_when_collected(self, status.close)
         self._guard = threading.Lock()
         self._pid: int | None = None
         self._process: int | None = None  # descriptor, which is readable once the process has ended
         self._orphaned = False
         self._returncode: int | None = None
-
-    def __del__(self) -> None:
-        """Close what is still open if the exit status was not read."""
-        self._status.close()
-        if self._process is not None:
-            os.close(self._process)
 
     @property
     def pid(self) -> int:
@@ -214,6 +210,7 @@ class ForkedProcess:
             self._pid = number
             with suppress(OSError):  # it has ended, or the kernel is older than Linux 5.3
                 self._process = os.pidfd_open(number)
+                _call_when_collected(self, os.close, self._process)
             return
         # The socket ended without a status, so the fork server is gone; its child may still run.
         if number is None and self._process is not None:
@@ -225,6 +222,13 @@ class ForkedProcess:
             number = None
         self._returncode = LOST if number is None else number
         self._status.close()
+
+
+def _call_when_collected(process: ForkedProcess, close: Callable[..., None], *arguments: int) -> None:
+    """Close something of a process's handle when the handle is collected. In a cycle of garbage, a `__del__` may come
+    after the warning of an unclosed socket.
+    """
+    weakref.finalize(process, close, *arguments).atexit = False
 
 
 def create_process_starter(device: str | None) -> ProcessStarter:
