@@ -38,4 +38,6 @@ def describe_libraries() -> str:
 def _is_editable() -> bool:
     """Return whether the code is that of a checkout, as pip's record of the installation tells (PEP 610)."""
     record = distribution("lathe-service").read_text("direct_url.json")
-    return bool(record) and bool(orjson.loads(record).get("dir_info", {}).get("editable"))
+    if not record:
+        return False
+    return bool(orjson.loads(record).get("dir_info", {}).get("editable"))
