@@ -14,7 +14,6 @@ LOG = "log.jsonl"
 WRITTEN = "training/progress.jsonl"
 """Path of the log in the folder of a training, which lies in a work folder or is one."""
 
-
 COPY_SECONDS = 0.25
 """Minimum seconds between two searches of the work folder: progress is reported after each batch."""
 

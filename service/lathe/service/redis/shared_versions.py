@@ -8,6 +8,7 @@ unreachable, the replica serves from the copy.
 import logging
 import secrets
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -68,7 +69,7 @@ class StagedFiles:
             raise UnavailableError("Redis is full (maxmemory); nothing was written", code="redis_full")
 
 
-class SharedVersions(VersionFolder):
+class SharedVersions(VersionFolder, ABC):
     """The versions of all replicas, with a copy in a folder.
 
     A subclass says how files get to Redis and from there. It names this class before that of the folder, and calls
@@ -92,18 +93,19 @@ class SharedVersions(VersionFolder):
 
     # What differs by kind
 
+    @abstractmethod
     def stage_files(self, source: VersionFolder, name: str, version: int) -> StagedFiles:
         """Read a version's files from a folder, and return them as a transaction writes them.
 
         Raises:
             ArtifactError: if they are damaged.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def fetch_manifest(self, name: str, version: int, stamp: VersionStamp) -> bytes | None:
         """Read a version's manifest from Redis. None if there is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fetch_files(self, name: str, version: int, stamp: VersionStamp, manifest: bytes, folder: Path) -> bool:
         """Write a version's files from Redis to a folder, except the manifest. Return whether their digests are right.
 
@@ -114,11 +116,10 @@ class SharedVersions(VersionFolder):
             manifest: its manifest, which is the one that the stamp means.
             folder: an empty folder.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def delete_files(self, pipe: Pipeline, name: str, version: int, stamp: VersionStamp) -> None:
         """Queue Redis commands on `pipe` that delete a version's files."""
-        raise NotImplementedError
 
     # What does not
 
