@@ -28,11 +28,15 @@ def describe_build(file: Path = COMMIT_FILE) -> str:
 
 def describe_libraries() -> str:
     """Return the versions of Python and torch, without importing torch."""
+    return f"Python {platform.python_version()}, torch {describe_package('torch')}"
+
+
+def describe_package(package: str) -> str:
+    """Return the version of an installed package, or "missing"."""
     try:
-        torch = version("torch")
+        return version(package)
     except PackageNotFoundError:
-        torch = "missing"
-    return f"Python {platform.python_version()}, torch {torch}"
+        return "missing"
 
 
 def _is_editable() -> bool:

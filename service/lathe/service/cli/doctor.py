@@ -3,13 +3,13 @@
 import platform
 from contextlib import closing
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lathe.service.build_info import describe_build
+from lathe.service.build_info import describe_build, describe_package
 from lathe.service.cli.options import load_state
 from lathe.service.errors import ServiceError
 from lathe.training.encoder.chat_template import describe_chat_template, find_chat_template
@@ -52,7 +52,7 @@ def doctor() -> None:
     _print_line("lathe", describe_build())
     _print_line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in ("torch", "transformers", "sentence-transformers", "numpy"):
-        _print_line(package, _find_version(package))
+        _print_line(package, describe_package(package))
     _print_line(
         "device", f"{machine.device}, {resolve_dtype(settings.dtype, machine.device)}, {machine.cores} CPU cores"
     )
@@ -306,10 +306,3 @@ def describe_jobs(waiting: int, workers: int, command: str) -> str:
 
 def _print_line(subject: str, text: str) -> None:
     typer.echo(f"{subject:32}{text}")
-
-
-def _find_version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "missing"
