@@ -7,7 +7,6 @@ Every side searches the same rows for the ten nearest, and answers with their id
 wanted recall for the first half of the queries. The other half is timed, in blocks that alternate.
 """
 
-import statistics
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.ann.data import find_nearest
 from benchmarks.databases import format_vector
-from benchmarks.index import encode_base64
+from benchmarks.index import compute_recalls, encode_base64
 from benchmarks.postgres import run_postgres
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import Server
@@ -160,7 +159,7 @@ TARGETS = {
 }
 
 
-def choose_effort(prepare: Prepare, truth: list[set[int]], wanted: float) -> tuple[int, Search]:
+def choose_effort(prepare: Prepare, truth: NDArray[np.int64], wanted: float) -> tuple[int, Search]:
     """Return the least effort whose recall on the first half of the queries is as wanted, and its search.
 
     If none is, the highest effort is returned.
@@ -172,9 +171,9 @@ def choose_effort(prepare: Prepare, truth: list[set[int]], wanted: float) -> tup
     return effort, search
 
 
-def compute_recall(search: Search, truth: list[set[int]], numbers: range) -> float:
+def compute_recall(search: Search, truth: NDArray[np.int64], numbers: range) -> float:
     """Return the share of the ten nearest rows that a search finds."""
-    return statistics.mean(len(truth[number].intersection(search(number))) / K for number in numbers)
+    return float(compute_recalls([search(number) for number in numbers], truth[numbers]).mean())
 
 
 def measure(searches: dict[str, Search], rounds: int) -> dict[str, list[float]]:
@@ -203,7 +202,7 @@ def main() -> None:
     arguments = options.parse_args()
     vectors = np.load(arguments.vectors)
     base, queries = vectors[: 3000 if arguments.quick else arguments.rows], vectors[-QUERIES:]
-    truth = [set(row) for row in find_nearest(queries, base, K).tolist()]
+    truth = find_nearest(queries, base, K)
     figures: dict[str, Any] = {"rows": len(base), "dimensions": base.shape[1], "wanted_recall": arguments.recall}
     with ExitStack() as opened:
         searches: dict[str, Search] = {}

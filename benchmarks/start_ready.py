@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.search_path import search_path
@@ -133,10 +134,9 @@ def summarize(rounds: list[dict[str, float]]) -> dict[str, Any]:
 
 def compute_interval(values: list[float]) -> dict[str, Any]:
     """Return the median of values and its 95 % interval, by resampling them."""
-    generator = np.random.default_rng(0)
-    medians = np.median(generator.choice(values, (RESAMPLES, len(values))), axis=1)
-    low, high = np.percentile(medians, [2.5, 97.5])
-    return {"median": round(statistics.median(values), 3), "interval": [round(float(low), 3), round(float(high), 3)]}
+    found = stats.bootstrap((values,), np.median, n_resamples=RESAMPLES, method="percentile", rng=0)
+    interval = [round(float(bound), 3) for bound in found.confidence_interval]
+    return {"median": round(statistics.median(values), 3), "interval": interval}
 
 
 def take_medians(rounds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
