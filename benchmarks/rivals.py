@@ -28,22 +28,30 @@ Run = Callable[[dict[str, NDArray[np.int64]]], Any]
 
 
 def export_graph(model: str, graph: Path) -> None:
-    """Write the ONNX graph by sentence-transformers, and its int8 weights beside it."""
+    """Write the ONNX graph by PyTorch, its int8 weights beside it, and the tokenizer's files."""
+    import torch
     from onnxruntime.quantization import QuantType, quantize_dynamic
-    from sentence_transformers import SentenceTransformer
+    from transformers import AutoModel, AutoTokenizer
 
-    options = {"export": True, "provider": "CPUExecutionProvider"}
-    SentenceTransformer(model, device="cpu", backend="onnx", model_kwargs=options).save_pretrained(str(graph))
+    encoder = AutoModel.from_pretrained(model, attn_implementation="eager").eval()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.save_pretrained(graph)
+    encoder.config.save_pretrained(graph)
+    (graph / "onnx").mkdir()
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    inputs = tokenizer(["two texts", "of different length"], return_tensors="pt", padding=True)
+    rows, tokens = torch.export.Dim("rows", min=1), torch.export.Dim("tokens", min=2, max=MAX_TOKENS)
+    torch.onnx.export(
+        encoder,
+        kwargs={name: inputs[name] for name in names},
+        f=graph / "onnx" / "model.onnx",
+        input_names=list(names),
+        output_names=["last_hidden_state"],
+        dynamic_shapes={name: {0: rows, 1: tokens} for name in names},
+        external_data=False,
+        dynamo=True,
+    )
     quantize_dynamic(graph / "onnx" / "model.onnx", graph / "onnx" / "int8.onnx", weight_type=QuantType.QInt8)
-
-
-def load_sentence_transformers(graph: Path) -> Encode:
-    """Load sentence-transformers' ONNX backend, and return its encoding function."""
-    from sentence_transformers import SentenceTransformer
-
-    options = {"provider": "CPUExecutionProvider", "file_name": "onnx/model.onnx"}
-    model = SentenceTransformer(str(graph), device="cpu", backend="onnx", model_kwargs=options)
-    return lambda texts: np.asarray(model.encode(list(texts), batch_size=BATCH), np.float32)
 
 
 def load_fastembed(graph: Path) -> Encode:
@@ -113,7 +121,6 @@ def encode_by_length(texts: Sequence[str], encode: Encode) -> Vectors:
 
 
 ENGINES: dict[str, Callable[[Path], Encode]] = {
-    "sentence-transformers onnx": load_sentence_transformers,
     "fastembed": load_fastembed,
     "onnxruntime": load_onnxruntime,
     "onnxruntime int8": lambda graph: load_onnxruntime(graph, "int8.onnx"),

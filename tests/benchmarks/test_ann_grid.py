@@ -167,7 +167,7 @@ def test_the_key_of_a_point_depends_on_the_data_the_grid_settings_and_the_chain(
         Runner(GOOD, data, tmp_path).build_key(point) == keys[0]
     )  # other methods and engines are no matter of its own
     wide = Runner(GRID, replace(data, vectors=clusters(30, 384)), tmp_path)
-    assert wide.build_key(replace(point, method="compact")) != wide.key(replace(point, method="debias"))
+    assert wide.build_key(replace(point, method="compact")) != wide.build_key(replace(point, method="debias"))
 
 
 def test_points_of_a_grid_pair_methods_engines_and_sizes_as_planned():

@@ -72,6 +72,7 @@ def test_files_tell_of_a_template_without_loading_the_model(chatty_model, tiny_m
     bare = chatty_model.parent / "bert"
     assert find_chat_template(partial(read, chatty_model)) and find_chat_template(partial(read, bare))
     assert not find_chat_template(partial(read, tiny_model)) and not find_chat_template(partial(read, tmp_path))
+    encoders["off"].restore_model()  # as an export does
     encoders["off"].model.save(str(tmp_path / "saved"))  # the template is there, but not used
     assert (tmp_path / "saved" / "chat_template.jinja").exists()
     assert not find_chat_template(partial(read, tmp_path / "saved"))

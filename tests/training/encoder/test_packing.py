@@ -15,8 +15,16 @@ from lathe.training.encoder.spec import DEFAULT_ENCODER
 
 @pytest.fixture
 def pack_float32(monkeypatch):
-    """Let encoders pack their layers in float32, which every CPU multiplies."""
-    monkeypatch.setattr("lathe.training.encoder.packing.can_pack", lambda model: True)
+    """Let encoders pack their layers in float32, as on a processor of AMD."""
+    monkeypatch.setattr("lathe.training.encoder.packing.is_amd", lambda: True)
+
+
+@pytest.fixture
+def plain():
+    """An encoder in float32 with its own layers, as on other processors."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lathe.training.encoder.packing.is_amd", lambda: False)
+        return Encoder(DEFAULT_ENCODER, "cpu")
 
 
 def count_packed(encoder):
@@ -81,10 +89,16 @@ def test_pack_linear_layers_leaves_subclasses_and_other_activations():
     assert type(model.intermediate_act_fn) is torch.nn.ReLU and not model.dense.gelu
 
 
-@pytest.mark.parametrize(("dtype", "device"), [("float32", "cpu"), ("float16", "cpu"), ("bfloat16", "meta")])
-def test_can_pack_only_bfloat16_on_a_cpu(dtype, device):
+@pytest.mark.parametrize(("dtype", "device"), [("float32", "meta"), ("float16", "cpu"), ("bfloat16", "meta")])
+def test_can_pack_neither_float16_nor_another_device_than_a_cpu(pack_float32, dtype, device):
     assert not can_pack(torch.nn.Linear(2, 2, dtype=getattr(torch, dtype), device=device))
     assert not can_pack(torch.nn.Identity())
+
+
+@pytest.mark.parametrize("amd", [True, False])
+def test_can_pack_float32_exactly_on_processors_of_amd(monkeypatch, amd):
+    monkeypatch.setattr("lathe.training.encoder.packing.is_amd", lambda: amd)
+    assert can_pack(torch.nn.Linear(2, 2)) == amd
 
 
 def test_encoder_in_bfloat16_is_packed_exactly_if_the_cpu_multiplies_it():
@@ -95,11 +109,11 @@ def test_encoder_in_bfloat16_is_packed_exactly_if_the_cpu_multiplies_it():
     assert encoder.agreement.mean > 0.999
 
 
-def test_encoder_gives_the_same_vectors_with_packed_layers(encoder, pack_float32):
+def test_encoder_gives_the_same_vectors_with_packed_layers(plain, pack_float32):
     packed = Encoder(DEFAULT_ENCODER, "cpu")
-    assert count_packed(packed) == 6 * 6 + 1 and count_packed(encoder) == 0
-    assert packed.fingerprint == encoder.fingerprint and packed.agreement.min > 0.999999
-    np.testing.assert_allclose(packed.encode(PROBES).vectors, encoder.encode(PROBES).vectors, rtol=0, atol=1e-5)
+    assert count_packed(packed) == 6 * 6 + 1 and count_packed(plain) == 0
+    assert packed.fingerprint == plain.fingerprint and packed.agreement.min > 0.999999
+    np.testing.assert_allclose(packed.encode(PROBES).vectors, plain.encode(PROBES).vectors, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("wrong", ["an error", "other numbers"])

@@ -69,11 +69,19 @@ def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
     """Return the names of the processor's instruction sets and features, as Linux lists them. The set is empty on other
     systems.
     """
-    if not cpuinfo.exists():
-        return set()
-    lines = cpuinfo.read_text().splitlines()
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return set(flags.partition(":")[2].split())
+    return set((_read_cpu_field("flags", cpuinfo) or _read_cpu_field("Features", cpuinfo)).split())
+
+
+def is_amd(cpuinfo: Path = CPUINFO) -> bool:
+    """Return whether the processor is AMD's, as Linux says. The result is False on other systems."""
+    return _read_cpu_field("vendor_id", cpuinfo) == "AuthenticAMD"
+
+
+def _read_cpu_field(name: str, cpuinfo: Path) -> str:
+    """Return what Linux says under a name of the first core, or an empty string."""
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    line = next((line for line in lines if line.startswith(name)), "")
+    return line.partition(":")[2].strip()
 
 
 def convert_dtype(model: "torch.nn.Module", dtype: "torch.dtype") -> None:
