@@ -255,7 +255,7 @@ def test_torchrun_with_two_processes_trains_one_model(job_of, lines, tmp_path):
     job = job_of((24, 16))
     config, out = tmp_path / "job.yaml", tmp_path / "out"
     config.write_bytes(orjson.dumps(job.model_dump(mode="json", exclude_none=True)))
-    script = tmp_path / "lathe.py"
+    script = tmp_path / "run_lathe.py"  # as lathe.py it would hide the package
     script.write_text(LATHE)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     command += [str(script), "train", "reze", "--config", str(config), "--out", str(out)]
