@@ -280,6 +280,17 @@ def test_a_too_large_body_is_answered_413_and_32_mb_pass(proxy, instances):
     assert ask(proxy, "POST", "/reduce", b"x" * 32_000_000)[0] == 200
 
 
+@pytest.mark.parametrize("mode", ["answer", "die"])
+def test_a_backup_of_any_size_is_passed_to_the_owner_of_the_indexes_once(proxy, instances, mode):
+    instances["owner"].mode = mode
+
+    status, _, _ = ask(proxy, "PUT", "/indexes/docs/backup", b"x" * 40_000_000)
+
+    assert status == {"answer": 200, "die": 502}[mode]
+    assert [(method, path) for method, path, _ in instances["owner"].seen] == [("PUT", "/indexes/docs/backup")]
+    assert not instances["one"].seen + instances["two"].seen
+
+
 def test_server_sent_events_are_not_buffered(proxy, instances):
     connection = http.client.HTTPConnection("127.0.0.1", proxy, timeout=20)
     connection.request("GET", "/jobs/1/events")

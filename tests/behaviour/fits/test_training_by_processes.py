@@ -24,7 +24,7 @@ import torch
 from matplotlib.figure import Figure
 from lathe.service.cli.main import main
 from lathe.training.finetuning import parts, report, trainer
-from lathe.training.finetuning.job import Job, read_settings
+from lathe.training.finetuning.job import TrainingJob, read_settings
 from lathe.training.finetuning.run import run_training
 from lathe.training.encoder.spec import EncoderSpec
 
@@ -48,7 +48,7 @@ def train(name):
         except SystemExit as ended:
             assert not ended.code, ended.code
             return
-    job = read_settings(config, Job)
+    job = read_settings(config, TrainingJob)
     spec = EncoderSpec(name="tiny", model=job.encoder, dtype="float32")
     run_training("reze", job, spec, "cpu", folder / name, progress)
 

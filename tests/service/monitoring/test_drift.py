@@ -47,13 +47,13 @@ def app(start_app, new_home):
         yield app
 
 
-def fit(app, name, rows, steps="r2,pca:8", **request):
-    """Fit a chain on vectors in this process, as a job would."""
+def fit(app, name, rows, steps="r2,pca:8", encoder=None, **request):
+    """Fit a chain on vectors in this process, as a job would. They are those of an encoder, or of none."""
     path = app.settings.home / f"{name}.npy"
     np.save(path, rows)
     services = app.services
     asked = NewFit(name=name, steps=[step.spec() for step in parse_steps(steps)], source=str(path), **request)
-    return run_fit(asked, FitSetting(services.registry, services.home.vectors, "lathe fit"), no_progress)
+    return run_fit(asked, FitSetting(services.registry, services.home.vectors, "lathe fit", encoder), no_progress)
 
 
 @pytest.fixture(scope="module")
@@ -260,12 +260,11 @@ def sentences_of(frames, words):
 
 
 @pytest.fixture(scope="module")
-def docs(app):
+def docs(app, encoder):
     """Fit a chain on English documentation and return other texts of the same kind."""
     texts = [text for text in read_docstring_paragraphs() if len(text) < 90][::3]
     fitted_on, others = texts[0:800:2], texts[1:301:2]
-    answers = [app.client.post("/embed", json={"inputs": fitted_on[at : at + 100]}) for at in range(0, 400, 100)]
-    fit(app, "docs", np.array([row for answer in answers for row in answer.json()], np.float32), "r2,pca:32")
+    fit(app, "docs", encoder.encode(fitted_on).vectors, "r2,pca:32", encoder)
     return others
 
 

@@ -56,7 +56,7 @@ async def read_body(request: Request, settings: Settings) -> Body:
     chunks: list[bytes] = []
     size = 0
     try:
-        async for chunk in _inflate(request) if coding else request.stream():
+        async for chunk in stream_body(request):
             size += len(chunk)
             if size <= limit:
                 held.resize(size)
@@ -72,6 +72,17 @@ async def read_body(request: Request, settings: Settings) -> Body:
     if size > limit:
         raise TooLargeError(f"the body is larger than {limit} bytes{' when decompressed' if coding else ''}")
     return b"".join(chunks)
+
+
+def stream_body(request: Request) -> AsyncIterator[bytes]:
+    """Return the pieces of a request's body, decompressed.
+
+    Raises:
+        BadValueError: if the body is not in the format that `Content-Encoding` names.
+        ClientDisconnect: if the client disconnected before the body was complete.
+        ServiceError: 415 for another content encoding.
+    """
+    return _inflate(request) if _read_coding(request) else request.stream()
 
 
 def _read_coding(request: Request) -> str:

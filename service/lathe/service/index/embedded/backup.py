@@ -1,7 +1,7 @@
 """Backups of an index: copies of the record alone, because everything else is built from it.
 
 <backup>/
-├── record.db     the record at one moment, compacted
+├── record.db     the record at one moment, compacted; over HTTP, this file is the backup
 └── backup.json   {schema, index, count, sequence, spec, made_at, sha256}
 
 A backup may come from somebody else. When it is restored, all rows are read, and what no index can have written is
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -65,20 +65,50 @@ def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
     staging = to.with_name(f".{to.name}.{secrets.token_hex(6)}")
     try:
         make_folder(staging, private=True)
-        copy = staging / "record.db"
-        create_file(copy).close()  # SQLite fills an empty file
-        source = IndexRecord(folder / "record.db", read_only=True)
-        try:
-            source.writer.execute("VACUUM INTO ?", (str(copy),))  # one read transaction: consistent
-        finally:
-            source.close()
+        manifest = _copy_record(folder, staging / "record.db")
+        write_synced(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
+        staging.rename(to)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    sync_folder(to.parent)
+    return manifest
 
-        with copy.open("r+b") as file:
-            os.fsync(file.fileno())
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
 
-        copied = IndexRecord(copy, read_only=True)
-        manifest = {
+def open_copy(folder: Path) -> BinaryIO:
+    """Copy the index in a folder while it may be written, and return the copy, open for reading.
+
+    The copy is the index's record (its SQLite file) at one moment. Its file has no name any more, so that its space is
+    free once it is closed, or the process killed.
+
+    Raises:
+        UnknownNameError: if the index does not exist.
+        OSError, sqlite3.Error: if the copy cannot be written; nothing is left then.
+    """
+    require_index(folder)
+    staging = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}")
+    try:
+        make_folder(staging, private=True)
+        _copy_record(folder, staging / "record.db")
+        return (staging / "record.db").open("rb")
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _copy_record(folder: Path, copy: Path) -> dict[str, Any]:
+    """Copy the record of an index to a new file, compacted and synced to disk. Return the manifest of the copy."""
+    create_file(copy).close()  # SQLite fills an empty file
+    source = IndexRecord(folder / "record.db", read_only=True)
+    try:
+        source.writer.execute("VACUUM INTO ?", (str(copy),))  # one read transaction: consistent
+    finally:
+        source.close()
+
+    with copy.open("r+b") as file:
+        os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+
+    with closing(IndexRecord(copy, read_only=True)) as copied:
+        return {
             "schema": SCHEMA_VERSION,
             "index": folder.name,
             "count": copied.count_items()["count"],
@@ -87,13 +117,6 @@ def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
             "made_at": datetime.now(UTC).isoformat(),
             "sha256": digest,
         }
-        copied.close()
-        write_synced(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
-        staging.rename(to)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    sync_folder(to.parent)
-    return manifest
 
 
 def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str, Any]:
@@ -116,33 +139,68 @@ def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str
         ConflictError: if an index of that name exists.
     """
     manifest = _read_backup_manifest(source)
-    name = name or manifest["index"]
-    require_name(name, "an index")
-    if (root / name).exists():
-        raise ConflictError(f"an index {name} exists: restore under another name, or delete it first")
+    with closing(Restoration(root, name or manifest["index"])) as restoration:
+        with open_beneath(source, "record.db") as stored:
+            shutil.copyfileobj(stored, restoration.file, COPIED_BYTES)
+        restoration.file.seek(0)
+        if hashlib.file_digest(restoration.file, "sha256").hexdigest() != manifest["sha256"]:
+            raise UnavailableError(f"the record of {source} was altered: its SHA-256 does not match")
+        return manifest | {"index": restoration.name, "count": restoration.finish()}
 
-    staging = root / f".{name}.{secrets.token_hex(6)}"
-    try:
+
+class Restoration:
+    """An index that is being restored: a hidden folder, which becomes the index once its record is checked.
+
+    Args:
+        root: folder of all indexes.
+        name: name of the new index.
+
+    Attributes:
+        file: the new index's record, to be written before `finish`.
+
+    Raises:
+        BadValueError: if no index can have that name.
+        ConflictError: if an index of that name exists.
+    """
+
+    def __init__(self, root: Path, name: str) -> None:
+        require_name(name, "an index")
+        self.root, self.name = root, name
+        self._require_free()
+        self.staging = root / f".{name}.{secrets.token_hex(6)}"
         make_root(root)
-        make_folder(staging)
-        copy = staging / "record.db"
-        with open_beneath(source, "record.db") as stored, create_file(copy) as file:
-            shutil.copyfileobj(stored, file, COPIED_BYTES)
-        with copy.open("r+b") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != manifest["sha256"]:
-                raise UnavailableError(f"the record of {source} was altered: its SHA-256 does not match")
+        make_folder(self.staging)
+        self.file: BinaryIO = create_file(self.staging / "record.db")
 
+    def finish(self) -> int:
+        """Check the record that was written, and give the index its name. Return the number of its items.
+
+        Raises:
+            UnavailableError, sqlite3.Error: if the record is damaged, no record, or of a newer schema.
+            ArtifactError: if the chain in it is damaged.
+            ConflictError: if an index of that name was created meanwhile.
+        """
+        self.file.close()
+        copy = self.staging / "record.db"
         with closing(IndexRecord(copy)) as record:
             require_sound_record(record)
-            count = record.count_items()["count"]
+            count: int = record.count_items()["count"]
 
         with copy.open("r+b") as file:
             os.fsync(file.fileno())
-        staging.rename(root / name)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    sync_folder(root)
-    return manifest | {"index": name, "count": count}
+        self._require_free()
+        self.staging.rename(self.root / self.name)
+        sync_folder(self.root)
+        return count
+
+    def close(self) -> None:
+        """Delete what was written, unless it has become the index."""
+        self.file.close()
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def _require_free(self) -> None:
+        if (self.root / self.name).exists():
+            raise ConflictError(f"an index {self.name} exists: restore under another name, or delete it first")
 
 
 def require_index(folder: Path) -> None:
