@@ -170,7 +170,7 @@ class Restoration:
         self.staging = root / f".{name}.{secrets.token_hex(6)}"
         make_root(root)
         make_folder(self.staging)
-        self.file: BinaryIO = create_file(self.staging / "record.db")
+        self.file = create_file(self.staging / "record.db")
 
     def finish(self) -> int:
         """Check the record that was written, and give the index its name. Return the number of its items.
