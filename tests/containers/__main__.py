@@ -39,6 +39,7 @@ def list_trials(compose: Compose, kills: int) -> dict[str, Callable[[], dict[str
     return {
         "sizes": partial(sizes.measure_sizes, engine),
         "starts by bytecode": partial(sizes.measure_starts, engine),
+        "first use": partial(sizes.measure_first_use, engine),
         "start": partial(trials.start, compose),
         "worker killed": partial(trials.kill_worker, compose),
         "redis stopped": partial(trials.stop_redis, compose),

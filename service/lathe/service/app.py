@@ -27,7 +27,7 @@ from lathe.service.encoders.engine.upstream_worker import UpstreamConnection
 from lathe.service.encoders.residency import Residency
 from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.encoders.trained_serving import TrainedServing
-from lathe.service.errors import ServiceError, WrongShapeError, convert_error, error_body
+from lathe.service.errors import ServiceError, UnavailableError, WrongShapeError, convert_error, error_body
 from lathe.service.home import Home
 from lathe.service.http.answers import answer_json
 from lathe.service.http.body_memory import BodyMemoryMiddleware
@@ -178,7 +178,11 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     def list_index_encoders() -> list[str] | None:
         if not indexes.ready.is_set():
             return None
-        return [encoder for index in indexes.describe() if (encoder := index.get("encoder"))]
+        try:
+            described = indexes.describe()
+        except UnavailableError:  # the backend of the indexes is away, or its client is not installed
+            return None
+        return [encoder for index in described if (encoder := index.get("encoder"))]
 
     return Services(
         settings=settings,

@@ -39,6 +39,12 @@ def test_index_calls_without_pymilvus_are_answered_503_with_the_pip_command(star
             assert "pymilvus is not installed: pip install 'lathe-service[milvus]'" in answer.json()["error"]["message"]
 
 
+def test_encoders_that_indexes_may_use_keep_running_while_milvus_is_away(start_app, tmp_path):
+    with start_app(indexes_only=True, home=tmp_path, index_url="http://127.0.0.1:9") as app:
+        app.services.trained_serving.update()
+        assert app.services.trained_serving.list_index_encoders() is None  # not known, so none is stopped
+
+
 @pytest.mark.trial
 def test_indexes_in_a_milvus_lite_file_survive_a_killed_server(serving, start_app, tmp_path):
     path = str(tmp_path / "folder" / "indexes.db")
