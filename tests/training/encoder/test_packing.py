@@ -117,7 +117,7 @@ def test_encoder_gives_the_same_vectors_with_packed_layers(plain, pack_float32):
 
 
 @pytest.mark.parametrize("wrong", ["an error", "other numbers"])
-def test_encoder_unpacks_layers_that_do_not_work_in_its_model(encoder, pack_float32, monkeypatch, wrong):
+def test_encoder_unpacks_layers_that_do_not_work_in_its_model(plain, pack_float32, monkeypatch, wrong):
     def forward(self, inputs):
         if wrong == "an error":
             raise NotImplementedError
@@ -126,7 +126,7 @@ def test_encoder_unpacks_layers_that_do_not_work_in_its_model(encoder, pack_floa
     monkeypatch.setattr(PackedLinear, "forward", forward)
     found = Encoder(DEFAULT_ENCODER, "cpu")
     assert count_packed(found) == 0
-    np.testing.assert_allclose(found.encode(PROBES).vectors, encoder.encode(PROBES).vectors, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found.encode(PROBES).vectors, plain.encode(PROBES).vectors, rtol=0, atol=1e-6)
     assert found.agreement.min > 0.999999
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lathe.training.encoder.encoder import BATCH_TOKENS, Encoder
-from lathe.training.encoder.precision import PROBES, has_bfloat16, is_amd, measure_agreement, resolve_dtype
+from lathe.training.encoder.precision import PROBES, has_bfloat16, measure_agreement, resolve_dtype
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 
 
@@ -34,25 +34,6 @@ def test_resolve_dtype_auto_is_bfloat16_exactly_if_the_cpu_flags_have_it(cpuinfo
     cpuinfo.write_text(text)
     assert has_bfloat16("cpu", cpuinfo) is has
     assert resolve_dtype("auto", "cpu", cpuinfo) == ("bfloat16" if has else "float32")
-
-
-@pytest.mark.parametrize(
-    ("text", "is_it"),
-    [
-        ("processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\n", True),
-        ("processor\t: 0\nvendor_id\t: GenuineIntel\n\nprocessor\t: 1\nvendor_id\t: AuthenticAMD\n", False),
-        (X86.format("AuthenticAMD"), False),
-        (ARM.format("bf16"), False),
-        ("", False),
-    ],
-)
-def test_is_amd_reads_the_vendor_of_the_first_core(cpuinfo, text, is_it):
-    cpuinfo.write_text(text)
-    assert is_amd(cpuinfo) is is_it
-
-
-def test_is_amd_is_false_if_the_cpu_is_unknown(cpuinfo):
-    assert not is_amd(cpuinfo)
 
 
 def test_resolve_dtype_auto_is_float32_if_the_cpu_is_unknown(cpuinfo):

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-from lathe.training.encoder.precision import Agreement, is_amd
+from lathe.training.encoder.precision import Agreement
+from lathe.transforms.processor import is_amd
 
 PACKED_AGREEMENT = 0.99
 """Cosine to float32 that each compared vector must reach with packed layers; .9995 is usual in bfloat16."""

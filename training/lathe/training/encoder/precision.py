@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from lathe.transforms.processor import CPUINFO, read_cpu_field
+
 if TYPE_CHECKING:
     import numpy as np
     import torch
@@ -11,9 +13,6 @@ if TYPE_CHECKING:
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 """Dtypes an encoder can run in; `auto` is bfloat16 if the hardware supports it, else float32."""
-
-CPUINFO = Path("/proc/cpuinfo")
-"""File in which Linux describes the processor."""
 
 CPU_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 """Flags of processors with bfloat16 multiplication (x86 and Arm); others emulate it slowly."""
@@ -69,19 +68,7 @@ def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
     """Return the names of the processor's instruction sets and features, as Linux lists them. The set is empty on other
     systems.
     """
-    return set((_read_cpu_field("flags", cpuinfo) or _read_cpu_field("Features", cpuinfo)).split())
-
-
-def is_amd(cpuinfo: Path = CPUINFO) -> bool:
-    """Return whether the processor is AMD's, as Linux says. The result is False on other systems."""
-    return _read_cpu_field("vendor_id", cpuinfo) == "AuthenticAMD"
-
-
-def _read_cpu_field(name: str, cpuinfo: Path) -> str:
-    """Return what Linux says under a name of the first core, or an empty string."""
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    line = next((line for line in lines if line.startswith(name)), "")
-    return line.partition(":")[2].strip()
+    return set((read_cpu_field("flags", cpuinfo) or read_cpu_field("Features", cpuinfo)).split())
 
 
 def convert_dtype(model: "torch.nn.Module", dtype: "torch.dtype") -> None:

@@ -2,10 +2,10 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from lathe.transforms.base import Map, Signature
 from lathe.transforms.errors import StepError
+from lathe.transforms.products import multiply_rows
 from lathe.transforms.statistics import drop_rounding_residue, unit_image
 
 GAIN_ITERATIONS = 30
@@ -46,7 +46,7 @@ class Affine(Map):
 
         Zero rows, and outputs that are only rounding error, become zero.
         """
-        y = functional.linear(x, self.weight, self.bias)
+        y = multiply_rows(x, self.weight, self.bias)
         return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
 
     def normalized(self) -> "Affine":
@@ -122,7 +122,7 @@ class InverseAffine(Map):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return By + μ, `(n, k)` to `(n, d)`, without the product if B is None and without the sum if μ is None."""
-        y = x if self.weight is None else functional.linear(x, self.weight)
+        y = x if self.weight is None else multiply_rows(x, self.weight)
         return y if self.offset is None else y + self.offset
 
 
