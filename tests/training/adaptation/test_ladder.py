@@ -58,10 +58,19 @@ def test_queries_that_teach_nothing_leave_the_vectors_as_they_are(tmp_path, litt
     assert write_sentence(ladder).startswith("Leave the vectors as they are: on the queries to choose by, nothing")
 
 
+def test_codes_alone_are_said_to_improve_nothing(tmp_path, little_out_of_domain):
+    rows = [{"query": f"query {n}", "document": f"document {(7 * n + 3) % 600}"} for n in range(400)]
+    ladder = climb(request_of(rows, train=False, bytes=8), NumberEncoder(), tmp_path)
+    assert ladder.recommended.rung.name == "as_is" and ladder.recommended.bytes == 8
+    start = "No change improves search beyond chance; to save bytes, store 8 bytes a vector instead of 64: nDCG@10 of"
+    assert write_sentence(ladder).startswith(start)
+
+
 def test_too_few_queries_are_an_answer(tmp_path):
     ladder = climb(request_of(pairs_of(range(100))), NumberEncoder(), tmp_path)
     assert ladder.recommended.rung.name == "as_is"
     assert write_sentence(ladder).startswith("Leave the vectors as they are: 100 different judged queries leave")
+    assert "From 150 queries on, debiasing is tried, and from 334 on, a map of queries" in ladder.searches.shortage
     assert to_json(ladder)["trials"][0] == {"rung": "as_is", "problem": ladder.searches.shortage}
     assert format_ladder(ladder) == write_sentence(ladder)
 

@@ -64,8 +64,8 @@ def adapt(
     It tries to leave the vectors as they are, to debias them, to map queries, and to train the encoder. Three fifths of
     the queries teach, a fifth decides, and on a fifth, which did neither, the gain is reported with its interval. The
     cheapest change that no other beats beyond chance is recommended, and published with --name: as a chain, as a
-    trained encoder, or both. With 200 queries to learn from, all is tried; with fewer than 150 in all, nothing is.
-    If it was stopped, the same command continues.
+    trained encoder, or both. With 334 judged queries, all is tried; with fewer than 150, nothing is. If it was stopped,
+    the same command continues.
     """
     from lathe.service.chains.names import require_name
     from lathe.service.encoders.adaptations import AdaptationSetting, run_adaptation

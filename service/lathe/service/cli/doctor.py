@@ -59,7 +59,8 @@ def doctor() -> None:
     _print_line("instructions", describe_instructions(machine.cpu_flags, platform.machine()))
     _print_line("kernels", describe_kernels())
     workers, threads = settings.worker_processes, settings.worker_options.threads
-    _print_line("workers", f"{workers} of {threads} threads for each encoder")
+    threads_each = "1 thread" if threads == 1 else f"{threads} threads"
+    _print_line("workers", f"{workers} for each encoder, with {threads_each} each")
     _print_line("extras", ", ".join(extra for extra in EXTRAS if not find_unmet_of_extra(extra)) or "none")
 
     _print_line("access", settings.describe_access())

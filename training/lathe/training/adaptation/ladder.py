@@ -17,10 +17,16 @@ from numpy.typing import NDArray
 from lathe.training.adaptation.budget import Budget
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.adaptation.rungs import RUNGS, Rung
-from lathe.training.adaptation.searches import JudgedSearches, JudgedVectors, encode_searches, read_searches
+from lathe.training.adaptation.searches import (
+    ALL_QUERIES,
+    MIN_QUERIES,
+    JudgedSearches,
+    JudgedVectors,
+    encode_searches,
+    read_searches,
+)
 from lathe.training.adaptation.training import (
     FOLDER_EPOCHS,
-    MIN_QUERIES,
     PASSES,
     Trainer,
     choose_trainer,
@@ -287,7 +293,9 @@ class _Climb:
             return "the encoder is to stay as it is"
         count = len(self.searches.learn.documents)
         if count < MIN_QUERIES:
-            return f"there are {count} queries to learn from, and {MIN_QUERIES} are needed"
+            return (
+                f"there are {count} queries to learn from, and {MIN_QUERIES} are needed: give {ALL_QUERIES} in all"
+            )
         return find_obstacle(self.encoder.spec)
 
     def _find_rung_obstacle(self, rung: Rung) -> str | None:

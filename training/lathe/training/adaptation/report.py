@@ -44,11 +44,19 @@ def write_sentence(ladder: Ladder) -> str:
     if chosen.relevance is None:
         return f"Leave the vectors as they are: {chosen.problem}."
 
-    advice = "Leave the vectors as they are" if chosen.rung is AS_IS else _capitalize(chosen.rung.label)
-    if chosen.bytes is not None:
-        advice += f" and store {chosen.bytes:,} bytes a vector instead of {ladder.baseline.vector_bytes:,}"
     if chosen is ladder.baseline:
-        return f"{advice}: on the queries to choose by, nothing that was tried beats that beyond chance."
+        return (
+            "Leave the vectors as they are: on the queries to choose by, nothing that was tried beats that beyond "
+            "chance."
+        )
+
+    stored = ""
+    if chosen.bytes is not None:
+        stored = f"store {chosen.bytes:,} bytes a vector instead of {ladder.baseline.vector_bytes:,}"
+    if chosen.rung is AS_IS:
+        advice = f"No change improves search beyond chance; to save bytes, {stored}"
+    else:
+        advice = " and ".join(filter(None, (_capitalize(chosen.rung.label), stored)))
 
     before, after = (trial.require_relevance().report for trial in (ladder.baseline, chosen))
     difference = _format_difference(Difference.between(after, before))

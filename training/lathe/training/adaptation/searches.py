@@ -1,5 +1,6 @@
 """Judged searches: documents, and queries that are divided into those to learn from, to choose by and to report on."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,11 @@ from lathe.transforms.vectors import FloatArray
 
 HELD_OUT_SHARE = 0.2
 """Share of the queries to choose by, and again of those to report on."""
+
+MIN_QUERIES = 200
+"""Minimum number of queries to learn from, for a map of queries (`query_adapter`) and for training."""
+ALL_QUERIES = math.ceil(MIN_QUERIES / (1 - 2 * HELD_OUT_SHARE))
+"""Number of judged queries of which so many are left to learn from."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,8 @@ class JudgedSearches:
         judged = sum(len(part.documents) for part in (self.learn, self.choose, self.report))
         return (
             f"{judged} different judged queries leave {' and '.join(short)}, and {MIN_TEST_QUERIES} are needed: fewer "
-            f"cannot tell a gain from chance. From {round(MIN_TEST_QUERIES / HELD_OUT_SHARE)} queries on, all is tried"
+            f"cannot tell a gain from chance. From {round(MIN_TEST_QUERIES / HELD_OUT_SHARE)} queries on, debiasing is "
+            f"tried, and from {ALL_QUERIES} on, a map of queries and training too"
         )
 
 

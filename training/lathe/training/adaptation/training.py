@@ -18,9 +18,6 @@ from lathe.training.fitting.pairs import PairTexts
 from lathe.transforms.files import make_folder, write_synced
 from lathe.transforms.progress import Progress, part_of
 
-MIN_QUERIES = 200
-"""Minimum number of queries to train on, as for `query_adapter`."""
-
 FOLDER_CAP, FOLDER_EPOCHS = 256, 1.0
 """Maximum number of pairs of each labelled data set, and passes over them, as in the REZE paper."""
 

@@ -301,7 +301,8 @@ def acquire_index(folder: Path, name: str) -> FileLock:
         with suppress(OSError, ValueError, KeyError, TypeError):
             owner = f"process {int(read_json_file(note)['pid'])}"
         raise ConflictError(
-            f"the index {name} is owned by {owner}, and one process owns an index: send its requests there",
+            f"the index {name} is owned by {owner}, a server or a command, and one process owns an index: send its "
+            f"requests to that server (POST /indexes/{name}/upsert adds items), or use another name",
             param="name",
             code="index_owned_elsewhere",
         ) from None
