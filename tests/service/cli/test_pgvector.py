@@ -9,6 +9,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from lathe.service.chains.registry import Registry
+from lathe.service.chains.usage import read_recorded_uses
 from lathe.transforms import Chain, parse_steps
 
 WIDTH, ROWS = 32, 1500
@@ -284,7 +285,7 @@ def test_reduction_that_cannot_work_is_refused_with_the_reason(
     assert message in err
 
 
-def test_column_of_another_space_is_refused(run, database, fill, chains):
+def test_column_of_another_space_is_refused(run, home, database, fill, chains):
     fill()
     run("pgvector", "reduce", "--table", "items", "--chain", "small")
     database.execute("ALTER TABLE items ADD COLUMN mine vector(8)")
@@ -297,6 +298,9 @@ def test_column_of_another_space_is_refused(run, database, fill, chains):
         assert "holds vectors of another space" in err
         assert why in err
     assert len(read(database, "mine")) == 1
+    recorded = str(read_recorded_uses(home / "uses.json"))
+    assert "the column reduced of items" in recorded
+    assert "the column mine of items" not in recorded  # a column that was refused does not use the chain
 
 
 def test_database_without_pgvector_read_only_or_without_rights_is_refused(run, database, fill, chains, monkeypatch):

@@ -91,10 +91,14 @@ def _export_to_table(
     with read_items(settings, home, name, EXPORTED_ROWS) as items, ProgressBar() as progress:
         columns = plan_columns(items.spec, items.artifact, column_type, originals)
         with open_database(postgres_url) as connection:
-            for exported in columns:
-                if exported.column.name == REDUCED and items.spec.chain != RAW:
+
+            def record_chain() -> None:
+                if items.spec.chain != RAW and any(exported.column.name == REDUCED for exported in columns):
                     record_column(connection, target, REDUCED, items.spec.chain)
-            written, changed, deleted = export_items(connection, target, columns, items, progress, delete_others)
+
+            written, changed, deleted = export_items(
+                connection, target, columns, items, record_chain, progress, delete_others
+            )
             searched = columns[-1].column  # the reduced one, if there is one
             statement = format_index_statement(target, searched, items.spec.metric, connection)
     also = f"; {deleted:,} other rows deleted" if delete_others else ""

@@ -1,5 +1,6 @@
 """`lathe pgvector`: reducing the vectors of a table of PostgreSQL, and sampling them for a fit."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -117,8 +118,8 @@ def reduce(
         reduced_column = VectorColumn(
             into, column_type, target.dimensions, describe_space(target.space_id, target.chain, column_type)
         )
-        record_column(connection, name, into, target.chain)
-        rows = reduce_column(connection, full, reduced_column, target.apply, progress)
+        record = partial(record_column, connection, name, into, target.chain)
+        rows = reduce_column(connection, full, reduced_column, target.apply, record, progress)
         statement = format_index_statement(name, reduced_column, "cosine", connection)
     skipped = {"without a vector": rows.without, "with a zero vector": rows.zero}
     notes = "".join(f"; {count:,} rows {what} left out" for what, count in skipped.items() if count)

@@ -89,6 +89,7 @@ def export_items(
     name: TableName,
     exported: Sequence[ExportedColumn],
     items: StoredItems,
+    on_ready: Callable[[], object],
     on_progress: Progress,
     delete_others: bool = False,
 ) -> tuple[int, int, int]:
@@ -102,6 +103,7 @@ def export_items(
         name: name of the table.
         exported: columns of vectors.
         items: items of the index.
+        on_ready: called once the columns are there and take these vectors, before the first is written.
         on_progress: called with progress in [0, 1] and a message.
         delete_others: whether rows with other ids are deleted, after all items are written; else they are left alone.
 
@@ -116,6 +118,7 @@ def export_items(
     table = _ensure_table(connection, name, columns)
     for column in columns:
         ensure_column(connection, table, column)
+    on_ready()
     _create_stage(connection, columns)
     if delete_others:
         connection.execute(sql.SQL("CREATE TEMP TABLE {} (id text PRIMARY KEY)").format(KEPT))

@@ -103,6 +103,7 @@ def reduce_column(
     full: FullVectors,
     into: VectorColumn,
     reduce: Callable[[Vectors], Vectors],
+    on_ready: Callable[[], object],
     on_progress: Progress,
 ) -> ReducedRows:
     """Reduce the vectors of one table column and write them to another, for rows that lack them. Return counts.
@@ -116,6 +117,7 @@ def reduce_column(
         full: column of full vectors.
         into: column of reduced vectors, created if it is missing.
         reduce: maps full vectors `(n, d)` to reduced ones `(n, k)`.
+        on_ready: called once the column is there and takes these vectors, before the first is written.
         on_progress: called with progress in [0, 1] and a message.
 
     Returns:
@@ -130,6 +132,7 @@ def reduce_column(
     if not table.key:
         raise BadValueError(f"the table {table.name} has no primary key, by which rows are found again", param="table")
     ensure_column(connection, table, into)
+    on_ready()
     statements = _build_statements(full, into)
     connection.execute(statements.create_stage)
     total, without = connection.execute(statements.count).fetchone() or (0, 0)
