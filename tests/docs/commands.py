@@ -14,7 +14,7 @@ from tests.docs.extras import find_mistakes
 
 ENDS = {"&&", "||", "|", ";", "&", "(", ")"}
 REDIRECTIONS = {">", ">>", "<"}
-TAKEN = {"cd", "curl", "export", "git", "kustomize", "psql", "ray", "rm", "twine"}
+TAKEN = {"cd", "curl", "export", "git", "kustomize", "mkdir", "mv", "psql", "ray", "rm", "twine"}
 """Programs of others whose words mean nothing to us."""
 
 
