@@ -8,6 +8,7 @@ import pytest
 
 from lathe.training.advice.places.databases import PLACES
 from lathe.training.advice.places.decision import PlaceGoal, decide
+from lathe.training.advice.places.forms import FormSearch, StoredForm
 from lathe.training.advice.request import PlaceName
 from lathe.training.advice.sample import build_vector_sample
 from lathe.training.sources.row_sample import RowSample
@@ -34,7 +35,8 @@ def test_a_decision_names_bytes_recall_and_commands_and_its_table_has_the_vector
     assert decision.sentence.startswith(f"In {PLACES[name].title}, ")
     assert "100,000 rows" in decision.sentence
     assert decision.before is decision.options[0]
-    assert all("a product quantizer takes 9,984 rows to fit" in note for note in decision.notes)
+    assert decision.notes[-1].startswith("Recall among 100,000 rows is extrapolated from ")
+    assert all("a product quantizer takes 9,984 rows to fit" in note for note in decision.notes[:-1])
     if decision.chosen is not None:
         assert decision.commands and decision.chosen.reaches
         assert decision.chosen.counted <= 0.9 * decision.before.counted
@@ -53,6 +55,26 @@ def test_a_chain_that_saves_little_more_than_a_setting_of_the_place_is_not_chose
     decision = decide(PlaceGoal(PLACES["pgvector"], 10_000), make_sample(rank=96), no_progress)
     assert decision.chosen.candidate.words == "halfvec(96)"
     assert decision.commands[0] == "ALTER TABLE items ALTER COLUMN embedding TYPE halfvec(96);"
+
+
+def test_no_form_finds_more_than_the_form_that_ranks_its_candidates(monkeypatch):
+    """Half precision loses some neighbours here, as its scores are rounded."""
+    score = FormSearch.score
+
+    def score_roughly(self, form):
+        scores = score(self, form)
+        return np.round(scores, 1) if form == StoredForm("float16", 96) else scores
+
+    monkeypatch.setattr(FormSearch, "score", score_roughly)
+    decision = decide(PlaceGoal(PLACES["pgvector"], 5_000), make_sample(rank=12), no_progress)
+    half = next(
+        option for option in decision.options if option.candidate.words == "halfvec(96)" and not option.multiple > 1
+    )
+    ranked = [option for option in decision.options if option.candidate.beside is not None and option.multiple > 1]
+    assert half.recall.value < 0.9 and ranked
+    for option in ranked:
+        assert option.recall.value <= half.recall.value and option.recall.low <= half.recall.low
+    assert not decision.notes
 
 
 def test_vectors_are_left_as_they_are_if_nothing_is_sure_to_find_enough():

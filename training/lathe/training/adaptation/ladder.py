@@ -293,9 +293,7 @@ class _Climb:
             return "the encoder is to stay as it is"
         count = len(self.searches.learn.documents)
         if count < MIN_QUERIES:
-            return (
-                f"there are {count} queries to learn from, and {MIN_QUERIES} are needed: give {ALL_QUERIES} in all"
-            )
+            return f"there are {count} queries to learn from, and {MIN_QUERIES} are needed: give {ALL_QUERIES} in all"
         return find_obstacle(self.encoder.spec)
 
     def _find_rung_obstacle(self, rung: Rung) -> str | None:

@@ -13,6 +13,7 @@ from lathe.training.advice.places.recall import (
     count_found,
     extrapolate,
     find_nearest,
+    limit_recall,
 )
 from lathe.training.advice.request import DEFAULT_RECALL, Metric
 from lathe.training.advice.sample import Sample
@@ -26,6 +27,8 @@ MIN_ROWS = 1000
 """Minimum number of sampled rows for a decision."""
 QUERIES = 500
 """Maximum number of held-out rows that search."""
+SURE_FACTOR = K
+"""Multiple of the sampled rows up to which recall is measured by fewer nearest rows, and beyond which extrapolated."""
 MIN_SAVING = 0.1
 """Minimum share of the bytes that a form must save, compared with the vectors as they are."""
 WORTH_A_CHAIN = 0.25
@@ -176,8 +179,17 @@ def _measure_options(
             counts = zip(count_found(scores, nearest), count_found(scores[:, :part], nearest_in_part), strict=True)
             by_form[candidate.form] = [extrapolate(*both, len(base), rows, seed) for both in counts]
 
-        options.append(_build_option(goal, rows, candidate, by_form[candidate.form]))
+        expected = by_form[candidate.form]
+        if candidate.beside in by_form:  # in full precision, ranking loses nothing
+            ranking = by_form[candidate.beside][0]
+            expected = [expected[0], *(limit_recall(ranked, ranking) for ranked in expected[1:])]
+        options.append(_build_option(goal, rows, candidate, expected))
 
+    if rows > SURE_FACTOR * len(base):
+        notes.append(
+            f"Recall among {rows:,} rows is extrapolated from {len(base):,} sampled ones: a larger sample makes it "
+            "surer."
+        )
     on_progress(1.0, f"{goal.place.title}: measured")
     return options, notes
 

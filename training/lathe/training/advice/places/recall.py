@@ -9,7 +9,7 @@ Chance in which rows were drawn lowers recall for small k, so that what is expec
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -120,6 +120,19 @@ def extrapolate(
         high=_expit(high + widening),
         sampled=_expit(seen[0]),
         predicted=_expit(predicted[0]),
+    )
+
+
+def limit_recall(recall: ExpectedRecall, limit: ExpectedRecall) -> ExpectedRecall:
+    """Return a recall that is at most another one in its value and both bounds.
+
+    Candidates that are ranked by a form are not found more often than that form finds rows by itself.
+    """
+    return replace(
+        recall,
+        value=min(recall.value, limit.value),
+        low=min(recall.low, limit.low),
+        high=min(recall.high, limit.high),
     )
 
 
