@@ -48,7 +48,7 @@ def fetch(app, path):
     """Return the backup of an index."""
     answer = app.client.get(f"{path}/backup", headers=app.admin)
     assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"] == "application/vnd.sqlite3"
+    assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"] == f'attachment; filename="{path.rpartition("/")[2]}.db"'
     assert int(answer.headers["content-length"]) == len(answer.content)
     return answer.content

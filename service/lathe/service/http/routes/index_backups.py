@@ -27,13 +27,13 @@ from lathe.transforms.errors import ArtifactError
 
 router = APIRouter(route_class=StrictRoute, prefix="/indexes", tags=["indexes"], responses=ERRORS)
 
-SQLITE = "application/vnd.sqlite3"
+BYTES = "application/octet-stream"
 """Media type of a backup."""
 PIECE_BYTES = 1 << 20
 """Bytes that are read or written at once, 1 MiB."""
 
-BACKUP_BODY: dict[str, Any] = {"requestBody": {"required": True, "content": {SQLITE: BINARY}}}
-BACKUP_ANSWER: dict[int | str, dict[str, Any]] = {200: {"description": "The backup", "content": {SQLITE: BINARY}}}
+BACKUP_BODY: dict[str, Any] = {"requestBody": {"required": True, "content": {BYTES: BINARY}}}
+BACKUP_ANSWER: dict[int | str, dict[str, Any]] = {200: {"description": "The backup", "content": {BYTES: BINARY}}}
 
 
 @router.get("/{name}/backup", dependencies=ADMIN, responses=BACKUP_ANSWER)
@@ -49,7 +49,7 @@ async def back_up(name: IndexName, services: ServicesDep) -> Response:
         "content-length": str(os.fstat(file.fileno()).st_size),
         "content-disposition": f'attachment; filename="{name}.db"',
     }
-    return StreamingResponse(_read_pieces(file), 200, headers, SQLITE)
+    return StreamingResponse(_read_pieces(file), 200, headers, BYTES)
 
 
 @router.put("/{name}/backup", dependencies=ADMIN, openapi_extra=BACKUP_BODY)
