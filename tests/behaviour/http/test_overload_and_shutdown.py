@@ -113,9 +113,11 @@ def test_a_server_that_lost_its_fork_server_and_its_terminal_finishes_accepted_r
         sent = [pool.submit(httpx.post, f"{server.url}/embed", json={"inputs": texts}, timeout=60) for _ in range(4)]
         queued = 'lathe_queue_texts{encoder="all-MiniLM-L6-v2"} 64.0'
         eventually(lambda: queued in server.client.get("/metrics").text)
-        server.process.send_signal(signal.SIGHUP)  # as SIGTERM, which other tests send
+        # As SIGTERM, which other tests send. Under nohup, SIGHUP is ignored, here as in the server.
+        hangup = signal.SIGTERM if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else signal.SIGHUP
+        server.process.send_signal(hangup)
         assert [answer.result().status_code for answer in sent] == [200] * 4
-        assert server.process.wait(70) == 0  # a shutdown that hangs prints its stacks after 60 s, and ends with 1
+        assert server.process.wait(40) == 0
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{server.url}/health/live")
         eventually(lambda: not Path(f"/proc/{worker}").exists())

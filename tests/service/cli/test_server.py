@@ -1,23 +1,18 @@
 """A real server process with the real model over HTTP: killed, restarted, stopped, and without network or disk."""
 
-import faulthandler
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import openai
 import pytest
-import uvicorn
 
-from lathe.service.cli.server import HANGING_SECONDS, Server
 from tests.helpers import LATHE
 
 
@@ -247,18 +242,3 @@ def test_fit_of_10000_vectors_takes_less_than_150_mb_more_memory_than_of_1000(tm
     few, many = (int(line.split()[1]) / 1024 for line in ended.stdout.splitlines() if line.startswith("peak"))
     assert many - few < 150, (few, many)
     assert Path(tmp_path / "home/chains/m/2/manifest.json").is_file()
-
-
-def test_a_shutdown_that_hangs_is_ended_with_the_stacks_of_all_threads(monkeypatch):
-    set_up = []
-    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, exit: set_up.append((seconds, exit)))
-    services = SimpleNamespace(
-        closing=threading.Event(),
-        settings=SimpleNamespace(shutdown_seconds=3),
-        embedder=SimpleNamespace(fail_unfinished=lambda: None),
-    )
-    server = Server(uvicorn.Config(app=None), services)
-    for _ in range(2):
-        server.handle_exit(signal.SIGTERM, None)
-    assert server.should_exit and services.closing.is_set()
-    assert set_up == [(3 + HANGING_SECONDS, True)]

@@ -1,7 +1,6 @@
 """The server that `lathe serve` runs: shutdown, connection limits, and the greeting once it is ready."""
 
 import asyncio
-import faulthandler
 import gc
 import shlex
 import signal
@@ -39,8 +38,6 @@ Lathe serves at {url}   (encoders: {encoders}; chains: {chains})
 """
 
 
-HANGING_SECONDS = 30
-"""Seconds after `shutdown_seconds` at which a server that has not ended by itself is ended."""
 EXTRA_SHUTDOWN_SECONDS = 2
 """Seconds to send errors for requests that were not finished in time; then connections are closed."""
 
@@ -55,16 +52,13 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin the shutdown when a signal arrives: end event streams, and fail late requests after a while.
 
-        Unfinished requests fail after `shutdown_seconds`. A shutdown that hangs is ended with status 1,
-        `HANGING_SECONDS` later, and the stacks of all threads are printed.
+        Unfinished requests fail after `shutdown_seconds`.
         """
         if not self.services.closing.is_set():
             self.services.closing.set()
-            seconds = self.services.settings.shutdown_seconds
-            deadline = Timer(seconds, self.services.embedder.fail_unfinished)
+            deadline = Timer(self.services.settings.shutdown_seconds, self.services.embedder.fail_unfinished)
             deadline.daemon = True
             deadline.start()
-            faulthandler.dump_traceback_later(seconds + HANGING_SECONDS, exit=True)
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
