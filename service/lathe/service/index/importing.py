@@ -243,7 +243,8 @@ def measure_cost(
         read += len(batch)
         on_progress(0.5 * min(read / max(total, 1), 1), f"reading a sample, {read:,} of {total:,} rows")
 
-    on_progress(0.5, f"measuring {spec.chain} on {len(values):,} rows")
+    doing = "measuring" if encoder is None else "encoding a sample to measure"
+    on_progress(0.5, f"{doing} {spec.chain} on {len(values):,} rows")
     try:
         sample = np.unique(_load_vectors(values, encoder, spec), axis=0)
     except NotFiniteError as error:
