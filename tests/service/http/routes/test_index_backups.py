@@ -4,6 +4,7 @@ import gzip
 import os
 import sqlite3
 
+import numpy as np
 import pytest
 
 from lathe.service.index.embedded.backup import back_up_index
@@ -84,7 +85,11 @@ def test_a_backup_is_restored_as_another_index_that_finds_the_same(app, path, se
     )
     app.client.post(f"{path}/delete", json={"ids": ["later"]})
     for text in sentences:
-        assert search(app, "again", text) == search(app, "docs", text)
+        (found,), (expected,) = search(app, "again", text), search(app, "docs", text)
+        assert [item["id"] for item in found] == [item["id"] for item in expected]
+        assert [item["metadata"] for item in found] == [item["metadata"] for item in expected]
+        # A row that is not in the graph yet is compared by another product, which rounds differently.
+        np.testing.assert_allclose([i["score"] for i in found], [i["score"] for i in expected], atol=1e-6)
     app.client.post("/indexes/again/upsert", json={"ids": ["s0"], "texts": ["a restored index can be written"]})
     assert app.client.get("/indexes/again").json()["count"] == 6
 
