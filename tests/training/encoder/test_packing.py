@@ -16,14 +16,14 @@ from lathe.training.encoder.spec import DEFAULT_ENCODER
 @pytest.fixture
 def pack_float32(monkeypatch):
     """Let encoders pack their layers in float32, as on a processor of AMD."""
-    monkeypatch.setattr("lathe.training.encoder.packing.is_amd", lambda: True)
+    monkeypatch.setattr("lathe.training.encoder.packing.prefers_onednn", lambda: True)
 
 
 @pytest.fixture
 def plain():
     """An encoder in float32 with its own layers, as on other processors."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lathe.training.encoder.packing.is_amd", lambda: False)
+        patch.setattr("lathe.training.encoder.packing.prefers_onednn", lambda: False)
         return Encoder(DEFAULT_ENCODER, "cpu")
 
 
@@ -97,7 +97,7 @@ def test_can_pack_neither_float16_nor_another_device_than_a_cpu(pack_float32, dt
 
 @pytest.mark.parametrize("amd", [True, False])
 def test_can_pack_float32_exactly_on_processors_of_amd(monkeypatch, amd):
-    monkeypatch.setattr("lathe.training.encoder.packing.is_amd", lambda: amd)
+    monkeypatch.setattr("lathe.training.encoder.packing.prefers_onednn", lambda: amd)
     assert can_pack(torch.nn.Linear(2, 2)) == amd
 
 

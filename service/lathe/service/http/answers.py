@@ -4,10 +4,11 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from lathe.service.codec import JSON, NPY, EncodingFormat, dump_json, dump_npy, encode_rows
 from lathe.service.encoders.embedder import Answer
+from lathe.service.jobs.jobs import ResultFile
 
 
 async def answer_json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -25,6 +26,11 @@ async def answer_job(job_id: str) -> Response:
     """
     url = f"/jobs/{job_id}"
     return await answer_json({"job_id": job_id, "status_url": url}, 202, {"location": url})
+
+
+def stream_file(file: ResultFile, media_type: str, headers: dict[str, str]) -> Response:
+    """Return a response that sends a file piece by piece."""
+    return StreamingResponse(file.pieces, 200, {"content-length": str(file.size)} | headers, media_type)
 
 
 def build_json_response(content: Any, headers: dict[str, str]) -> Response:

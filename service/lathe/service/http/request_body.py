@@ -55,34 +55,34 @@ async def read_body(request: Request, settings: Settings) -> Body:
 
     chunks: list[bytes] = []
     size = 0
-    try:
-        async for chunk in stream_body(request):
-            size += len(chunk)
-            if size <= limit:
-                held.resize(size)
-                chunks.append(chunk)
-            elif coding or size > limit * DRAINED_BODIES:
-                break
-            else:
-                chunks.clear()
-                held.resize(0)
-    except ClientDisconnect:
-        raise ServiceError("the client disconnected", status=499) from None
+    async for chunk in stream_body(request):
+        size += len(chunk)
+        if size <= limit:
+            held.resize(size)
+            chunks.append(chunk)
+        elif coding or size > limit * DRAINED_BODIES:
+            break
+        else:
+            chunks.clear()
+            held.resize(0)
 
     if size > limit:
         raise TooLargeError(f"the body is larger than {limit} bytes{' when decompressed' if coding else ''}")
     return b"".join(chunks)
 
 
-def stream_body(request: Request) -> AsyncIterator[bytes]:
-    """Return the pieces of a request's body, decompressed.
+async def stream_body(request: Request) -> AsyncIterator[bytes]:
+    """Yield the pieces of a request's body, decompressed.
 
     Raises:
         BadValueError: if the body is not in the format that `Content-Encoding` names.
-        ClientDisconnect: if the client disconnected before the body was complete.
-        ServiceError: 415 for another content encoding.
+        ServiceError: 415 for another content encoding; 499 if the client disconnected before the body was complete.
     """
-    return _inflate(request) if _read_coding(request) else request.stream()
+    try:
+        async for piece in _inflate(request) if _read_coding(request) else request.stream():
+            yield piece
+    except ClientDisconnect:
+        raise ServiceError("the client disconnected", status=499) from None
 
 
 def _read_coding(request: Request) -> str:

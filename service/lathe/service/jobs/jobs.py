@@ -15,7 +15,7 @@ PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ResultFile:
-    """A result file of a job: its size in bytes, and an iterator over its bytes in pieces."""
+    """A file to be sent, such as the result of a job: its size in bytes, and an iterator over its bytes in pieces."""
 
     size: int
     pieces: Iterator[bytes]
@@ -24,7 +24,7 @@ class ResultFile:
     def from_file(cls, file: BinaryIO) -> "ResultFile":
         """Return the size of an open file and an iterator over its pieces, which closes the file at the end.
 
-        It can be read to the end even if the job is removed meanwhile.
+        It can be read to the end even if the file is deleted meanwhile.
         """
 
         def pieces() -> Iterator[bytes]:

@@ -106,8 +106,8 @@ def test_the_record_of_a_folder_that_the_command_wrote_can_be_sent(app, path, tm
     assert answer.json() == {"restored": "from-folder", "count": 6}
 
 
-def test_a_backup_leaves_no_file(app, path, left):
-    fetch(app, path)
+def test_a_backup_is_a_database_and_leaves_no_file(app, path, left):
+    assert fetch(app, path).startswith(b"SQLite format 3")
 
 
 @pytest.mark.parametrize("spoil", ["empty", "text", "half", "one byte", "other tables", "an item less"])

@@ -19,7 +19,6 @@ from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.adaptation.rungs import RUNGS, Rung
 from lathe.training.adaptation.searches import (
     ALL_QUERIES,
-    MIN_QUERIES,
     JudgedSearches,
     JudgedVectors,
     encode_searches,
@@ -47,6 +46,7 @@ from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.base import QueryPairs, Transform, measure_relevance
 from lathe.transforms.chain import Chain, build_steps, parse_steps
 from lathe.transforms.errors import InputError
+from lathe.transforms.learned.query_adapter import MIN_QUERIES
 from lathe.transforms.progress import Progress, part_of
 
 PROBES = 64

@@ -13,6 +13,7 @@ from lathe.training.fitting.pairs import MAX_DOCUMENTS, MIN_TEST_QUERIES, PairTe
 from lathe.training.sources.row_sample import sample_rows
 from lathe.training.sources.source import open_source
 from lathe.transforms.base import QueryPairs
+from lathe.transforms.learned.query_adapter import MIN_QUERIES
 from lathe.transforms.progress import Progress
 from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray
@@ -20,10 +21,8 @@ from lathe.transforms.vectors import FloatArray
 HELD_OUT_SHARE = 0.2
 """Share of the queries to choose by, and again of those to report on."""
 
-MIN_QUERIES = 200
-"""Minimum number of queries to learn from, for a map of queries (`query_adapter`) and for training."""
 ALL_QUERIES = math.ceil(MIN_QUERIES / (1 - 2 * HELD_OUT_SHARE))
-"""Number of judged queries of which so many are left to learn from."""
+"""Number of judged queries of which enough are left to learn from, for a map of queries and for training."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from lathe.training.encoder.precision import Agreement
-from lathe.transforms.processor import is_amd
+from lathe.transforms.products import prefers_onednn
 
 PACKED_AGREEMENT = 0.99
 """Cosine to float32 that each compared vector must reach with packed layers; .9995 is usual in bfloat16."""
@@ -92,7 +92,7 @@ def can_pack(model: torch.nn.Module) -> bool:
 
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return weight.dtype == torch.float32 and is_amd()
+    return weight.dtype == torch.float32 and prefers_onednn()
 
 
 def pack_linear_layers(model: torch.nn.Module) -> None:

@@ -4,24 +4,23 @@ The file is the index's record, the `record.db` of `lathe index backup`. It may 
 holds it there.
 """
 
-import os
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response
 
-from lathe.service.errors import BadValueError, NotSupportedError, ServiceError, UnavailableError, convert_error
-from lathe.service.http.answers import answer_json
+from lathe.service.errors import BadValueError, NotSupportedError, UnavailableError, convert_error
+from lathe.service.http.answers import answer_json, stream_file
 from lathe.service.http.openapi import BINARY, ERRORS
 from lathe.service.http.parameters import IndexName
 from lathe.service.http.request_body import stream_body
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.embedded.backup import Restoration, open_copy
+from lathe.service.jobs.jobs import PIECE_BYTES, ResultFile
 from lathe.service.services import ADMIN, Services, ServicesDep
 from lathe.transforms.errors import ArtifactError
 
@@ -29,8 +28,6 @@ router = APIRouter(route_class=StrictRoute, prefix="/indexes", tags=["indexes"],
 
 BYTES = "application/octet-stream"
 """Media type of a backup."""
-PIECE_BYTES = 1 << 20
-"""Bytes that are read or written at once, 1 MiB."""
 
 BACKUP_BODY: dict[str, Any] = {"requestBody": {"required": True, "content": {BYTES: BINARY}}}
 BACKUP_ANSWER: dict[int | str, dict[str, Any]] = {200: {"description": "The backup", "content": {BYTES: BINARY}}}
@@ -45,11 +42,7 @@ async def back_up(name: IndexName, services: ServicesDep) -> Response:
     """
     services.require_indexes_writable()  # the copy is written there
     file = await run_in_threadpool(open_copy, _find_folder(services) / name)
-    headers = {
-        "content-length": str(os.fstat(file.fileno()).st_size),
-        "content-disposition": f'attachment; filename="{name}.db"',
-    }
-    return StreamingResponse(_read_pieces(file), 200, headers, BYTES)
+    return stream_file(ResultFile.from_file(file), BYTES, {"content-disposition": f'attachment; filename="{name}.db"'})
 
 
 @router.put("/{name}/backup", dependencies=ADMIN, openapi_extra=BACKUP_BODY)
@@ -81,13 +74,6 @@ def _find_folder(services: Services) -> Path:
     return services.home.indexes
 
 
-def _read_pieces(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes of a file in pieces, and close it."""
-    with file:
-        while piece := file.read(PIECE_BYTES):
-            yield piece
-
-
 async def _write_body(request: Request, file: BinaryIO) -> None:
     """Write the body of a request to a file in pieces, in threads.
 
@@ -96,14 +82,11 @@ async def _write_body(request: Request, file: BinaryIO) -> None:
         OSError: if the disk is full.
     """
     piece = bytearray()
-    try:
-        async for chunk in stream_body(request):
-            piece += chunk
-            if len(piece) >= PIECE_BYTES:
-                await run_in_threadpool(file.write, piece)
-                piece = bytearray()
-    except ClientDisconnect:
-        raise ServiceError("the client disconnected", status=499) from None
+    async for chunk in stream_body(request):
+        piece += chunk
+        if len(piece) >= PIECE_BYTES:
+            await run_in_threadpool(file.write, piece)
+            piece = bytearray()
     await run_in_threadpool(file.write, piece)
 
 

@@ -9,11 +9,10 @@ from starlette.responses import Response, StreamingResponse
 
 from lathe.service.codec import NPY, dump_json
 from lathe.service.errors import UnavailableError, UnknownNameError
-from lathe.service.http.answers import answer_json
+from lathe.service.http.answers import answer_json, stream_file
 from lathe.service.http.openapi import ERRORS
 from lathe.service.http.parameters import JobId
 from lathe.service.http.unknown_names import StrictRoute
-from lathe.service.jobs.jobs import ResultFile
 from lathe.service.jobs.kinds.advise import REPORT
 from lathe.service.jobs.training_log import LOG
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
@@ -69,7 +68,7 @@ async def job_vectors(job_id: JobId, services: ServicesDep) -> Response:
     file = await run_in_threadpool(services.jobs.open_result, job_id, "vectors.npy")
     if file is None:
         raise UnknownNameError(f"the job {job_id} has no vectors; fit with transform: true to get them")
-    return _stream_file(file, NPY, {"content-disposition": f'attachment; filename="{job_id}.npy"'})
+    return stream_file(file, NPY, {"content-disposition": f'attachment; filename="{job_id}.npy"'})
 
 
 @router.get("/{job_id}/report", dependencies=USE)
@@ -78,7 +77,7 @@ async def job_report(job_id: JobId, services: ServicesDep) -> Response:
     file = await run_in_threadpool(services.jobs.open_result, job_id, REPORT)
     if file is None:
         raise UnknownNameError(f"the job {job_id} has no report; jobs of POST /advise have one when they succeed")
-    return _stream_file(file, "text/html; charset=utf-8", REPORT_HEADERS)
+    return stream_file(file, "text/html; charset=utf-8", REPORT_HEADERS)
 
 
 @router.get("/{job_id}/log", dependencies=USE)
@@ -93,11 +92,7 @@ async def job_log(job_id: JobId, services: ServicesDep) -> Response:
         raise UnknownNameError(
             f"the job {job_id} has no training log; jobs of POST /train and /adapt have one once they train"
         )
-    return _stream_file(file, "application/x-ndjson", {})
-
-
-def _stream_file(file: ResultFile, media_type: str, headers: dict[str, str]) -> Response:
-    return StreamingResponse(file.pieces, 200, {"content-length": str(file.size)} | headers, media_type)
+    return stream_file(file, "application/x-ndjson", {})
 
 
 async def _stream_events(services: Services, job_id: str) -> AsyncIterator[bytes]:
