@@ -24,7 +24,7 @@ import torch
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.loading import locate_model
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
-from lathe.training.fitting.out_of_domain import built_in_cache_key, load_or_encode
+from lathe.training.fitting.out_of_domain import built_in_cache_key, cached_texts_path, load_or_encode
 from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
 from lathe.training.sources.source import open_source
 from tests.embeddings_server import EmbeddingsServer
@@ -45,20 +45,33 @@ def encoder() -> Encoder:
 
 
 @pytest.fixture(scope="session")
-def out_of_domain(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
-    """Return a folder with cached vectors of out-of-domain text, as the first fit of the default encoder leaves them.
+def out_of_domain_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder `vectors/out_of_domain` that caches texts of the corpus `pydoc:`, as the first fit leaves it.
 
-    There are 100 texts where a fit encodes a thousand, which would take a minute of every run of the tests.
+    There are 100 texts where a fit takes a thousand, which would be encoded for each new encoder of the tests.
     """
     root = tmp_path_factory.getbasetemp()
-    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "out_of_domain"
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "vectors" / "out_of_domain"
+    folder.mkdir(parents=True, exist_ok=True)
     library = Path(sysconfig.get_paths()["stdlib"])
     texts = distinct_paragraphs(
         text for name in ("inspect", "tarfile", "doctest") for text in read_docstrings(library / f"{name}.py")
     )
-    of = built_in_cache_key(open_source("pydoc:"))
-    load_or_encode(folder / encoder.fingerprint, of, lambda: encoder.encode(texts[:100]).vectors)
+    path = cached_texts_path(open_source("pydoc:"), folder)
+    staging = path.with_suffix(f".{os.getpid()}")  # other processes of the tests write the same file
+    staging.write_text(json.dumps(texts[:100]))
+    staging.replace(path)
     return folder
+
+
+@pytest.fixture(scope="session")
+def out_of_domain(out_of_domain_texts: Path, encoder: Encoder) -> Path:
+    """Return the folder of `out_of_domain_texts` with their vectors by the default encoder."""
+    source = open_source("pydoc:")
+    texts = json.loads(cached_texts_path(source, out_of_domain_texts).read_bytes())
+    folder = out_of_domain_texts / encoder.fingerprint
+    load_or_encode(folder, built_in_cache_key(source), lambda: encoder.encode(texts).vectors)
+    return out_of_domain_texts
 
 
 @pytest.fixture(scope="session")

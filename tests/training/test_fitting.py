@@ -8,10 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lathe.training.errors import FitError, SourceError
+from lathe.training.fitting import out_of_domain
 from lathe.training.fitting.encoding import encode_source
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.gates import list_failed_gates, require_gates
-from lathe.training.fitting.out_of_domain import OUT_OF_DOMAIN_ROWS, OutOfDomainTexts
+from lathe.training.fitting.out_of_domain import OUT_OF_DOMAIN_ROWS, OutOfDomainTexts, cached_texts_path
 from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, NewFit
 from lathe.training.fitting.split import HELDOUT_SHARE, MAX_HELDOUT, MIN_HELDOUT, split_heldout
 from lathe.training.sources.docstrings import read_docstring_paragraphs
@@ -179,24 +180,34 @@ def test_after_a_fit_the_workspace_holds_only_out_of_domain_vectors(source, coun
 def test_out_of_domain_text_is_encoded_once_and_again_if_its_cached_file_is_damaged(counting_hashes, tmp_path):
     request = NewFit(name="name", steps=STEPS, source="texts.jsonl")
     first, second, third = counting_hashes(), counting_hashes(), counting_hashes()
-    expected = OutOfDomainTexts.from_request(request).encode(first, tmp_path, no_progress)["pydoc"]
+    expected = OutOfDomainTexts.from_request(request, tmp_path).encode(first, no_progress)["pydoc"]
     np.testing.assert_array_equal(
-        OutOfDomainTexts.from_request(request).encode(second, tmp_path, no_progress)["pydoc"], expected
+        OutOfDomainTexts.from_request(request, tmp_path).encode(second, no_progress)["pydoc"], expected
     )
     (kept,) = tmp_path.rglob("*.npy")
     kept.write_bytes(kept.read_bytes()[:100])
     np.testing.assert_array_equal(
-        OutOfDomainTexts.from_request(request).encode(third, tmp_path, no_progress)["pydoc"], expected
+        OutOfDomainTexts.from_request(request, tmp_path).encode(third, no_progress)["pydoc"], expected
     )
     assert (len(first.texts), len(second.texts), len(third.texts)) == (OUT_OF_DOMAIN_ROWS, 0, OUT_OF_DOMAIN_ROWS)
 
 
-@pytest.mark.parametrize(("written", "out_of_domain"), [("pydoc:", "pydoc-topics"), ("pydoc:topics", "pydoc")])
+def test_texts_of_a_built_in_corpus_are_read_once_and_again_if_their_cached_file_is_damaged(tmp_path, monkeypatch):
+    samples = []
+    monkeypatch.setattr(out_of_domain, "sample_texts", lambda source: samples.append(source) or ["a", "b"])
+    for damaged in (b"", b'["a", "b', None):
+        if damaged is not None:
+            cached_texts_path(open_source("pydoc:"), tmp_path).write_bytes(damaged)
+        assert OutOfDomainTexts({"pydoc": "pydoc:"}, tmp_path).read("pydoc") == ["a", "b"]
+    assert len(samples) == 2
+
+
+@pytest.mark.parametrize(("written", "corpus"), [("pydoc:", "pydoc-topics"), ("pydoc:topics", "pydoc")])
 def test_a_fit_on_a_built_in_source_is_certified_on_the_other_built_in_source(
-    written, out_of_domain, counting_hashes, tmp_path
+    written, corpus, counting_hashes, tmp_path
 ):
     fitted = fit(written, counting_hashes(), tmp_path, [{"kind": "r2"}])
-    assert set(fitted.certificate["out_of_domain"]) == {out_of_domain}
+    assert set(fitted.certificate["out_of_domain"]) == {corpus}
     assert fitted.chain.metadata["provenance"]["source"] == written
 
 

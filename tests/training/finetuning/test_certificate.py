@@ -23,9 +23,9 @@ def encoder(tiny):
     return Encoder(tiny, "cpu")
 
 
-def test_an_encoder_compared_with_itself_gains_nothing_and_the_certificate_says_so(encoder):
+def test_an_encoder_compared_with_itself_gains_nothing_and_the_certificate_says_so(encoder, out_of_domain_texts):
     judged = {"questions": JudgedTexts.from_answers(ANSWERS, others=["a rival", "the lathe of 1 is old"])}
-    certificate = certify_encoder(encoder, encoder, judged, ignore)
+    certificate = certify_encoder(encoder, encoder, judged, out_of_domain_texts.parent, ignore)
     measures = certificate["relevance"]["questions"]
     assert (measures["queries"], measures["documents"]) == (10, 11)
     assert measures["ndcg_at_10"]["gain"] == measures["ndcg_at_10"]["ci95"] == 0
@@ -36,7 +36,7 @@ def test_an_encoder_compared_with_itself_gains_nothing_and_the_certificate_says_
     assert read_gate_value("relevance.questions.ndcg_at_10.gain", certificate) == 0
 
 
-def test_prompts_of_a_source_stand_before_its_texts(encoder):
+def test_prompts_of_a_source_stand_before_its_texts(encoder, tmp_path):
     class Recorder:
         def __getattr__(self, name):
             return getattr(encoder, name)
@@ -50,7 +50,7 @@ def test_prompts_of_a_source_stand_before_its_texts(encoder):
         {"sources": [{"jsonl": "x", "prompts": {"anchor": "query: ", "positive": "passage: "}}]}
     )
     judged = {"q": JudgedTexts.from_answers(ANSWERS, prompts=prompts.sources[0].prompts)}
-    certify_encoder(Recorder(), Recorder(), judged, ignore, corpora={})
+    certify_encoder(Recorder(), Recorder(), judged, tmp_path, ignore, corpora={})
     assert len(seen) == 40 and all(text.startswith(("query: ", "passage: ")) for text in seen)
 
 
@@ -78,7 +78,9 @@ def test_a_jobs_tests_are_test_splits_held_out_pairs_and_the_target(tmp_path, wr
     assert set(read_job_tests(job).judged["untested"].queries) == set(tests.judged["untested"].queries)
 
 
-def test_a_target_that_is_no_search_is_measured_by_its_main_score(tmp_path, write_data_set, encoder):
+def test_a_target_that_is_no_search_is_measured_by_its_main_score(
+    tmp_path, write_data_set, encoder, out_of_domain_texts
+):
     rows = [{"sentence1": word, "sentence2": f"{word} of {n}", "score": n / 9} for n, word in enumerate(WORDS)]
     pairs = [{"anchor": f"a {word}", "positive": f"the {word}"} for word in WORDS]
     write_data_set(tmp_path / "alike", {"task": "sts"}, {"test.jsonl": rows})
@@ -86,7 +88,7 @@ def test_a_target_that_is_no_search_is_measured_by_its_main_score(tmp_path, writ
     settings = {"sources": [{"folder": tmp_path / "pairs"}], "target": {"folder": tmp_path / "alike"}}
     tests = read_job_tests(TrainingJob.model_validate(settings))
 
-    certificate = certify_job(encoder, encoder, tests, ignore)
+    certificate = certify_job(encoder, encoder, tests, out_of_domain_texts.parent, ignore)
 
     measured = certificate["tasks"]["alike"]
     assert measured["metric"] == "cosine_spearman" and measured["gain"] == 0

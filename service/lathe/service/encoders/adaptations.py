@@ -134,7 +134,7 @@ def _publish_encoder(
     trained = open_encoder(trained_spec, settings.device, settings.vector_stores)
     searches = ladder.searches
     judged = JudgedTexts.from_answers(searches.report.documents, searches.documents)
-    certificate = certify_encoder(ladder.encoder, trained, {JUDGED: judged}, on_progress)
+    certificate = certify_encoder(ladder.encoder, trained, {JUDGED: judged}, context.home.vectors, on_progress)
     provenance = {
         "command": context.command,
         "job": request.model_dump(mode="json", exclude={"pairs", "test_pairs", "source"}, exclude_defaults=True),

@@ -11,6 +11,7 @@ from lathe.service.chains.names import require_name
 from lathe.service.encoder_settings import AddedEncoders
 from lathe.service.encoders.trained import TrainedEncoders, digest_files
 from lathe.service.errors import BadValueError, ConflictError
+from lathe.service.home import Home
 from lathe.service.settings import Settings
 from lathe.training.digests import digest
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
@@ -153,7 +154,7 @@ def _build_manifest(
         request.name, str(model), long_text=context.base.long_text, chat_template=context.base.chat_template
     )
     trained = Encoder(spec, device)
-    certificate = certify_job(base, trained, tests, on_progress)
+    certificate = certify_job(base, trained, tests, Home(context.settings.home).vectors, on_progress)
 
     provenance = {
         "command": context.command,

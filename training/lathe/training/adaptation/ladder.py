@@ -139,7 +139,8 @@ def climb_ladder(
     with claim_workspace_folder(workspace, key, keep=request.name is None) as folder:
         if on_work_folder is not None:
             on_work_folder(folder)
-        out_of_domain = OutOfDomainTexts(list_built_in_corpora(request.source.path) if corpora is None else corpora)
+        sources = list_built_in_corpora(request.source.path) if corpora is None else corpora
+        out_of_domain = OutOfDomainTexts(sources, workspace / "out_of_domain")
         climb = _Climb(request, encoder, searches, out_of_domain, folder, device, stores, on_progress)
         yield climb.run()
 

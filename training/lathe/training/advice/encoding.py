@@ -14,7 +14,7 @@ from lathe.training.advice.sample_size import MIN_ROWS
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EncoderError, UpstreamError
 from lathe.training.evaluation.store import VectorStore, text_key
-from lathe.training.fitting.out_of_domain import built_in_cache_key, load_or_encode, sample_texts
+from lathe.training.fitting.out_of_domain import OutOfDomainTexts, built_in_cache_key, load_or_encode
 from lathe.training.sources.source import open_source
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray
@@ -99,15 +99,15 @@ def encode_out_of_domain(
         encoder: encoder of the texts.
         workspace: folder of the cached vectors.
     """
-    source, folder = open_source(written), workspace / encoder.vectors_key
+    corpora, folder = OutOfDomainTexts({written: written}, workspace), workspace / encoder.vectors_key
 
     def both_halves() -> list[str]:
         """Return the first halves of all texts that can be cut in two, followed by their second halves."""
-        pairs = cut_texts_in_two(sample_texts(source))
+        pairs = cut_texts_in_two(corpora.read(written))
         return [*(first for first, _ in pairs), *(second for _, second in pairs)]
 
-    name = built_in_cache_key(source)
-    whole = _load_or_encode_one_by_one(folder, name, encoder, lambda: sample_texts(source))
+    name = built_in_cache_key(open_source(written))
+    whole = _load_or_encode_one_by_one(folder, name, encoder, lambda: corpora.read(written))
     first, second = np.split(_load_or_encode_one_by_one(folder, f"{name} halves", encoder, both_halves), 2)
     good, cut = _find_finite(whole), _find_finite(first) & _find_finite(second)
     if good.all() and cut.all():

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ def certify_encoder(
     base: TextEncoder,
     trained: TextEncoder,
     judged: Mapping[str, JudgedTexts],
+    workspace: Path,
     on_progress: Progress,
     corpora: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -31,6 +33,7 @@ def certify_encoder(
         base: encoder before the training.
         trained: encoder after the training.
         judged: queries with known relevant documents, by data set.
+        workspace: folder of vectors, where out-of-domain texts are cached.
         on_progress: called with progress in [0, 1] and a message.
         corpora: sources of out-of-domain texts by name, whose halves search each other; None takes the built-in ones.
 
@@ -42,7 +45,8 @@ def certify_encoder(
     Raises:
         SourceError: if a corpus cannot be read.
     """
-    out_of_domain = OutOfDomainTexts(list_built_in_corpora(None) if corpora is None else corpora)
+    sources = list_built_in_corpora(None) if corpora is None else corpora
+    out_of_domain = OutOfDomainTexts(sources, workspace / "out_of_domain")
     steps = len(judged) + len(out_of_domain.sources)
     certificate: dict[str, Any] = {"relevance": {}, "out_of_domain": {}, "warnings": []}
 
@@ -62,7 +66,9 @@ def certify_encoder(
     return certificate
 
 
-def certify_job(base: TextEncoder, trained: TextEncoder, tests: JobTests, on_progress: Progress) -> dict[str, Any]:
+def certify_job(
+    base: TextEncoder, trained: TextEncoder, tests: JobTests, workspace: Path, on_progress: Progress
+) -> dict[str, Any]:
     """Certify an encoder on the tests of the job that trained it, and return the certificate as JSON.
 
     A target whose test is no search is measured by mteb: `tasks: {name: {metric, before, after, gain}}`.
@@ -70,7 +76,7 @@ def certify_job(base: TextEncoder, trained: TextEncoder, tests: JobTests, on_pro
     Raises:
         JobError: if mteb cannot measure the target.
     """
-    certificate = certify_encoder(base, trained, tests.judged, on_progress)
+    certificate = certify_encoder(base, trained, tests.judged, workspace, on_progress)
     certificate["warnings"] = [*tests.warnings, *certificate["warnings"]]
     if tests.target is not None:
         on_progress(1.0, f"measuring {tests.target.name} with mteb")

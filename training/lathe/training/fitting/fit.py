@@ -77,7 +77,7 @@ def fit_new_chain(
         command=command,
         chain=chain,
         source=open_source(request.source.location, request.bad_shards),
-        corpora=OutOfDomainTexts.from_request(request),
+        corpora=OutOfDomainTexts.from_request(request, workspace / "out_of_domain"),
     )
     return _run(NEW_FIT, state, on_progress)
 
@@ -123,7 +123,7 @@ def add_rows(
         command=command,
         chain=earlier.chain,
         source=open_source(request.source.location, request.bad_shards),
-        corpora=OutOfDomainTexts.from_request(request),
+        corpora=OutOfDomainTexts.from_request(request, workspace / "out_of_domain"),
     )
     return _run(ADDITION, state, on_progress)
 
@@ -277,7 +277,7 @@ def encode_out_of_domain(state: FitState, on_progress: Progress) -> None:
 
     There are none for vectors without an encoder.
     """
-    state.out_of_domain = state.corpora.encode(state.encoder, state.workspace / "out_of_domain", on_progress)
+    state.out_of_domain = state.corpora.encode(state.encoder, on_progress)
 
 
 def _choose_fitting_device(encoder: TextEncoder | None) -> str:
