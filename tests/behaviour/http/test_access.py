@@ -9,21 +9,21 @@ from lathe.service.settings import read_settings
 
 @pytest.fixture(scope="module")
 def keyed(start_app, tmp_path_factory):
-    """Start an app with two API keys and an admin key, and return its client."""
     with start_app(home=tmp_path_factory.mktemp("home"), api_keys="use-1, use-2", admin_keys="boss") as app:
         yield app.client
 
 
-@pytest.mark.parametrize("header", ["Bearer use-1", "bearer use-2", "use-1", "Bearer boss"])
-def test_a_known_key_may_embed_with_or_without_the_word_bearer(keyed, header):
-    assert keyed.post("/embed", json={"inputs": "x"}, headers={"authorization": header}).status_code == 200
+def test_a_known_key_may_embed_with_or_without_the_word_bearer(keyed):
+    for header in ("Bearer use-1", "bearer use-2", "use-1", "Bearer boss"):
+        answer = keyed.post("/embed", json={"inputs": "x"}, headers={"authorization": header})
+        assert answer.status_code == 200, header
 
 
 @pytest.mark.parametrize("header", [None, "Bearer nobody", "Bearer ", "Bearer é"])
-@pytest.mark.parametrize("path", ["/chains", "/jobs", "/encoders", "/v1/models"])
-def test_requests_without_a_known_key_are_answered_401(keyed, path, header):
+def test_requests_without_a_known_key_are_answered_401(keyed, header):
     headers = {} if header is None else {"authorization": header.encode()}
-    assert keyed.get(path, headers=headers).status_code == 401
+    for path in ("/chains", "/jobs", "/encoders", "/v1/models"):
+        assert keyed.get(path, headers=headers).status_code == 401
     assert keyed.post("/embed", json={"inputs": "x"}, headers=headers).status_code == 401
 
 
@@ -95,8 +95,8 @@ def test_a_public_server_without_api_keys_needs_the_admin_key_for_use(public):
 @pytest.mark.parametrize(
     ("settings", "needs_key"),
     [
-        *(({"host": host}, False) for host in ("127.0.0.1", "localhost", "::1")),
-        *(({"host": host}, True) for host in ("0.0.0.0", "::", "example.org")),
+        *(({"host": host}, False) for host in ("localhost", "::1")),
+        *(({"host": host}, True) for host in ("0.0.0.0", "example.org")),
         ({"host": "127.0.0.1", "api_keys": "k"}, True),
         ({"host": "0.0.0.0", "public_without_keys": True}, False),
     ],

@@ -1,6 +1,6 @@
 import codecs
+import io
 import json
-import time
 
 import numpy as np
 import pytest
@@ -10,49 +10,31 @@ from lathe.service.http.json_body import parse_json
 
 BAD_BODIES = {
     "empty list": ("/embed", {"inputs": []}, 400),
-    "empty text": ("/embed", {"inputs": ""}, 400),
     "empty text among others": ("/embed", {"inputs": ["a", ""]}, 400),
     "10,000 texts": ("/embed", {"inputs": ["text"] * 10_000}, 413),
     "no inputs": ("/embed", {}, 422),
     "a number for a text": ("/embed", {"inputs": 5}, 422),
-    "numbers for texts": ("/embed", {"inputs": [1, 2]}, 422),
     "an unknown chain": ("/embed", {"inputs": "a", "chain": "nobody"}, 404),
     "an unknown version": ("/embed", {"inputs": "a", "chain": "compact@99"}, 404),
-    "a version that is no number": ("/embed", {"inputs": "a", "chain": "compact@x"}, 404),
-    "a path for a chain": ("/embed", {"inputs": "a", "chain": "../../etc"}, 404),
-    "a version of 5,000 digits": ("/embed", {"inputs": "a", "chain": "compact@" + "1" * 5000}, 404),
     "raw vectors cut": ("/embed", {"inputs": "a", "chain": "none", "dimensions": 100}, 400),
     "an unknown model": ("/embed", {"inputs": "a", "model": "nobody"}, 404),
     "an unknown prompt": ("/embed", {"inputs": "a", "prompt_name": "nobody"}, 400),
-    "a size nobody serves": ("/embed", {"inputs": "a", "dimensions": 200}, 400),
-    "a size beyond the encoder": ("/embed", {"inputs": "a", "dimensions": 10**9}, 400),
     "size zero": ("/embed", {"inputs": "a", "dimensions": 0}, 400),
-    "size minus one": ("/embed", {"inputs": "a", "dimensions": -1}, 400),
     "a size that is a text": ("/embed", {"inputs": "a", "dimensions": "128"}, 422),
-    "a size that is a fraction": ("/embed", {"inputs": "a", "dimensions": 12.5}, 422),
     "a size a chain does not serve": ("/embed", {"inputs": "a", "chain": "debias", "dimensions": 12}, 400),
     "an unknown side": ("/embed", {"inputs": "a", "truncation_direction": "up"}, 400),
     "an unknown encoding": ("/embed", {"inputs": "a", "encoding_format": "int4"}, 400),
     "a text for a truth": ("/embed", {"inputs": "a", "normalize": "yes"}, 422),
-    "a vector written as a text": ("/embed", {"inputs": str([0.5] * 16)}, 400),
-    "openai: a vector written as a text": ("/v1/embeddings", {"input": ["a", str([0.5] * 16)]}, 400),
+    "a vector written as a text": ("/embed", {"inputs": ["a", str([0.5] * 16)]}, 400),
     "openai: empty list": ("/v1/embeddings", {"input": []}, 400),
-    "openai: token ids": ("/v1/embeddings", {"input": [101, 102]}, 400),
-    "openai: lists of token ids": ("/v1/embeddings", {"input": [[101], [102]]}, 400),
-    "openai: unknown model": ("/v1/embeddings", {"input": "a", "model": "text-embedding-3-small"}, 404),
-    "openai: unknown chain": ("/v1/embeddings", {"input": "a", "model": "all-MiniLM-L6-v2+nobody"}, 404),
     "no vectors": ("/reduce", {"vectors": [], "chain": "compact"}, 400),
     "vectors of no width": ("/reduce", {"vectors": [[]], "chain": "compact"}, 422),
     "the wrong width": ("/reduce", {"vectors": [[1.0, 2.0]], "chain": "compact"}, 422),
     "ragged vectors": ("/reduce", {"vectors": [[1.0], [1.0, 2.0]], "chain": "compact"}, 422),
     "one flat vector": ("/reduce", {"vectors": [1.0] * 384, "chain": "compact"}, 422),
-    "vectors of texts": ("/reduce", {"vectors": [["a"] * 384], "chain": "compact"}, 422),
-    "vectors of numbers as texts": ("/reduce", {"vectors": [["1"] * 384], "chain": "compact"}, 422),
     "vectors of texts and numbers": ("/reduce", {"vectors": [[1.0] * 383 + ["a"]], "chain": "compact"}, 422),
     "vectors of truths and numbers": ("/reduce", {"vectors": [[0.5] * 383 + [True]], "chain": "compact"}, 422),
-    "vectors of lists and numbers": ("/reduce", {"vectors": [[0.5] * 383 + [[1]]], "chain": "compact"}, 422),
     "lists and base64": ("/reduce", {"vectors": [[0.5] * 384, "AAAA"], "chain": "compact"}, 422),
-    "vectors of null": ("/reduce", {"vectors": [[None] * 384], "chain": "compact"}, 422),
     "numbers beyond float32": ("/reduce", {"vectors": [[1e39] * 384], "chain": "compact"}, 400),
     "numbers at the edge of float32": ("/reduce", {"vectors": [[3e38] * 384], "chain": "compact"}, 400),
     "8,193 vectors": ("/reduce", {"vectors": [[0.0]] * 8193, "chain": "compact"}, 413),
@@ -68,11 +50,8 @@ LONG_TEXT = [["a" * 250_000, *[1] * 5000]]
 AS_JSON = {"content-type": "application/json"}
 HUNGRY = {
     "a long text among numbers": ("/reduce", {"vectors": LONG_TEXT, "chain": "compact"}, 422),
-    "the same to put": ("/indexes/hungry/upsert", {"vectors": LONG_TEXT, "ids": ["a"]}, 422),
-    "the same to search": ("/indexes/hungry/search", {"vectors": LONG_TEXT}, 422),
     "the same to fit on": ("/fit-transform", {"name": "a", "steps": R2, "source": {"vectors": LONG_TEXT}}, 422),
     "numbers for texts": ("/embed", {"inputs": [0] * 500_000}, 422),
-    "null for texts": ("/v1/embeddings", {"input": [None] * 300_000}, 422),
     "numbers for ids": ("/indexes/hungry/get", {"ids": [0] * 500_000}, 422),
     "numbers for steps": ("/fit-transform", {"name": "a", "steps": [0] * 500_000, "source": {"texts": []}}, 422),
     "texts for gates": ("/chains/compact/promote", MANY_GATES, 422),
@@ -82,14 +61,14 @@ HUNGRY = {
 }
 
 MALFORMED = {
-    "nothing": b"",
-    "half an object": b'{"inputs": "a"',
-    "NaN": b'{"vectors": [[NaN]], "chain": "compact"}',
-    "Infinity": b'{"vectors": [[Infinity]], "chain": "compact"}',
-    "1e999": b'{"vectors": [[1e999]], "chain": "compact"}',
-    "not UTF-8": b'{"inputs": "\xff"}',
-    "a lone surrogate": b'{"inputs": "\\ud800"}',
-    "too deep": b"[" * 100_000,
+    "nothing": (b"", 400),
+    "half an object": (b'{"inputs": "a"', 400),
+    "NaN": (b'{"inputs": "a", "dimensions": NaN}', 400),
+    "1e999": (b'{"inputs": "a", "dimensions": 1e999}', 400),
+    "too deep": (b"[" * 100_000, 400),
+    "a list": (b"[]", 422),
+    "null": (b"null", 422),
+    "a key twice, of which the last counts": (b'{"inputs": "a", "inputs": 5}', 422),
 }
 
 
@@ -109,47 +88,40 @@ def test_an_invalid_body_is_answered_with_its_status_and_an_error(client, case):
     check_error(client.post(path, json=body), status)
 
 
-@pytest.mark.parametrize("path", ["/embed", "/reduce", "/v1/embeddings"])
 @pytest.mark.parametrize("case", MALFORMED)
-def test_malformed_json_is_answered_400(client, path, case):
-    check_error(client.post(path, content=MALFORMED[case]), 400)
+def test_a_body_that_is_no_json_object_is_refused(client, case):
+    body, status = MALFORMED[case]
+    check_error(client.post("/embed", content=body), status)
 
 
-PAIR = "half of a surrogate pair without the other"
+def test_malformed_json_is_answered_400_by_every_route_of_vectors(client):
+    for path in ("/v1/embeddings", "/reduce"):
+        check_error(client.post(path, content=b"{"), 400)
+
+
 DAMAGED = {
-    "a high surrogate": (
-        "/embed",
-        rb'{"inputs": ["\ud83d\ude00", "a\ud800b"]}',
-        "inputs[1] is",
-        rf"1 is \ud800, {PAIR}",
-    ),
-    "a low surrogate": ("/embed", rb'{"inputs": "\udce9"}', "inputs is", rf"0 is \udce9, {PAIR}"),
-    "two of a kind": ("/v1/embeddings", rb'{"input": ["\ud800\ud800"]}', "input[0] is", rf"0 is \ud800, {PAIR}"),
-    "latin-1": ("/embed", b'{"inputs": ["ok", "caf\xe9"]}', "inputs[1] is", "3 is the byte 0xe9, which is not UTF-8"),
-    "CESU-8": ("/embed", b'{"inputs": "\xed\xa0\x80"}', "inputs is", "0 is the byte 0xed, which is not UTF-8"),
-    "a key": ("/reduce", rb'{"vectors": [{"\ud800": 1}]}', "a key of vectors[0] is", rf"0 is \ud800, {PAIR}"),
+    "a surrogate": (rb'{"inputs": ["\ud83d\ude00", "a\ud800b"]}', "inputs[1] is", "\\ud800, half of a surrogate pair"),
+    "latin-1": (b'{"inputs": ["ok", "\xe9"]}', "inputs[1] is", "the byte 0xe9, which is not UTF-8"),
+    "a key": (rb'{"vectors": [{"\ud800": 1}]}', "a key of vectors[0] is", "\\ud800, half of a surrogate pair"),
+    "beyond 2 MB": (b'{"inputs": [' + b'"a text",' * 300_000 + rb'"\ud800"]}', "the body is not JSON", "surrogate"),
+    "another fault too": (rb'{"inputs": ["\ud800", }', "the body is not JSON", ""),
+    "UTF-16": ('{"inputs": "é"}'.encode("utf-16"), "the body is not JSON: byte 0xff at 0 is not UTF-8", ""),
 }
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_text_that_is_not_unicode_is_named_by_its_index(client, case):
-    path, body, subject, damage = DAMAGED[case]
-    answer = client.post(path, content=body, headers=AS_JSON)
+def test_a_text_that_is_not_unicode_is_named_by_its_index_in_a_body_of_some_size(client, case):
+    body, beginning, damage = DAMAGED[case]
+    answer = client.post("/embed", content=body, headers=AS_JSON)
     check_error(answer, 400)
-    assert answer.json()["error"]["message"] == f"{subject} no Unicode text: character {damage}"
-
-
-@pytest.mark.parametrize("body", ['{"inputs": "x"}'.encode("utf-16"), b"\x1f\x8b\x08\x00", b'{"inputs": "\xff"'])
-def test_of_a_body_that_is_not_utf_8_at_all_the_byte_is_named(client, body):
-    message = client.post("/embed", content=body, headers=AS_JSON).json()["error"]["message"]
-    position = next(position for position, byte in enumerate(body) if byte > 0x7F)
-    assert message == f"the body is not JSON: byte 0x{body[position]:02x} at {position} is not UTF-8"
+    message = answer.json()["error"]["message"]
+    assert message.startswith(beginning) and damage in message, message
 
 
 def test_a_byte_order_mark_before_a_body_is_ignored(client):
-    body = b'{"inputs": "x"}'
+    body = b'{"inputs": 5, "inputs": "x"}'
     answers = [client.post("/embed", content=bom + body, headers=AS_JSON).json() for bom in (b"", codecs.BOM_UTF8)]
-    assert answers[0] == answers[1]
+    assert answers[0] == answers[1] and len(answers[0][0]) == 384
     check_error(client.post("/embed", content=2 * codecs.BOM_UTF8 + body, headers=AS_JSON), 400)
 
 
@@ -157,9 +129,7 @@ def test_a_byte_order_mark_before_a_body_is_ignored(client):
     ("path", "meant"),
     [
         ("/embeddings", "/v1/embeddings"),
-        ("/v1/v1/embeddings", "/v1/embeddings"),
         ("/v1//embeddings", "/v1/embeddings"),
-        ("http://localhost//embed", "/embed"),
         ("/v1/embed", "/embed"),
         ("/models", "/v1/models"),
         ("/rerank", None),
@@ -174,20 +144,8 @@ def test_an_unknown_path_names_the_route_with_the_same_end(client, path, meant):
     assert message.endswith(f"; did you mean {meant}?") if meant else "did you mean" not in message
 
 
-def test_a_damaged_text_is_searched_in_linear_time_and_only_in_bodies_of_some_size(client):
-    for texts, named in ((100_000, True), (300_000, False)):
-        body = b'{"inputs": [' + b'"a text",' * texts + rb'"\ud800"]}'
-        begun = time.perf_counter()
-        message = client.post("/embed", content=body, headers=AS_JSON).json()["error"]["message"]
-        assert time.perf_counter() - begun < 2
-        assert message.startswith(f"inputs[{texts}] is" if named else "the body is not JSON")
-    both = rb'{"inputs": ["\ud800", }'
-    assert "not JSON" in client.post("/embed", content=both, headers=AS_JSON).json()["error"]["message"]
-
-
 @pytest.fixture(scope="module")
 def hungry_index(lathe):
-    """Create an index for raw vectors, and delete it afterwards."""
     assert lathe.client.put("/indexes/hungry", json={"chain": "none"}, headers=lathe.admin).status_code == 200
     yield
     lathe.client.delete("/indexes/hungry", headers=lathe.admin)
@@ -222,23 +180,11 @@ def test_parse_json_accepts_many_brackets_inside_a_string():
 LONG = "n" * 5000
 LONG_NAMES = {
     "a model": ("POST", "/embed", {"inputs": "a", "model": LONG}),
-    "a prompt": ("POST", "/embed", {"inputs": "a", "prompt_name": LONG}),
-    "a chain": ("POST", "/reduce", {"vectors": [[1.0]], "chain": LONG}),
-    "a side": ("POST", "/embed", {"inputs": "a", "truncation_direction": LONG}),
     "a field of a filter": ("POST", "/indexes/hungry/search", {"texts": "a", "filter": {LONG: {"gte": None}}}),
-    "an operator": ("POST", "/indexes/hungry/search", {"texts": "a", "filter": {"a": {LONG: 1}}}),
-    "a space": ("POST", "/indexes/hungry/search", {"vectors": [[1.0] * 384], "space_id": LONG}),
-    "an encoder": ("POST", "/indexes/hungry/search", {"texts": "a", "encoder": LONG}),
-    "an index": ("PUT", f"/indexes/{LONG}", {"chain": "none"}),
-    "a chain of an index": ("PUT", "/indexes/other", {"chain": LONG}),
-    "a gate": ("POST", "/chains/compact/promote", {"version": 1, "gates": {LONG: 0.5}}),
     "a gate of no number": ("POST", "/chains/compact/promote", {"version": 1, "gates": {LONG: "a"}}),
     "a step": ("POST", "/fit-transform", {"name": "a", "source": {"texts": ["a"]}, "steps": [{"kind": LONG}]}),
-    "a chain to fit": ("POST", "/fit-transform", {"name": LONG, "source": {"texts": ["a"]}, "steps": [{"kind": "r2"}]}),
-    "a job": ("GET", f"/jobs/{LONG}", None),
     "a route": ("GET", f"/{LONG}", None),
     "a version": ("GET", f"/chains/compact@{LONG}", None),
-    "an openai model": ("GET", f"/v1/models/{LONG}", None),
 }
 
 
@@ -257,22 +203,12 @@ def test_a_long_error_message_is_shortened_in_the_middle():
     assert len(message) < 2100 and message.startswith("no chain of") and message.endswith("there are a, b")
 
 
-def test_the_last_of_two_equal_json_keys_counts(client):
-    check_error(client.post("/embed", content=b'{"inputs": "a", "inputs": 5}'), 422)
-    assert client.post("/embed", content=b'{"inputs": 5, "inputs": "a"}').status_code == 200
-
-
-@pytest.mark.parametrize("depth", [50, 300, 1000, 5000])
-def test_deeply_nested_json_is_answered_400_or_422(lathe, depth):
+@pytest.mark.parametrize(("depth", "status"), [(1000, 422), (5000, 400)])
+def test_deeply_nested_json_is_answered_400_or_422(lathe, depth, status):
     deep = b"[" * depth + b"]" * depth
-    check_error(lathe.client.post("/embed", content=b'{"inputs": %b}' % deep), 400 if depth > 1000 else 422)
+    check_error(lathe.client.post("/embed", content=b'{"inputs": %b}' % deep), status)
     fit = b'{"name": "a", "steps": [{"kind": "r2", "deep": %b}], "source": {"texts": ["a"]}}' % deep
     check_error(lathe.client.post("/fit-transform", content=fit, headers=lathe.admin | AS_JSON), 400)
-
-
-@pytest.mark.parametrize("body", [b"[]", b"null", b'"text"', b"1"])
-def test_json_other_than_an_object_is_answered_422(client, body):
-    check_error(client.post("/embed", content=body), 422)
 
 
 def test_a_body_over_the_limit_is_413_whether_announced_or_streamed(client):
@@ -362,12 +298,6 @@ def test_invalid_numbers_in_paths_are_answered_422(lathe):
         check_error(lathe.client.put(path, json={"chain": "compact"}, headers=lathe.admin), 422)
 
 
-def test_embed_with_chain_none_answers_raw_vectors(client, raw, sentences):
-    answer = client.post("/embed", json={"inputs": sentences, "chain": "none"})
-    assert answer.headers["x-chain"] == "none"
-    np.testing.assert_allclose(answer.json(), raw, atol=1e-6)
-
-
 def test_reduce_refuses_malformed_npy_bodies(client):
     def post(content, query="?chain=compact"):
         return client.post(f"/reduce{query}", content=content, headers={"content-type": "application/x-npy"})
@@ -400,15 +330,11 @@ def test_reduce_refuses_malformed_npy_bodies(client):
 
 
 def npy_header(shape):
-    """Build the magic bytes and header of an .npy file of float32 with a shape."""
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
 
 
 def npy(array, allow_pickle=False):
-    """Serialize an array as .npy bytes."""
-    import io
-
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=allow_pickle)
     return buffer.getvalue()

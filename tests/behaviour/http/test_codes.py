@@ -20,7 +20,6 @@ FORMS = {"bytes": (np.int8, 24), "bits": (np.uint8, 3)}
 
 @pytest.fixture(scope="module")
 def app(start_app, new_home):
-    """Start an app for this file, since its tests leave chains behind."""
     with start_app(home=new_home()) as app:
         yield app
 
@@ -32,7 +31,6 @@ def texts(paragraphs):
 
 @pytest.fixture(scope="module")
 def raw(app, texts):
-    """Return the raw vectors of the texts."""
     return np.array(app.client.post("/embed", json={"inputs": texts}).json(), dtype=np.float32)
 
 
@@ -50,7 +48,6 @@ def jobs(app, texts, finish):
 
 @pytest.fixture(params=CHAINS)
 def name(request, jobs):
-    """Return the name of each quantized chain in turn."""
     assert jobs[request.param]["state"] == "succeeded", jobs[request.param]["error"]
     return request.param
 
@@ -62,24 +59,20 @@ def chain(app, name):
 
 @pytest.fixture(scope="module")
 def home(app):
-    """Return the app's state folder, for commands that run on it."""
     return app.settings.home
 
 
 def npy_of(answer):
-    """Return the array of an .npy answer."""
     assert answer.status_code == 200 and answer.headers["content-type"] == NPY
     return np.load(io.BytesIO(answer.content))
 
 
 def reduce(app, rows, name, **headers):
-    """Send rows to `/reduce` through a chain and return the answer."""
     body = {"vectors": rows.tolist(), "chain": name}
     return app.client.post("/reduce", json=body, headers=headers)
 
 
 def floats_of(app, rows, name):
-    """Return `/reduce`'s JSON vectors of a chain as float32."""
     return np.array(reduce(app, rows, name).json()["vectors"], dtype=np.float32)
 
 
@@ -90,70 +83,26 @@ def test_certificate_reports_the_bytes_of_a_quantized_chain(jobs, name):
     assert jobs[name]["result"]["promoted"]
 
 
-def test_reduce_answers_json_with_dequantized_floats(app, name, chain, raw):
-    answer = reduce(app, raw, name).json()
-    found = np.array(answer["vectors"], dtype=np.float32)
-    assert found.shape == (len(raw), WIDTHS[name]) and answer["dimensions"] == WIDTHS[name]
+def test_reduce_answers_dequantized_floats_as_json_and_codes_as_npy_with_the_same_headers(app, name, chain, raw):
+    answer, coded = reduce(app, raw, name), reduce(app, raw, name, accept=NPY)
+    found = np.array(answer.json()["vectors"], dtype=np.float32)
+    assert found.shape == (len(raw), WIDTHS[name]) and answer.json()["dimensions"] == WIDTHS[name]
     np.testing.assert_allclose(found, chain.dequantize(chain.fold().transform(raw)), atol=1e-6)
     assert all(len(np.unique(column)) <= (256 if name == "bytes" else 2) for column in found.T)
-
-
-def test_reduce_answers_npy_with_the_codes(app, name, chain, raw):
-    codes = npy_of(reduce(app, raw, name, accept=NPY))
+    codes = npy_of(coded)
     dtype, width = FORMS[name]
     assert (codes.dtype, codes.shape) == (dtype, (len(raw), width))
-    np.testing.assert_allclose(chain.dequantize(codes), floats_of(app, raw, name), atol=1e-6)
+    np.testing.assert_allclose(chain.dequantize(codes), found, atol=1e-6)
     assert len(np.unique(codes, axis=0)) > len(codes) / 2
-
-
-def test_reduce_gives_the_same_codes_for_npy_and_json_bodies(app, name, raw):
-    buffer = io.BytesIO()
-    np.save(buffer, raw)
-    headers = {"content-type": NPY, "accept": NPY}
-    answer = app.client.post(f"/reduce?chain={name}", content=buffer.getvalue(), headers=headers)
-    np.testing.assert_array_equal(npy_of(answer), npy_of(reduce(app, raw, name, accept=NPY)))
-
-
-def test_reduce_gives_the_same_headers_for_codes_and_floats(app, name, raw):
-    floats, codes = reduce(app, raw[:2], name), reduce(app, raw[:2], name, accept=NPY)
     for header in ("x-space-id", "x-chain", "x-dimensions"):
-        assert floats.headers[header] == codes.headers[header]
-    assert codes.headers["x-dimensions"] == str(WIDTHS[name]) and codes.headers["x-chain"] == f"{name}@1"
+        assert answer.headers[header] == coded.headers[header]
+    assert coded.headers["x-dimensions"] == str(WIDTHS[name]) and coded.headers["x-chain"] == f"{name}@1"
 
 
 def test_zero_vectors_are_answered_as_zero_floats_and_as_codes_that_decode_to_zero(app, name, chain):
     rows = np.zeros((2, 384), np.float32)
     assert not floats_of(app, rows, name).any()
     assert not chain.dequantize(npy_of(reduce(app, rows, name, accept=NPY))).any()
-
-
-def test_embed_and_openai_routes_give_the_same_floats_of_a_quantized_chain(app, name, texts, raw):
-    some = texts[:6]
-    expected = floats_of(app, raw[:6], name)
-    levels = 1e-2 if name == "bytes" else 1e-5  # a rounding of float32 may tip a byte by one
-
-    def same(found):
-        assert np.shape(found) == expected.shape
-        np.testing.assert_allclose(found, expected, atol=levels)
-        assert np.mean(np.abs(np.asarray(found) - expected) < 1e-5) > 0.98
-
-    body = {"inputs": some, "chain": name}
-    same(app.client.post("/embed", json=body).json())
-    rows = app.client.post("/embed", json=body | {"encoding_format": "base64"}).json()
-    same([np.frombuffer(base64.b64decode(row), "<f4") for row in rows])
-    body = {"input": some, "model": f"{ENCODER}+{name}"}
-    same([item["embedding"] for item in app.client.post("/v1/embeddings", json=body).json()["data"]])
-    answer = app.client.post("/v1/embeddings", json=body | {"encoding_format": "base64"}).json()
-    same([np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in answer["data"]])
-
-
-def test_openai_client_gets_the_same_vectors_as_embed(app, name, texts):
-    import openai
-
-    speaker = openai.OpenAI(base_url="http://localhost/v1", api_key="anything", http_client=app.client)
-    answer = speaker.embeddings.create(input=texts[:4], model=f"{ENCODER}+{name}")
-    expected = app.client.post("/embed", json={"inputs": texts[:4], "chain": name}).json()
-    np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-6)
 
 
 def test_a_quantized_chain_is_served_at_its_own_size_only(app, name, texts, raw):
@@ -175,64 +124,48 @@ def test_the_transformed_vectors_of_a_fit_job_are_codes(app, jobs, name, raw):
     assert np.mean(codes == npy_of(reduce(app, raw, name, accept=NPY))) > 0.98
 
 
-def test_reduce_command_writes_codes_to_npy(app, run, name, raw, tmp_path):
-    np.save(tmp_path / "raw.npy", raw)
-    arguments = ["reduce", "--source", tmp_path / "raw.npy", "--chain", name, "--out"]
-    status, _, err = run(*arguments, tmp_path / "x.npy")
-    assert status == 0 and f"{len(raw)} × {WIDTHS[name]} through {name}@1" in err
-    codes = np.load(tmp_path / "x.npy")
-    assert codes.dtype == FORMS[name][0]
-    np.testing.assert_array_equal(codes, npy_of(reduce(app, raw, name, accept=NPY)))
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
-def test_reduce_command_writes_integer_codes_and_other_fields_to_parquet_and_jsonl(
-    app, run, name, raw, tmp_path, suffix
-):
+@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".jsonl"])
+def test_reduce_command_writes_integer_codes_and_other_fields(app, run, jobs, raw, tmp_path, suffix):
+    name = "bits" if suffix == ".parquet" else "bytes"
     rows = [{"id": number, "vector": row.tolist()} for number, row in enumerate(raw)]
     (tmp_path / "raw.jsonl").write_text("\n".join(map(json.dumps, rows)))
     out = tmp_path / f"x{suffix}"
-    assert run("reduce", "--source", f"{tmp_path / 'raw.jsonl'}#vector", "--chain", name, "--out", out)[0] == 0
-    if suffix == ".parquet":
-        table = pyarrow.parquet.read_table(out)
-        assert str(table.schema.field("embedding").type.value_type) == np.dtype(FORMS[name][0]).name
-        found = table.to_pylist()
+    status, _, err = run("reduce", "--source", f"{tmp_path / 'raw.jsonl'}#vector", "--chain", name, "--out", out)
+    assert status == 0 and f"{len(raw)} × {WIDTHS[name]} through {name}@1" in err
+    if suffix == ".npy":
+        codes = np.load(out)
+        assert codes.dtype == FORMS[name][0]
     else:
-        found = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [row["id"] for row in found] == list(range(len(raw)))
-    assert all(type(number) is int for row in found for number in row["embedding"])
-    codes = np.array([row["embedding"] for row in found])
+        if suffix == ".parquet":
+            table = pyarrow.parquet.read_table(out)
+            assert str(table.schema.field("embedding").type.value_type) == np.dtype(FORMS[name][0]).name
+            found = table.to_pylist()
+        else:
+            found = [json.loads(line) for line in out.read_text().splitlines()]
+        assert [row["id"] for row in found] == list(range(len(raw)))
+        assert all(type(number) is int for row in found for number in row["embedding"])
+        codes = np.array([row["embedding"] for row in found])
     np.testing.assert_array_equal(codes, npy_of(reduce(app, raw, name, accept=NPY)))
 
 
-@pytest.mark.parametrize("kind", ["int8", "binary"])
-def test_reduce_quantizes_values_outside_the_fitted_range_as_the_chain_does(app, run, tmp_path, kind):
+def test_reduce_quantizes_values_outside_the_fitted_range_as_the_chain_does(app, run, tmp_path):
     rows = np.random.default_rng(0).normal(size=(200, 9)).astype(np.float32)
     new = np.abs(rows[:5]) + 1
     rows[:, 3] = 0
     np.save(tmp_path / "rows.npy", rows)
-    assert run("fit", "--name", f"strange-{kind}", "--steps", kind, "--source", tmp_path / "rows.npy")[0] == 0
-    expected = app.services.registry.load(f"strange-{kind}").chain.transform(new)
-    np.testing.assert_array_equal(npy_of(reduce(app, new, f"strange-{kind}", accept=NPY)), expected)
+    assert run("fit", "--name", "strange", "--steps", "int8", "--source", tmp_path / "rows.npy")[0] == 0
+    expected = app.services.registry.load("strange").chain.transform(new)
+    np.testing.assert_array_equal(npy_of(reduce(app, new, "strange", accept=NPY)), expected)
 
 
-@pytest.mark.parametrize(
-    ("steps", "words"),
-    [
-        ([{"kind": "int8"}, {"kind": "geopres", "dimensions": 24}], ["int8 outputs codes", "geopres", "quantize once"]),
-        ([{"kind": "r2"}, {"kind": "binary"}, {"kind": "int8"}], ["binary outputs codes", "int8", "once"]),
-        ([{"kind": "binary"}, {"kind": "normalize"}], ["binary outputs codes", "normalize"]),
-        ([{"kind": "r2"}, {"kind": "whitening"}], ["whitening cannot follow", "give the dimensions to keep"]),
-        ([{"kind": "r2"}, {"kind": "whitening", "dimensions": 384}], ["whitening cannot follow", "whitening:383"]),
-    ],
-)
-def test_fit_transform_refuses_steps_that_cannot_follow_each_other_before_queueing(app, texts, raw, steps, words):
+def test_fit_transform_refuses_steps_that_cannot_follow_each_other_before_queueing(app, texts, raw):
     before = app.client.get("/jobs").json()
+    steps = [{"kind": "int8"}, {"kind": "geopres", "dimensions": 24}]
     for source in ({"texts": texts[:20]}, {"vectors": raw[:20].tolist()}):
         body = {"name": "wrong", "steps": steps, "source": source}
         answer = app.client.post("/fit-transform", json=body, headers=app.admin)
         assert answer.status_code == 400
-        assert all(word in answer.json()["error"]["message"] for word in words), answer.text
+        assert "int8 outputs codes, which geopres cannot follow" in answer.json()["error"]["message"]
     assert app.client.get("/jobs").json() == before
     assert app.client.get("/chains/wrong").status_code == 404
 
@@ -279,25 +212,18 @@ def test_query_floats_score_documents_as_the_quantizer_does(app, budget, raw):
 
 
 @pytest.mark.parametrize(
-    ("more", "status", "message"),
+    ("more", "message"),
     [
-        ({"bytes": 385}, 400, "codes of 385 bytes needs more dimensions than 384"),
-        ({"bytes": 0}, 400, "greater than or equal to 1"),
-        ({"steps": [{"kind": "int8"}], "bytes": 9}, 400, "int8 outputs codes, which codes cannot follow"),
-        ({"steps": [{"kind": "r2"}], "queries": {"texts": ["x"]}}, 400, "no step is fitted on queries"),
-        (
-            {"bytes": 9, "queries": {"vectors": [[1.0, 2.0]]}},
-            400,
-            "the queries have 2 dimensions, the fitted vectors 384",
-        ),
-        ({"bytes": 9, "add_to": "bytes@1"}, 400, "or add_to"),
-        ({"bytes": 9, "dimensions": 9}, 400, "dimensions: unknown field"),
+        ({"bytes": 385}, "codes of 385 bytes needs more dimensions than 384"),
+        ({"steps": [{"kind": "int8"}], "bytes": 9}, "int8 outputs codes, which codes cannot follow"),
+        ({"steps": [{"kind": "r2"}], "queries": {"texts": ["x"]}}, "no step is fitted on queries"),
+        ({"bytes": 9, "queries": {"vectors": [[1.0, 2.0]]}}, "the queries have 2 dimensions, the fitted vectors 384"),
     ],
 )
-def test_fit_transform_refuses_an_impossible_byte_budget(app, jobs, texts, more, status, message):
+def test_fit_transform_refuses_an_impossible_byte_budget(app, texts, more, message):
     body = {"name": "no", "source": {"texts": texts}} | more
     answer = app.client.post("/fit-transform", json=body, headers=app.admin)
-    assert answer.status_code == status, answer.text
+    assert answer.status_code == 400, answer.text
     assert message in answer.text
 
 
@@ -358,7 +284,10 @@ def test_every_vector_route_answers_each_output_dtype_with_its_header(app, name,
         assert reduced.headers["x-output-dtype"] == dtype
         same = npy_of(app.client.post("/reduce", json=body, headers={"accept": NPY}))
         np.testing.assert_allclose(reduced.json()["vectors"], same)
-        assert np.mean(same == found) > 0.9 or dtype == "float"  # a rounding of float32 may tip a byte by one
+        if dtype == "float":
+            np.testing.assert_allclose(same, found, atol=1e-2)
+        else:
+            assert np.mean(same == found) > 0.9  # a rounding of float32 may tip a byte by one
 
 
 def test_reduce_answers_npy_as_codes_by_default_and_as_floats_if_output_dtype_asks_for_them(app, name, raw):
@@ -402,10 +331,8 @@ def test_texts_with_input_type_or_prompt_query_get_unquantized_floats(app, budge
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"output_dtype": "codes"}, "needs a chain that ends in a quantizer"),
         ({"output_dtype": "codes", "chain": "compact"}, "(chain: compact@1)"),
         ({"output_dtype": "codes", "chain": "budget", "input_type": "query"}, "queries have no codes"),
-        ({"output_dtype": "int8", "normalize": False}, "needs vectors of norm 1"),
         ({"output_dtype": "int4"}, "'float', 'int8'"),
     ],
 )

@@ -28,7 +28,6 @@ def client_of(tmp_path):
 
 
 def names(header):
-    """Split a header of names at its commas."""
     return {name.strip() for name in header.split(",")}
 
 
@@ -83,9 +82,7 @@ def test_cors_origins_are_parsed_from_a_comma_separated_list_and_lowercased(monk
     assert read_settings().cors_origins == ()
 
 
-@pytest.mark.parametrize(
-    "value", ["app.example.org", f"{PAGE}/", f"{PAGE}/page", f"*,{PAGE}", "https://*.example.org", "null", "//a"]
-)
+@pytest.mark.parametrize("value", ["app.example.org", f"{PAGE}/", f"*,{PAGE}", "https://*.example.org", "null"])
 def test_an_invalid_cors_origin_is_rejected(value):
     with pytest.raises(ValueError, match="LATHE_CORS_ORIGINS: .*not an origin"):
         read_settings(cors_origins=value)

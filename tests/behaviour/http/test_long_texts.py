@@ -48,9 +48,8 @@ def test_estimate_cost_counts_long_whitespace_above_the_maximum_length():
         (PROSE * 20, PROSE[:4000], 256),
         (" " * 2_000_000 + "hello ledger", "hello ledger", 4),
         ("ab" * 1_000_000 + " hello", "ab" * 100 + " hello", 4),
-        ("\0" * 300_000 + "hello", "hello", 3),
     ],
-    ids=["prose", "spaces", "one_word", "nul"],
+    ids=["prose", "spaces", "one_word"],
 )
 def test_a_megabyte_of_text_gets_the_vector_and_token_count_of_its_truncation(client, text, short, tokens):
     answers = [client.post("/v1/embeddings", json={"input": [some]}).json() for some in (text, short)]
@@ -119,9 +118,7 @@ def test_a_text_too_long_for_a_mean_is_answered_413_and_named_by_its_position(cl
         ({"truncate": True, "long_text": "error"}, 400),
         ({"truncate": False, "long_text": "truncate"}, 400),
         ({"truncate": True, "long_text": "mean"}, 200),
-        ({"truncate": False, "long_text": "mean"}, 200),
         ({"truncate": False, "long_text": "error"}, 413),
-        ({"truncate": False}, 413),
         ({"long_text": "split"}, 400),
     ],
 )

@@ -18,13 +18,11 @@ IDLE_CONNECTIONS = 1000
 
 @pytest.fixture(scope="module")
 def server(serving, tmp_path_factory):
-    """Start a server with a small admission queue and no cache."""
     with serving(tmp_path_factory.mktemp("home"), LATHE_MAX_QUEUED_TEXTS="64", LATHE_CACHE_BYTES="0") as server:
         yield server
 
 
 def embed(server, text="a text", **body):
-    """Send a text to `/embed` and return the answer."""
     return server.client.post("/embed", json={"inputs": text} | body)
 
 
@@ -86,7 +84,7 @@ def test_idle_incomplete_and_abandoned_connections_do_not_block_other_requests(s
             connection.close()
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_requests_unfinished_at_the_shutdown_deadline_are_answered_503(serving, tmp_path):
     with serving(tmp_path / "home", LATHE_CACHE_BYTES="0", LATHE_SHUTDOWN_SECONDS="1") as server:
         (worker,) = server.workers()

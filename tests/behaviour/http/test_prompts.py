@@ -13,7 +13,6 @@ QUESTION = "Which bird stands in water?"
 
 @pytest.fixture(scope="module")
 def lathe(start_app, tmp_path_factory, tiny_model):
-    """Return an app with an encoder that has prompts for both sides, and no default."""
     encoder = {"name": "tiny", "model": str(tiny_model), "prompts": PROMPTS, "dtype": "float32"}
     with start_app(home=tmp_path_factory.mktemp("home"), encoders=[encoder]) as app:
         assert app.client.put("/indexes/texts", json={"chain": "none"}, headers=app.admin).status_code == 200
@@ -28,7 +27,6 @@ def encode(tiny_model):
 
 
 def post(lathe, path, **body):
-    """Post a body and return the answer's JSON."""
     answer = lathe.client.post(path, json=body, headers=lathe.admin)
     assert answer.status_code == 200, answer.text
     return answer.json()

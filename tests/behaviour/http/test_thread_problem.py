@@ -37,7 +37,6 @@ def app(start_app, tmp_path_factory):
 
 
 def read_warnings(app):
-    """Return the warnings of `/health`."""
     return app.client.get("/health").json()["warnings"]
 
 

@@ -9,6 +9,7 @@ be there, the one that was under way whole or not at all, and a search must find
 own vector. With `--chain codes48` the rows are codes, with `--originals none` the record too.
 """
 
+import argparse
 import json
 import os
 import random
@@ -26,7 +27,6 @@ from typing import Any, NoReturn, get_args
 import numpy as np
 import torch
 
-from benchmarks.report import parser, write_report
 from lathe.service.chains.names import RAW
 from lathe.service.chains.starters import STARTERS
 from lathe.service.index.embedded import maintenance
@@ -81,7 +81,6 @@ class Subject:
         return cls(spec, artifact, {"labels.i64": 8} | halves | compact)
 
     def vector_of(self, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Return the unit vector `(d,)` of a seed."""
         found = np.random.default_rng(seed).normal(size=self.spec.width)
         return (found / np.linalg.norm(found)).astype(np.float32)
 
@@ -94,38 +93,26 @@ class Operation:
     items: State
 
     def applied(self, state: State) -> State:
-        """Return the state after the operation."""
         if self.kind == "upsert":
             return state | self.items
         return {item: seed for item, seed in state.items() if item not in self.items}
 
 
 def main() -> None:
-    """Run the trials, say how it went, write it down."""
-    options = parser(__doc__)
+    """Run the trials, print their figures as JSON, and exit with 1 if anything was lost."""
+    options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--trials", type=int, default=200)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--chain", default=RAW, help="a chain that Lathe ships, such as codes48, or none")
     options.add_argument("--originals", choices=get_args(Originals), default="float32")
     given = options.parse_args()
     torch.set_num_threads(1)  # a fork needs a process without threads
-    subject = Subject.of(given.chain, given.originals)
-    trials = 12 if given.quick else given.trials
-
-    def show(trial: int, writes: int) -> None:
-        print(f"\r\033[K{trial}/{trials} killed, {writes} writes acknowledged", end="", file=sys.stderr, flush=True)
-
-    figures = {"chain": given.chain, "originals": given.originals} | run_trials(subject, trials, given.seed, show)
-    print(f"\n{json.dumps(figures)}")
-    name = "-".join(
-        ["crash", *([given.chain] * (given.chain != RAW)), *(["codes-alone"] * (given.originals == "none"))]
-    )
-    print("raw figures:", write_report(given.out, name, figures), file=sys.stderr)
-    if figures["failures"]:
-        sys.exit(1)
+    figures = run_trials(Subject.of(given.chain, given.originals), given.trials, given.seed)
+    print(json.dumps(figures))
+    sys.exit(bool(figures["failures"]))
 
 
-def run_trials(subject: Subject, trials: int, seed: int, on_trial: Callable[[int, int], None]) -> dict[str, Any]:
+def run_trials(subject: Subject, trials: int, seed: int) -> dict[str, Any]:
     """Kill a writer so many times, and return counts and what was lost, if anything."""
     random_of = random.Random(seed)
     counted = ("writes_acknowledged", "interrupted", "power_lost", "reindexing", "adopted")
@@ -156,7 +143,6 @@ def run_trials(subject: Subject, trials: int, seed: int, on_trial: Callable[[int
             figures["power_lost"] += power
             figures["reindexing"] += reindexing
             figures["adopted"] += current_spec(folder).generation != before
-            on_trial(trial + 1, figures["writes_acknowledged"])
     return figures
 
 

@@ -32,29 +32,25 @@ def fill(app, sentences):
 
 
 def ok(app, path, **body):
-    """Post a body, assert that it is answered, and return the JSON."""
     answer = app.client.post(path, json=body, headers=app.admin)
     assert answer.status_code in (200, 202), answer.text
     return answer.json()
 
 
 def refused(app, path, **body):
-    """Post a body and return status, code and message of the error."""
     answer = app.client.post(path, json=body, headers=app.admin)
     return answer.status_code, answer.json()["error"]["code"], answer.json()["error"]["message"]
 
 
 def embed(app, texts, **more):
-    """Embed texts with the chain."""
     return np.array(app.client.post("/embed", json={"inputs": texts} | CODES | more).json(), np.float32)
 
 
 def scores_by_id(found):
-    """Return the score of each id, for each query."""
     return [{hit["id"]: hit["score"] for hit in hits} for hits in found["results"]]
 
 
-@pytest.mark.parametrize("originals", ["float32", "float16", "none"])
+@pytest.mark.parametrize("originals", ["float16", "none"])
 def test_scores_are_inner_products_of_query_floats_and_document_floats(app, fill, sentences, originals):
     path = fill(**CODES, originals=originals)
     documents, queries = embed(app, sentences), embed(app, sentences, input_type="query")

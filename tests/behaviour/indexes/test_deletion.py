@@ -19,16 +19,14 @@ def app(start_app, tmp_path_factory):
 
 
 def put(app):
-    """Create the index and return the answer."""
     return app.client.put(PATH, json={"chain": "none", "width": 4}, headers=app.admin)
 
 
 def upsert(app, item, direction):
-    """Insert an item with a unit vector along an axis and return the answer."""
     return app.client.post(f"{PATH}/upsert", json={"ids": [item], "vectors": [np.eye(4)[direction].tolist()]})
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_an_index_recreated_under_traffic_keeps_acknowledged_items(app):
     """Meanwhile searches are answered 200 or 404."""
     statuses, done = set(), threading.Event()
@@ -112,5 +110,4 @@ def test_an_index_serves_after_its_chain_is_deleted_and_recreating_it_changes_no
 
 
 def points():
-    """Draw 80 vectors of 4 dimensions, as lists."""
     return np.random.default_rng(0).normal(size=(80, 4)).tolist()

@@ -13,7 +13,6 @@ QUERY = {"vectors": [[1, 2, 3, 4]], "filter": {"a": 1}}
 
 
 def answers(app):
-    """Yield the answers to three calls on indexes."""
     for method, path, body in [("GET", "", None), ("PUT", "/any", RAW), ("POST", "/any/search", QUERY)]:
         yield app.client.request(method, f"/indexes{path}", json=body, headers=app.admin)
 
@@ -45,7 +44,7 @@ def test_encoders_that_indexes_may_use_keep_running_while_milvus_is_away(start_a
         assert app.services.trained_serving.list_index_encoders() is None  # not known, so none is stopped
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_indexes_in_a_milvus_lite_file_survive_a_killed_server(serving, start_app, tmp_path):
     path = str(tmp_path / "folder" / "indexes.db")
     with serving(tmp_path / "one", LATHE_INDEX_URL=path) as server:

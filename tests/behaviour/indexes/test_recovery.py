@@ -13,7 +13,6 @@ SPEC = IndexSpec(None, None, 8, "raw", "none", 8, "raw")
 
 @pytest.fixture
 def folder(tmp_path):
-    """Build the folder of an empty index."""
     folder = tmp_path / "x"
     folder.mkdir()
     IndexRecord.create(folder / "record.db", SPEC, None).close()
@@ -21,14 +20,12 @@ def folder(tmp_path):
 
 
 def put(index, count, seed=0):
-    """Insert random vectors with ids `SEED.NUMBER` and return the vectors."""
     vectors = np.random.default_rng(seed).normal(size=(count, 8)).astype(np.float32)
     index.upsert([f"{seed}.{number}" for number in range(count)], vectors, [None] * count, None).result()
     return vectors
 
 
 def found(index, vectors):
-    """Return the id of each vector's nearest item."""
     return [hits[0]["id"] for hits in index.get_serving().search(Query(vectors, 1))]
 
 

@@ -18,7 +18,6 @@ ROWS = 300
 
 
 def found(index, queries, **options):
-    """Return the hits of each query, as pairs of id and score."""
     results = index.get_serving().search(Query(queries, 10, **options))
     return [[(hit["id"], round(hit["score"], 4)) for hit in hits] for hits in results]
 
