@@ -35,10 +35,7 @@ def test_embedding_requests_are_answered_429_while_every_admission_queue_is_full
     assert not passed and left == 0
 
 
-@pytest.mark.parametrize(
-    ("path", "full", "method"),
-    [("/embed", [True, False], "POST"), ("/reduce", [True], "POST"), ("/", [True], "GET"), ("/health", [True], "GET")],
-)
-def test_other_requests_pass_the_load_shedding_middleware(path, full, method):
+def test_other_requests_pass_the_load_shedding_middleware():
     """A request also passes if one encoder has room."""
-    assert ask(path, *full, method=method)[1:] == (True, 2)
+    assert ask("/embed", True, False)[1:] == ask("/reduce", True)[1:] == (True, 2)
+    assert ask("/", True, method="GET")[1:] == ask("/health", True, method="GET")[1:] == (True, 2)

@@ -30,10 +30,8 @@ def ask():
         ({}, True),  # curl, and every client library
         ({"sec_fetch_site": "none"}, True),
         ({"sec_fetch_site": "same-origin", "origin": "http://localhost:8080"}, True),
-        ({"origin": "http://localhost:8080"}, True),
         ({"origin": "https://LOCALHOST:8080"}, True),  # TLS ends before the server
         ({"origin": "http://localhost:8081"}, False),
-        ({"origin": "http://127.0.0.1:8080"}, False),
         ({"origin": "https://evil.example"}, False),
         ({"origin": "null"}, False),
         ({"origin": ""}, False),
@@ -45,17 +43,13 @@ def ask():
 def test_writing_methods_from_other_origins_are_refused_and_reads_served(ask, headers, served):
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         assert ask(method, **headers) == (None if served else "origin_not_allowed"), method
-    assert ask("GET", **headers) is None
-    assert ask("HEAD", **headers) is None
+    assert ask("GET", **headers) is ask("HEAD", **headers) is None
 
 
-@pytest.mark.parametrize("origins", [PAGE, "*", f"http://a.example,{PAGE}"])
-def test_requests_from_a_listed_cors_origin_are_served(ask, origins):
-    assert ask("POST", settings={"cors_origins": origins}, sec_fetch_site="cross-site", origin=PAGE) is None
-    assert ask("POST", settings={"cors_origins": origins}, origin=PAGE) is None
-
-
-def test_api_keys_do_not_allow_requests_from_other_origins(ask):
+def test_requests_from_a_listed_cors_origin_are_served_and_api_keys_do_not_allow_others(ask):
+    for origins in ("*", f"http://a.example,{PAGE}"):
+        assert ask("POST", settings={"cors_origins": origins}, sec_fetch_site="cross-site", origin=PAGE) is None
+        assert ask("POST", settings={"cors_origins": origins}, origin=PAGE) is None
     assert ask("POST", settings={"api_keys": "use"}, origin=PAGE) == "origin_not_allowed"
 
 
@@ -91,10 +85,10 @@ def test_health_routes_are_served_under_any_host_header(ask):
         assert ask("GET", path, host="evil.example") == code
 
 
-@pytest.mark.parametrize("value", ["http://a.example", "a.example:80", "a.example/x", "a b", "*.example.org", "[::1]"])
-def test_an_invalid_allowed_host_is_rejected(value):
-    with pytest.raises(ValueError, match=r"LATHE_ALLOWED_HOSTS: .*not a host"):
-        read_settings(allowed_hosts=value)
+def test_an_invalid_allowed_host_is_rejected():
+    for value in ("http://a.example", "a.example:80", "a.example/x", "a b", "*.example.org", "[::1]"):
+        with pytest.raises(ValueError, match=r"LATHE_ALLOWED_HOSTS: .*not a host"):
+            read_settings(allowed_hosts=value)
 
 
 def test_the_app_refuses_other_origins_and_unknown_hosts_with_403(client):
@@ -106,19 +100,21 @@ def test_the_app_refuses_other_origins_and_unknown_hosts_with_403(client):
     assert client.get("/chains", headers={"host": "evil.example"}).status_code == 403
 
 
-@pytest.mark.parametrize("said", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp", ";"])
-def test_routes_that_change_state_need_a_json_content_type(lathe, said):
-    headers = lathe.admin | ({} if said is None else {"content-type": said})
+def test_routes_that_change_state_need_a_json_content_type(lathe):
     changes = {"/indexes/none/upsert": "POST", "/indexes/none/delete": "POST", "/indexes/none/reindex": "POST"}
     changes |= {"/chains/none/promote": "POST", "/fit-transform": "POST"}
     changes |= {"/advise": "POST", "/indexes/none": "PUT", "/encoders/none/dimensions/64": "PUT"}
-    for path, method in changes.items():
-        answer = lathe.client.request(method, path, content=b"{}", headers=headers)
+
+    def ask(path, said):
+        headers = lathe.admin | ({} if said is None else {"content-type": said})
+        return lathe.client.request(changes[path], path, content=b"{}", headers=headers)
+
+    for path in changes:
+        answer = ask(path, None)
         assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_type"), path
-        answer = lathe.client.request(
-            method, path, content=b"{}", headers=headers | {"content-type": "Application/JSON; charset=utf-8"}
-        )
-        assert answer.status_code != 415, path
+        assert ask(path, "Application/JSON; charset=utf-8").status_code != 415, path
+    for said in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp", ";"):
+        assert ask("/fit-transform", said).status_code == 415, said
 
 
 def test_routes_that_read_accept_any_content_type(client):

@@ -178,10 +178,11 @@ def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
+@pytest.mark.release
 def test_parallel_large_bodies_take_less_than_350_mb_more_memory_than_one(start_app, tmp_path):
     row = b"[" + b"-99," * 16_383 + b"0]"
     body = b'{"chain": "compact", "vectors": [' + b",".join([row] * 120) + b"]}"  # 8 MB, parsed 80
-    with start_app(home=tmp_path, max_body_bytes=8_000_000) as app, ThreadPoolExecutor(8) as callers:
+    with start_app(indexes_only=True, home=tmp_path, max_body_bytes=8_000_000) as app, ThreadPoolExecutor(8) as callers:
 
         def reduce():
             return app.client.post("/reduce", content=body, headers={"content-type": "application/json"}).status_code

@@ -19,7 +19,7 @@ from tests.service.http.connections import serving
 LIMIT = 3 * INFLATED_BYTES
 LIMITS = read_settings(max_body_bytes=LIMIT)
 ABC = gzip.compress(b"abc", mtime=0)
-CODINGS = {"gzip": gzip.compress, "x-gzip": gzip.compress, "deflate": zlib.compress, "GZip": gzip.compress}
+CODINGS = dict.fromkeys(("gzip", "x-gzip", "GZip"), gzip.compress) | {"deflate": zlib.compress, "identity": bytes}
 
 
 def read(body, pieces=1, memory=None, **headers):
@@ -38,24 +38,23 @@ def read(body, pieces=1, memory=None, **headers):
     return asyncio.run(read_body(Request(scope, receive), LIMITS))
 
 
-@pytest.mark.parametrize("size", [0, 1, INFLATED_BYTES - 1, INFLATED_BYTES, 2 * INFLATED_BYTES, LIMIT])
-@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize(
+    ("coding", "size"),
+    [("gzip", 0), ("gzip", 1), ("gzip", INFLATED_BYTES - 1), ("deflate", INFLATED_BYTES),
+     ("x-gzip", 2 * INFLATED_BYTES), ("GZip", LIMIT), ("identity", LIMIT)],
+)  # fmt: skip
 def test_a_compressed_body_is_read_as_what_was_compressed(coding, size):
     body = np.random.default_rng(size).integers(97, 105, size, np.uint8).tobytes()
     for pieces in (1, 7):
         assert read(CODINGS[coding](body), pieces, content_encoding=coding) == body
-    assert read(body, content_encoding="identity") == body
 
 
-@pytest.mark.parametrize("body", [b"x" * (LIMIT + 1), b"\0" * (50 * LIMIT)])
-def test_a_body_that_is_too_large_when_decompressed_is_refused(body):
-    memory = BodyMemory(10 * LIMIT)
-    with pytest.raises(TooLargeError, match="decompressed"):
-        read(gzip.compress(body), memory=memory, content_encoding="gzip")
-    assert memory.held <= LIMIT
-
-
-def test_the_decompressed_bytes_count_against_the_memory_for_all_bodies():
+def test_a_body_that_is_too_large_when_decompressed_is_refused():
+    for body in (b"x" * (LIMIT + 1), b"\0" * (50 * LIMIT)):
+        memory = BodyMemory(10 * LIMIT)
+        with pytest.raises(TooLargeError, match="decompressed"):
+            read(gzip.compress(body), memory=memory, content_encoding="gzip")
+        assert memory.held <= LIMIT
     with pytest.raises(OverloadedError):
         read(gzip.compress(b"\0" * LIMIT), memory=BodyMemory(LIMIT // 2), content_encoding="gzip")
 
@@ -71,11 +70,11 @@ def test_a_body_that_is_not_one_compressed_stream_is_refused(body):
     assert (refused.value.status, refused.value.code) == (400, "malformed_body")
 
 
-@pytest.mark.parametrize("coding", ["br", "zstd", "gzip, gzip", "x" * 1000])
-def test_another_content_encoding_is_refused_by_name(coding):
-    with pytest.raises(ServiceError, match="must be gzip or deflate, not '") as refused:
-        read(b"x", content_encoding=coding)
-    assert refused.value.status == 415
+def test_another_content_encoding_is_refused_by_name():
+    for coding in ("br", "gzip, gzip", "x" * 1000):
+        with pytest.raises(ServiceError, match="must be gzip or deflate, not '") as refused:
+            read(b"x", content_encoding=coding)
+        assert refused.value.status == 415
 
 
 def test_compressed_json_and_npy_bodies_get_the_vectors_of_plain_ones(client, sentences, raw):

@@ -29,8 +29,9 @@ def frame(body, chunked):
     return b"content-length: %d\r\n" % len(body), body
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize("offer", OFFERS)
+@pytest.mark.parametrize(
+    ("offer", "chunked"), [("java", False), ("java", True), ("websocket", False), ("unknown", True)]
+)
 def test_a_body_after_an_offer_is_read_whole_and_not_as_a_request(offer, chunked):
     framing, body = frame(SMUGGLED, chunked)
     head = HEAD + OFFERS[offer] + framing + b"\r\n"
@@ -49,26 +50,19 @@ def test_a_body_after_an_offer_is_read_whole_and_not_as_a_request(offer, chunked
     serving(test)
 
 
-@pytest.mark.parametrize("offer", OFFERS)
-def test_pipelined_requests_with_offers_and_without_bodies_are_all_answered(offer):
+def test_pipelined_requests_with_offers_and_without_bodies_are_all_answered():
     async def test(served):
-        asked = b"GET / HTTP/1.1\r\nhost: localhost\r\n" + OFFERS[offer] + b"\r\n"
-        assert (await served.say(asked * 3 + CLOSE)).count(b"200 OK") == served.requests == 4
+        asked = [b"GET / HTTP/1.1\r\nhost: localhost\r\n" + offer + b"\r\n" for offer in OFFERS.values()]
+        assert (await served.say(b"".join(asked) + CLOSE)).count(b"200 OK") == served.requests == 4
 
     serving(test)
 
 
-def test_a_body_of_several_pieces_after_an_offer_is_read_whole():
+def test_a_body_of_several_pieces_after_an_offer_and_one_over_http_1_0_are_read_whole():
     async def test(served):
         body = b"x" * 1_000_000
         said = await served.say(HEAD + OFFERS["java"] + b"content-length: 1000000\r\nconnection: close\r\n\r\n" + body)
         assert said.endswith(b"1000000 bytes")
-
-    serving(test)
-
-
-def test_a_request_with_an_offer_over_http_1_0_is_read_whole():
-    async def test(served):
         head = b"POST / HTTP/1.0\r\n" + OFFERS["java"]
         assert (await served.say(head + b"content-length: 3\r\n\r\nabc")).endswith(b"3 headers, 3 bytes")
 
@@ -87,12 +81,6 @@ def test_requests_with_offers_keep_the_limits_of_others():
         reader, _ = await served.connect(flood * (MAX_PIPELINED + 2))
         assert await asyncio.wait_for(reader.read(), 10) == b""
         assert served.requests == 1
-
-    serving(test)
-
-
-def test_the_end_of_a_body_after_an_offer_is_awaited_no_longer_than_of_others():
-    async def test(served):
         reader, _ = await served.connect(HEAD + OFFERS["java"] + b"content-length: 3\r\n\r\nab")
         served.pass_seconds(121)
         assert status(await asyncio.wait_for(reader.read(), 10)) == 408

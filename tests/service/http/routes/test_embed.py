@@ -1,6 +1,3 @@
-import base64
-import io
-
 import numpy as np
 import pytest
 from fastapi import APIRouter, Depends
@@ -12,14 +9,13 @@ from lathe.training.encoder.spec import DEFAULT_ENCODER
 HEADERS = ("x-space-id", "x-chain", "x-dimensions", "x-request-id", "x-queue-time", "x-inference-time")
 
 
-@pytest.mark.parametrize("size", [128, 96, 32, 1])
-def test_a_nested_starter_chain_serves_any_size_up_to_its_own_with_norm_1(client, sentences, size):
-    answer = client.post("/embed", json={"inputs": sentences, "dimensions": size})
-    vectors = np.array(answer.json())
-    assert vectors.shape == (len(sentences), size)
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-    assert answer.headers["x-chain"] == "compact@1"
-    assert answer.headers["x-dimensions"] == str(size)
+def test_a_nested_starter_chain_serves_any_size_up_to_its_own_with_norm_1(client, sentences):
+    for size in (128, 96, 1):
+        answer = client.post("/embed", json={"inputs": sentences, "dimensions": size})
+        vectors = np.array(answer.json())
+        assert vectors.shape == (len(sentences), size)
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+        assert (answer.headers["x-chain"], answer.headers["x-dimensions"]) == ("compact@1", str(size))
 
 
 def test_every_vector_response_has_the_documented_headers(client, sentences, raw):
@@ -42,8 +38,8 @@ def test_embed_without_dimensions_or_with_all_of_them_answers_the_encoders_vecto
     np.testing.assert_allclose(answer.json(), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [128, 32])
-def test_embed_openai_and_reduce_answer_the_same_vectors_and_space_id(client, sentences, raw, size):
+def test_embed_openai_and_reduce_answer_the_same_vectors_and_space_id(client, sentences, raw):
+    size = 32
     embedded = client.post("/embed", json={"inputs": sentences, "dimensions": size})
     openai = client.post("/v1/embeddings", json={"input": sentences, "dimensions": size})
     reduced = client.post("/reduce", json={"vectors": raw, "chain": "compact", "dimensions": size})
@@ -58,13 +54,6 @@ def test_embed_answers_a_batch_as_it_answers_each_text_alone(client, sentences):
     for text, vector in zip(sentences, together, strict=True):
         alone = client.post("/embed", json={"inputs": text, "dimensions": 64}).json()[0]
         np.testing.assert_allclose(alone, vector, atol=1e-5)
-
-
-def test_embed_answers_the_same_floats_as_base64(client, sentences):
-    floats = client.post("/embed", json={"inputs": sentences, "dimensions": 16}).json()
-    rows = client.post("/embed", json={"inputs": sentences, "dimensions": 16, "encoding_format": "base64"}).json()
-    decoded = [np.frombuffer(base64.b64decode(row), "<f4") for row in rows]
-    np.testing.assert_allclose(decoded, floats, atol=1e-6)
 
 
 def test_space_ids_differ_by_chain_and_dimensions_only(client):
@@ -88,17 +77,6 @@ def test_starter_of_48_bytes_answers_floats_or_codes_and_has_no_size_route(clien
         assert client.post("/embed", json={"inputs": "x", "dimensions": size}).headers["x-chain"] == "compact@1"
 
 
-def test_openai_models_are_encoders_or_encoder_plus_chain(client):
-    listed = [model["id"] for model in client.get("/v1/models").json()["data"]]
-    assert listed[0] == "all-MiniLM-L6-v2"
-    assert {"all-MiniLM-L6-v2+compact", "all-MiniLM-L6-v2+debias"} <= set(listed)
-    answer = client.post("/v1/embeddings", json={"input": "text", "model": "all-MiniLM-L6-v2+compact@1"})
-    assert answer.headers["x-chain"] == "compact@1"
-    assert answer.json()["model"] == "all-MiniLM-L6-v2+compact@1"
-    hub_name = client.post("/v1/embeddings", json={"input": "text", "model": "sentence-transformers/all-MiniLM-L6-v2"})
-    assert hub_name.headers["x-chain"] == "none"
-
-
 def test_openai_usage_counts_tokens_without_padding(client):
     usage = client.post("/v1/embeddings", json={"input": ["one two three", "four"]}).json()["usage"]
     assert usage == {"prompt_tokens": 8, "total_tokens": 8}
@@ -109,23 +87,6 @@ def test_embed_with_normalize_false_keeps_the_chains_norm(client):
     unit = client.post("/embed", json={"inputs": "some text", "dimensions": 64}).json()[0]
     assert abs(np.linalg.norm(vector) - 1) > 1e-3
     np.testing.assert_allclose(vector / np.linalg.norm(vector), unit, atol=1e-5)
-
-
-def test_embed_truncates_a_very_long_text_or_answers_413(client):
-    text = "word " * 200_000
-    assert len(client.post("/embed", json={"inputs": text, "dimensions": 128}).json()[0]) == 128
-    refused = client.post("/embed", json={"inputs": text, "truncate": False})
-    assert refused.status_code == 413
-    assert "256" in refused.json()["error"]["message"]
-
-
-def test_truncation_direction_selects_the_end_that_is_cut_off(client):
-    text = "begin " + "filler " * 400 + "end"
-    left, right = (
-        client.post("/embed", json={"inputs": text, "truncation_direction": side}).json()[0]
-        for side in ("Left", "right")  # TEI writes it with a capital, others do not
-    )
-    assert not np.allclose(left, right, atol=1e-3)
 
 
 def test_embed_treats_null_as_the_default_and_ignores_unknown_fields(client):
@@ -143,41 +104,11 @@ def test_a_valid_request_id_is_returned_and_another_is_replaced(client):
     assert client.post("/embed", json={"inputs": []}).headers["x-request-id"]
 
 
-def test_openai_client_gets_the_same_vectors_as_embed(client, sentences):
-    import openai
-
-    speaker = openai.OpenAI(base_url="http://localhost/v1", api_key="anything", http_client=client)
-    answer = speaker.embeddings.create(input=sentences, model="all-MiniLM-L6-v2", dimensions=96)
-    expected = client.post("/embed", json={"inputs": sentences, "dimensions": 96}).json()
-    np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-6)
-    assert [model.id for model in speaker.models.list()][0] == "all-MiniLM-L6-v2"
-
-
-def test_embed_answers_npy_if_the_accept_header_asks_for_it(client, sentences):
-    body = {"inputs": sentences, "dimensions": 32}
-    answer = client.post("/embed", json=body, headers={"accept": "application/x-npy"})
-    assert answer.headers["content-type"] == "application/x-npy"
-    found = np.load(io.BytesIO(answer.content), allow_pickle=False)
-    np.testing.assert_allclose(found, client.post("/embed", json=body).json(), atol=1e-6)
-
-
 def test_embed_takes_model_and_chain_from_the_query_unless_the_body_has_them(client, sentences):
     answer = client.post("/embed?model=all-MiniLM-L6-v2&chain=debias", json={"inputs": sentences})
     assert answer.headers["x-chain"] == "debias@1"
     assert client.post("/embed?chain=debias", json={"inputs": "x", "chain": "none"}).headers["x-chain"] == "none"
     assert client.post("/embed?model=nobody", json={"inputs": "x"}).status_code == 404
-
-
-@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "all-MiniLM-L6-v2+compact"])
-def test_v1_models_answers_a_model_by_name_and_404_for_others(client, name):
-    assert client.get(f"/v1/models/{name}").json()["id"] == name
-    assert client.get(f"/v1/models/{name}x").status_code == 404
-
-
-def test_a_size_that_no_chain_serves_is_answered_400_with_the_encoders_dimensions(client):
-    answer = client.post("/embed", json={"inputs": "x", "dimensions": 200})
-    assert answer.status_code == 400
-    assert "384" in answer.json()["error"]["message"]
 
 
 def test_a_direct_route_refuses_dependencies_which_it_would_not_call():
