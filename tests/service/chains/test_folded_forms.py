@@ -1,5 +1,7 @@
 """Forms of a chain that clients choose by dimensions take bounded memory, and give what folding each would give."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -23,15 +25,13 @@ def chain(request, vectors):
     return Chain(parse_steps(request.param)).fit(vectors)
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("side", ["document", "query"])
-def test_a_form_is_what_folding_to_its_dimensions_gives(chain, vectors, normalize, side):
+def test_a_form_is_what_folding_to_its_dimensions_gives(chain, vectors):
     forms = FoldedForms(chain)
-    for dimensions in [None, chain.output_dimensions, *([100, 1] if chain.nested else [])]:
-        expected = chain.fold(dimensions, normalize, side).floats(vectors[:20])
+    sizes = [None, chain.output_dimensions, *([100, 1] if chain.nested else [])]
+    for form in itertools.product(sizes, (True, False), ("document", "query")):
+        expected = chain.fold(*form).floats(vectors[:20])
         for _ in range(2):
-            found = forms.get(dimensions, normalize, side).floats(vectors[:20])
-            np.testing.assert_allclose(found, expected, atol=1e-6)
+            np.testing.assert_allclose(forms.get(*form).floats(vectors[:20]), expected, atol=1e-6, err_msg=str(form))
 
 
 def count_bytes(forms):

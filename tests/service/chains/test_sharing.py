@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -19,7 +20,10 @@ from lathe.service.chains.registry import Registry
 from lathe.service.chains.sharing import SUMS
 from lathe.service.chains.starters import STARTERS
 from lathe.service.errors import BadValueError
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.export.folder import SHIPPED
+from lathe.training.export.sentence_transformers_folder import export_sentence_transformers
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.artifact import FitDistribution, FitStatistics, load_moments
 from lathe.transforms.artifact.folder import manifest_digest
@@ -41,6 +45,8 @@ def hub(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
+    hasty = SimpleNamespace(**(vars(time) | {"sleep": lambda _seconds: None}))  # between tries of a download
+    monkeypatch.setattr("huggingface_hub.file_download.time", hasty)
     yield server
     server.shutdown()
     server.server_close()
@@ -96,17 +102,10 @@ def test_a_pushed_chain_is_pulled_bit_equal_from_the_commit(run, hub, pull, othe
     assert pulled.metadata["pulled_from"] == {"repository": REPO, "commit": sha_of(1)}
     assert pulled.metadata["encoder"] == small.metadata["encoder"]
 
-
-def test_pushing_and_pulling_again_changes_nothing(run, hub, pull, other, small):
-    first = run("push", "small", REPO)
-    assert run("push", "small@1", REPO)[:2] == first[:2] and len(hub.repos[REPO]) == 1
-    assert pull(REPO)[1] == "small@1: live\n"
+    # A second time changes nothing, and another chain of the name becomes a version that is not live.
+    assert run("push", "small@1", REPO)[1] == f"{hub.url}/{REPO}/commit/{sha_of(1)}\n" and len(hub.repos[REPO]) == 1
     assert pull(REPO)[1] == "small@1 is the same chain already: live\n"
     assert Registry(other / "chains").versions("small") == [1]
-
-
-def test_another_chain_of_the_name_becomes_a_version_that_is_not_live(run, hub, pull, other, small):
-    assert run("push", "small", REPO)[0] == 0
     assert pull(REPO, "--as", "compact")[1].startswith("compact@2: not live, which `lathe chains promote compact@2`")
     registry = Registry(other / "chains")
     assert registry.versions("compact") == [1, 2] and registry.live("compact") == 1
@@ -134,7 +133,7 @@ def test_a_pull_takes_the_revision_that_is_named(run, hub, pull, other, small):
     assert_fails(pull(REPO, "--revision", "f" * 40), "no such revision")
 
 
-def test_the_card_states_the_certificate_and_the_base_model_and_shows_a_figure(run, hub):
+def test_the_card_states_the_certificate_and_the_base_model_and_shows_a_figure_of_several_sizes(run, hub, small):
     assert run("push", "compact", "me/compact", "--license", "cc0-1.0", "--private")[0] == 0
     assert hub.private == {"me/compact"}
     files = hub.files("me/compact")
@@ -149,16 +148,10 @@ def test_the_card_states_the_certificate_and_the_base_model_and_shows_a_figure(r
     marks = [mark for mark in figure.iter() if mark.tag.endswith("circle")]
     assert len(marks) == len(certificate["sizes"]) + 1
 
-
-def test_a_card_without_a_license_or_several_sizes_has_neither(run, hub, small):
     assert run("push", "small", REPO)[0] == 0
     card = hub.files(REPO)["README.md"].decode()
     assert yaml.safe_load(card.split("---\n")[1]).keys() == {"library_name", "tags", "base_model"}
     assert "recall" not in card
-
-
-def altered(files, name, content):
-    return files | {name: content}
 
 
 def test_a_tampered_or_foreign_chain_is_refused_and_nothing_appears(run, hub, pull, other, small):
@@ -167,13 +160,9 @@ def test_a_tampered_or_foreign_chain_is_refused_and_nothing_appears(run, hub, pu
     manifest = json.loads(files["manifest.json"])
     tensors = files["chain.safetensors"]
     cases = {
-        "me/tensors": (altered(files, "chain.safetensors", tensors[:-1] + b"!"), "SHA-256 does not match"),
-        "me/steps": (
-            altered(files, "manifest.json", json.dumps(manifest | {"normalize": False}).encode()),
-            "was altered",
-        ),
-        "me/foreign": (altered(files, "manifest.json", b'{"version": 3}'), "cannot be read"),
-        "me/lists": (altered(files, "manifest.json", b"[" * 100_000), "cannot be read"),
+        "me/tensors": (files | {"chain.safetensors": tensors[:-1] + b"!"}, "SHA-256 does not match"),
+        "me/steps": (files | {"manifest.json": json.dumps(manifest | {"normalize": False}).encode()}, "was altered"),
+        "me/lists": (files | {"manifest.json": b"[" * 100_000}, "cannot be read"),
         "me/other": ({"config.json": b"{}", "pytorch_model.bin": b"x"}, "holds no chain of Lathe"),
         "me/half": ({"manifest.json": files["manifest.json"]}, "no file 'chain.safetensors'"),
     }
@@ -210,23 +199,23 @@ def test_files_of_a_repository_that_are_no_part_of_a_chain_are_not_downloaded(ru
     assert set(hub.downloads) == {"manifest.json", "chain.safetensors"}
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a//b", "a\\b", ".", "a/./b", "a\0b"])
-def test_a_path_that_leaves_the_folder_is_refused(name):
-    with pytest.raises(BadValueError, match="no path of a file below"):
-        require_inner_path(name)
+def test_a_path_that_leaves_the_folder_is_refused():
+    for name in ("../x", "/etc/x", "a/../../x", "a//b", "a\\b", ".", "a/./b", "a\0b"):
+        with pytest.raises(BadValueError, match="no path of a file below"):
+            require_inner_path(name)
 
 
-def test_a_repository_over_the_limit_is_refused_before_its_tensors_are_downloaded(run, hub, pull, other, small):
+def test_a_repository_over_the_limit_and_a_download_that_is_cut_off_leave_nothing(run, hub, pull, other, small):
+    """Nothing of a repository over the limit is downloaded but its manifest."""
     assert run("push", "small", REPO)[0] == 0
+    good = hub.files(REPO)
     size = len(hub.files(REPO)["chain.safetensors"])
     most = max(size - 1, len(hub.files(REPO)["manifest.json"]))
     hub.commit(REPO, hub.files(REPO) | {"chain.safetensors": bytes(most + 1)})
     assert_fails(pull(REPO, "--max-bytes", most), f"more than {most}", "--max-bytes")
     assert "chain.safetensors" not in hub.downloads and names_in(other) == set()
 
-
-def test_a_download_that_is_cut_off_leaves_nothing_and_succeeds_later(run, hub, pull, other, small):
-    assert run("push", "small", REPO)[0] == 0
+    hub.commit(REPO, good)
     hub.damage = lambda name, content: content[:-5] if name == "chain.safetensors" else content
     status, out, err = pull(REPO)
     assert status == 1 and out == "" and REPO in err and names_in(other) == set()
@@ -254,16 +243,17 @@ def test_a_hub_out_of_reach_or_a_wrong_name_is_one_line(run, hub, pull, small, m
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory, encoder):
-    """Export the starter chain with its encoder."""
-    from lathe.training.export.sentence_transformers_folder import export_sentence_transformers
-
+def exported(tmp_path_factory, tiny_model):
+    """Export a chain with a tiny encoder."""
+    encoder = Encoder(EncoderSpec("tiny", str(tiny_model)), "cpu")
+    chain = Chain(parse_steps("r2,pca:4")).fit(np.random.default_rng(0).normal(size=(60, 16)).astype(np.float32))
     folder = tmp_path_factory.mktemp("exported") / "model"
-    export_sentence_transformers(Chain.load(STARTERS / "compact" / "1"), encoder, folder, "compact@1")
+    export_sentence_transformers(chain, encoder, folder, "small@1")
     return folder
 
 
-def test_an_exported_model_is_pushed_with_a_card_and_pulled_into_a_folder(run, hub, pull, exported, tmp_path, encoder):
+def test_an_exported_model_is_pushed_with_a_card_and_pulled_into_a_folder(run, hub, pull, exported, tmp_path):
+    """From there it is pushed to another repository."""
     assert run("push", exported, REPO)[0] == 0
     card = hub.files(REPO)["README.md"].decode()
     said = yaml.safe_load(card.split("---\n")[1])
@@ -278,13 +268,7 @@ def test_an_exported_model_is_pushed_with_a_card_and_pulled_into_a_folder(run, h
     assert sorted(path.name for path in tmp_path.joinpath("model").glob(".*")) == []
     assert_fails(pull(REPO, "--to", tmp_path / "model"), "is there already")
 
-
-def test_a_pulled_model_is_pushed_to_another_repository_and_pulled_from_there(run, hub, pull, exported, tmp_path):
-    assert run("push", exported, REPO)[0] == 0
-    assert pull(REPO, "--to", tmp_path / "first")[0] == 0
-    assert run("push", tmp_path / "first", "me/second")[0] == 0
-    status, _, err = pull("me/second", "--to", tmp_path / "second")
-    assert status == 0, err
+    assert run("push", tmp_path / "model", "me/second")[0] == 0
     first, second = hub.files(REPO), hub.files("me/second")
     assert {name for name in first if first[name] != second[name]} <= {"README.md", SUMS}
     assert second["README.md"].count(b"---\n") == 2 and b'SentenceTransformer("me/' in second["README.md"]
@@ -315,6 +299,7 @@ def test_a_pulled_model_with_altered_or_executable_files_is_refused(hub, pull, t
     assert pull("me/fine", "--to", tmp_path / "model")[0] == 0
 
 
+@pytest.mark.release
 def test_a_killed_pull_leaves_no_version(run, hub, other, small):
     """The process is killed while the tensors are on their way. The next pull adds the chain."""
     assert run("push", "small", REPO)[0] == 0

@@ -72,7 +72,7 @@ def test_an_engine_at_work_is_not_unloaded(start):
 def test_a_request_that_comes_while_the_engine_is_unloaded_is_answered(start):
     """It comes between the check that nothing is queued and the end of the worker."""
     engine, made = start({}, {})
-    for _ in range(30):
+    for _ in range(10):
         eventually(lambda: engine.state == "ready" and not engine.queue.texts)
         assert engine.unload()
         assert lengths(ask(engine, "a")) == [1]
@@ -101,14 +101,7 @@ def test_requests_for_the_earlier_vectors_fail_if_the_model_changed_while_it_was
     assert engine.info.fingerprint == "e" * 32 and lengths(ask(engine, "a")) == [1]
 
 
-def test_an_idle_engine_can_be_stopped(start):
-    engine, _ = start({})
-    unloaded(engine)
-    engine.stop(0)
-    assert engine.state == "stopped"
-
-
-def test_a_retired_worker_is_no_restart(start):
+def test_a_retired_worker_is_no_restart_and_an_idle_engine_can_be_stopped(start):
     from lathe.service.encoders.engine.metrics import UNLOADS, WORKER_RESTARTS
 
     counters = [metric.labels(DEFAULT_ENCODER.name) for metric in (WORKER_RESTARTS, UNLOADS)]
@@ -117,6 +110,9 @@ def test_a_retired_worker_is_no_restart(start):
     unloaded(engine)
     lengths(ask(engine, "a"))
     assert [counter._value.get() for counter in counters] == [before[0], before[1] + 1]
+    unloaded(engine)
+    engine.stop(0)
+    assert engine.state == "stopped"
 
 
 @pytest.fixture

@@ -157,10 +157,10 @@ def metadata_of():
     return lambda items: [some_metadata(random.Random(seed)) for seed in range(items)]
 
 
-@pytest.fixture(params=SCALARS, ids=repr)
-def scalar(request):
-    """Return each of the awkward scalars in turn."""
-    return request.param
+@pytest.fixture(scope="session")
+def scalars():
+    """Return the awkward scalars."""
+    return SCALARS
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,9 @@ from lathe.service.index.items import serialize_metadata
 from lathe.training.sources.kinds import RowBatch
 
 
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [("a", "a"), (7, "7"), (2**70, str(2**70)), (7.0, "7"), (-3.0, "-3"), (b"caf\xc3\xa9", "café")],
-)
-def test_an_id_is_written_as_text(value, written):
-    assert write_id(value) == written
+def test_an_id_is_written_as_text():
+    given = ["a", 7, 2**70, 7.0, -3.0, b"caf\xc3\xa9"]
+    assert [write_id(value) for value in given] == ["a", "7", str(2**70), "7", "-3", "café"]
 
 
 @pytest.mark.parametrize(
@@ -56,13 +53,10 @@ def test_a_list_of_ids_begins_without_a_byte_order_mark_and_is_utf_8(tmp_path):
         build([{}, {}], tmp_path / "ids.txt")
 
 
-@pytest.mark.parametrize("number", [2**64, -(2**64) - 1, 10**30, 1e300])
-def test_a_number_that_would_be_rounded_is_refused_in_metadata(number):
-    (read,) = orjson.loads(f'[{{"n": [{{"deep": {number}}}]}}]')
-    with pytest.raises(BadValueError, match=r"metadata\[3\] holds .*beyond 64 bits .*write larger ones as texts"):
-        serialize_metadata(3, read)
-
-
-@pytest.mark.parametrize("number", [2**64 - 1, -(2**63), 1.5, 2.0**63, None, True])
-def test_other_numbers_are_stored_as_written(number):
-    assert orjson.loads(serialize_metadata(0, {"n": number})) == {"n": number}
+def test_a_number_that_would_be_rounded_is_refused_in_metadata_and_others_are_stored_as_written():
+    for number in (2**64, -(2**64) - 1, 10**30, 1e300):
+        (read,) = orjson.loads(f'[{{"n": [{{"deep": {number}}}]}}]')
+        with pytest.raises(BadValueError, match=r"metadata\[3\] holds .*beyond 64 bits .*write larger ones as texts"):
+            serialize_metadata(3, read)
+    for number in (2**64 - 1, -(2**63), 1.5, 2.0**63, None, True):
+        assert orjson.loads(serialize_metadata(0, {"n": number})) == {"n": number}

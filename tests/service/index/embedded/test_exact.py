@@ -43,8 +43,7 @@ def assert_best(found, queries, vectors, among, k, metric):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("entries", [2**23, 700, 1])
-@pytest.mark.parametrize("k", [1, 10, 500, 600])
+@pytest.mark.parametrize(("entries", "k"), [(2**23, 10), (700, 1), (1, 500), (700, 600)])
 def test_search_exactly_equals_brute_force_for_any_rows_mask_k_and_block_size(metric, entries, k):
     vectors, queries = normal(500, 0, metric), normal(7, 1, metric)
     draw = np.random.default_rng(2)
@@ -62,8 +61,8 @@ def test_search_exactly_equals_brute_force_for_any_rows_mask_k_and_block_size(me
         assert_best(found, queries, vectors, among, k, metric)
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_search_exactly_pads_with_minus_one_and_minus_infinity_if_no_row_is_allowed(metric):
+def test_search_exactly_pads_with_minus_one_and_minus_infinity_if_no_row_is_allowed():
+    metric = "l2"
     vectors, queries = normal(50, 0), normal(3, 1)
     for rows, marks in ((slice(0, 0), None), (np.empty(0, np.int64), None), (slice(0, 50), np.zeros(50, np.bool_))):
         found = search_exactly(queries, vectors, rows, marks, 4, by(metric))
@@ -72,15 +71,12 @@ def test_search_exactly_pads_with_minus_one_and_minus_infinity_if_no_row_is_allo
     assert search_exactly(queries, vectors, slice(0, 50), None, 0, by(metric))[0].shape == (3, 0)
 
 
-@pytest.mark.parametrize("away", [0, 10, 100])
-def test_search_exactly_by_l2_is_exact_however_far_the_vectors_are_from_the_origin(away):
-    vectors = (away + 0.01 * normal(300, 0)).astype(np.float32)
-    queries = (away + 0.01 * normal(40, 1)).astype(np.float32)
-    found = search_exactly(queries, vectors, slice(0, 300), None, 5, by("l2"))
-    assert_best(found, queries, vectors, np.arange(300), 5, "l2")
-
-
-def test_search_exactly_by_l2_finds_each_vector_at_distance_zero():
+def test_search_exactly_by_l2_is_exact_however_far_the_vectors_are_from_the_origin_or_how_near_each_other():
+    for away in (0, 10, 100):
+        vectors = (away + 0.01 * normal(300, 0)).astype(np.float32)
+        queries = (away + 0.01 * normal(40, 1)).astype(np.float32)
+        found = search_exactly(queries, vectors, slice(0, 300), None, 5, by("l2"))
+        assert_best(found, queries, vectors, np.arange(300), 5, "l2")
     vectors = normal(200, 0) * 30
     rows, scores = search_exactly(vectors, vectors, slice(0, 200), None, 1, by("l2"))
     np.testing.assert_array_equal(rows[:, 0], np.arange(200))

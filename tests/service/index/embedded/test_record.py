@@ -89,7 +89,7 @@ def test_sampled_labels_are_of_items_that_exist_however_often_they_were_replaced
 
 def test_read_items_sees_one_state_of_an_item_that_is_replaced_meanwhile(record):
     def replace():
-        for number in range(1, 200):
+        for number in range(1, 60):
             put(record, ["a"], [{"n": number}], seed=number)
 
     put(record, ["a"], [{"n": 0}])
@@ -225,22 +225,15 @@ def test_a_record_of_a_newer_schema_is_refused_and_left_unchanged(record, path):
     assert refused.value.code == "newer_schema" and path.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", [b"", b"not a database" * 1000, "another application", None])
+@pytest.mark.parametrize("content", [b"not a database" * 1000, "another application", None])
 def test_a_file_that_is_no_record_raises_corrupt_index(path, content):
     if content == "another application":
         alter(path, "CREATE TABLE meta (key TEXT)")
     elif content is not None:
         path.write_bytes(content)
-    with pytest.raises(UnavailableError) as refused:
+    with pytest.raises(UnavailableError, match=r"record\.db") as refused:
         IndexRecord(path)
     assert refused.value.code == "corrupt_index" and path.exists() == (content is not None)
-
-
-def test_a_record_with_a_damaged_first_page_is_refused(record, path):
-    record.close()
-    path.write_bytes(b"\0" * 100 + path.read_bytes()[100:])
-    with pytest.raises(UnavailableError, match=r"record\.db"):
-        IndexRecord(path)
 
 
 def test_a_read_only_record_sees_new_writes_and_refuses_to_write(record, path):

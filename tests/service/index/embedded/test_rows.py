@@ -37,13 +37,7 @@ def joined(*batches):
     return tuple(np.concatenate(parts) for parts in zip(*batches, strict=True))
 
 
-def test_rows_are_empty_at_first_and_find_no_label(rows):
-    view = rows.take_view()
-    assert view.count == rows.count == rows.bytes == 0
-    assert view.find_rows(np.array([1, 2])).tolist() == []
-
-
-@pytest.mark.parametrize("sizes", [[1], [10, 1, 5], [MIN_ROWS], [MIN_ROWS, 1], [5000, 3000], [700] * 7, [0, 3, 0]])
+@pytest.mark.parametrize("sizes", [[10, 1, 5], [MIN_ROWS, 1], [5000, 3000], [0, 3, 0]])
 def test_take_view_shows_all_appended_rows_however_the_files_grow(rows, sizes):
     given, first = [], 1
     for seed, size in enumerate(sizes):
@@ -68,6 +62,9 @@ def test_a_view_is_unchanged_by_later_appends_and_by_closing(tmp_path):
 
 
 def test_find_rows_returns_row_numbers_and_leaves_out_unknown_labels(rows):
+    view = rows.take_view()
+    assert view.count == rows.count == rows.bytes == 0
+    assert view.find_rows(np.array([1, 2])).tolist() == []
     rows.append(*batch(50, first=10))
     view = rows.take_view()
     assert view.find_rows(view.labels).tolist() == list(range(50))
@@ -83,13 +80,8 @@ def test_mark_dead_counts_each_row_once_and_leaves_out_unknown_labels(rows):
     assert np.flatnonzero(~rows.take_view().alive).tolist() == [0, 2, 19]
     rows.append(*batch(3000, first=100, seed=1))
     assert np.flatnonzero(~rows.take_view().alive).tolist() == [0, 2, 19] and rows.count == 3020
-
-
-def test_rows_appended_after_mark_dead_are_alive(rows):
-    rows.append(*batch(5))
-    rows.mark_dead(np.arange(100, dtype=np.int64))
-    rows.append(*batch(5, first=50))
-    assert rows.take_view().alive.tolist() == [False] * 5 + [True] * 5
+    rows.mark_dead(np.arange(1, 58, 3))  # all that were there at first
+    assert np.flatnonzero(~rows.take_view().alive).tolist() == list(range(20))
 
 
 def test_reopened_files_have_the_appended_rows(tmp_path):

@@ -10,24 +10,30 @@ from lathe.service.index.embedded.exact import search_exactly
 from lathe.service.index.embedded.vector_formats import choose_format
 from lathe.service.index.reducer import Reducer, normalize_rows
 
-CHAINS = ["codes:6", "r2,codes:8", "codes:6,restore_norm=false", "product_codes:4", "int8", "pca:12,binary"]
-METRICS = ["cosine", "ip", "l2"]
+CASES = [
+    ("codes:6", "cosine", True), ("codes:6", "ip", False), ("r2,codes:8", "l2", True), ("int8", "l2", False),
+    ("codes:6,restore_norm=false", "ip", True), ("codes:6,restore_norm=false", "cosine", False), ("int8", "ip", True),
+    ("product_codes:4", "l2", False), ("product_codes:4", "cosine", True), ("pca:12,binary", "cosine", False),
+    ("pca:12,binary", "ip", True),
+]  # fmt: skip
+"""Steps of a chain, the metric of an index, and whether the chain normalizes."""
 
 
-@pytest.fixture(params=CHAINS)
-def steps(request):
+@pytest.fixture(params=CASES, ids=str)
+def case(request):
     return request.param
 
 
-@pytest.fixture(params=METRICS)
-def metric(request):
-    return request.param
+@pytest.fixture
+def metric(case):
+    return case[1]
 
 
-@pytest.fixture(params=[True, False])
-def made(request, chain_of, coded_spec, steps, metric):
+@pytest.fixture
+def made(chain_of, coded_spec, case):
     """Return the chain, the format of an index with it, and its reducer."""
-    chain, artifact = chain_of(steps, request.param)
+    steps, metric, normalize = case
+    chain, artifact = chain_of(steps, normalize)
     spec = replace(coded_spec(metric), dimensions=chain.output_dimensions)
     reducer = Reducer(spec, artifact)
     return chain, choose_format(spec, reducer), reducer
@@ -57,8 +63,9 @@ def test_rows_are_the_codes_of_the_chain_and_decode_to_its_floats(made, biased, 
     assert np.isclose(vectors.decode(rows), expected, atol=1e-4).all(axis=1).mean() >= 0.99
 
 
-def test_search_of_codes_equals_brute_force_over_decoded_vectors(made, biased, metric, steps):
+def test_search_of_codes_equals_brute_force_over_decoded_vectors(made, biased, case):
     chain, vectors, reducer = made
+    steps, metric, _ = case
     given = biased(700)
     rows = vectors.encode(given)
     if "codes" in steps or "binary" in steps:
@@ -103,15 +110,15 @@ def test_threads_that_search_at_once_find_what_each_finds_alone(chain_of, coded_
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value")
-@pytest.mark.parametrize("value", [np.inf, np.nan, 3e38])
-def test_vectors_without_a_finite_image_have_no_codes(chain_of, coded_spec, biased, value):
+def test_vectors_without_a_finite_image_have_no_codes(chain_of, coded_spec, biased):
     _, artifact = chain_of("r2,codes:8", False)
     vectors = choose_format(coded_spec("ip"), Reducer(coded_spec("ip"), artifact))
-    given = biased(3)
-    given[1] = value
-    given[1, ::2] *= -1
-    with pytest.raises(BadValueError, match="too large"):
-        vectors.encode(given)
+    for value in (np.inf, np.nan, 3e38):
+        given = biased(3)
+        given[1] = value
+        given[1, ::2] *= -1
+        with pytest.raises(BadValueError, match="too large"):
+            vectors.encode(given)
 
 
 def test_an_index_without_codes_has_rows_of_floats(biased, coded_spec):

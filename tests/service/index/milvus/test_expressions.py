@@ -108,7 +108,7 @@ def test_convert_to_sortable_preserves_the_order_of_awkward_values(awkward):
             check_order(one, other)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.one_of(st.lists(st.one_of(WHOLE, FLOATS), min_size=2, max_size=2), NEIGHBOURS, AS_DOUBLES))
 def test_convert_to_sortable_preserves_the_order_of_any_numbers(pair):
     check_order(*pair)
@@ -126,11 +126,10 @@ def test_compute_field_digest_is_equal_for_equal_values_of_a_field_only():
     assert len({compute_field_digest("a", value) for value in stored}) == len(stored)
     for one, other in [(1, 1.0), (0, -0.0), (2**53, float(2**53)), (2**64, float(2**64))]:
         assert compute_field_digest("a", convert_to_stored(one)) == compute_field_digest("a", convert_to_stored(other))
-    assert compute_field_digest("a", 1) != compute_field_digest("b", 1) and compute_field_digest("a") not in (
-        compute_field_digest("a", ""),
-        compute_field_digest("a", b""),
-        compute_field_digest("b"),
-    )
+    assert compute_field_digest("a", 1) != compute_field_digest("b", 1)
+    names = [("a",), ("b",), ("a\0",), ("a", ""), ("a\0s",), ("as",), ("a", b"")]
+    assert len({compute_field_digest(*parts) for parts in names}) == len(names)
+    assert compute_field_digest("tenant", "acme") != compute_field_digest("tenant\0\0\0t61636d65\0s")
 
 
 @settings(max_examples=40, deadline=None)
@@ -140,19 +139,18 @@ def test_a_filter_in_milvus_finds_the_items_that_satisfy_it_directly(index, meta
     assert find_ids(index, given) == expected_ids(satisfies, metadata, given)
 
 
-@pytest.mark.parametrize("given", FIXED.values(), ids=FIXED)
-def test_edge_case_filters_in_milvus_find_the_items_that_satisfy_them_directly(index, metadata, satisfies, given):
-    assert find_ids(index, given) == expected_ids(satisfies, metadata, given)
+def test_edge_case_filters_in_milvus_find_the_items_that_satisfy_them_directly(index, metadata, satisfies):
+    for what, asked in FIXED.items():
+        assert find_ids(index, asked) == expected_ids(satisfies, metadata, asked), what
 
 
-def test_eq_and_ranges_in_milvus_are_exact_for_every_kind_of_value(index, metadata, satisfies, scalar):
-    expected = expected_ids(satisfies, metadata, {"a": scalar})
-    for asked in ({"a": scalar}, {"not": {"a": {"ne": scalar}}}):
-        assert find_ids(index, asked) == expected
-    if isinstance(scalar, str | int | float) and not isinstance(scalar, bool) and len(str(scalar)) < 200:
-        for side in ("gte", "lt"):
-            asked = {"a": {side: scalar}}
-            assert find_ids(index, asked) == expected_ids(satisfies, metadata, asked)
+def test_eq_and_ranges_in_milvus_are_exact_for_every_kind_of_value(index, metadata, satisfies, scalars):
+    for scalar in scalars:
+        filters = [{"a": scalar}, {"not": {"a": {"ne": scalar}}}]
+        if isinstance(scalar, str | int | float) and not isinstance(scalar, bool) and len(str(scalar)) < 200:
+            filters += [{"a": {"gte": scalar}}, {"a": {"lt": scalar}}]
+        for asked in filters:
+            assert find_ids(index, asked) == expected_ids(satisfies, metadata, asked), asked
 
 
 def test_milvus_items_take_256_fields_and_metadata_below_65536_bytes(indexes):
@@ -168,20 +166,3 @@ def test_milvus_items_take_256_fields_and_metadata_below_65536_bytes(indexes):
         index.upsert(["y"], np.ones((1, 4), np.float32), [{"a": "x" * 65_536}], None).result()
     assert index.get(["y"], vectors=False) == [None]
     indexes.delete("large")
-
-
-def test_compute_field_digest_never_confuses_a_name_with_a_name_and_value():
-    assert (
-        len(
-            {
-                compute_field_digest("a"),
-                compute_field_digest("a\0"),
-                compute_field_digest("a", ""),
-                compute_field_digest("a\0s"),
-                compute_field_digest("as"),
-                compute_field_digest("a", b""),
-            }
-        )
-        == 6
-    )
-    assert compute_field_digest("tenant", "acme") != compute_field_digest("tenant\0\0\0t61636d65\0s")

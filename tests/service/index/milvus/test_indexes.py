@@ -6,7 +6,7 @@ from pymilvus import MilvusClient
 from lathe.service.index.milvus.collections import build_alias
 from lathe.service.index.milvus.indexes import MilvusIndexes
 
-pytestmark = pytest.mark.trial
+pytestmark = pytest.mark.release
 
 RAW = {"chain": "none", "width": 4}
 SPITEFUL = ["it's", "back\\slash", 'a"b', "\\", '\\"', "%", "日本"]
