@@ -1,15 +1,17 @@
 # make serve   set up and serve on 127.0.0.1:8080      make test    the tests
 # make lint    ruff, mypy, import-linter               make bench   quick measurements
 # make test-services   the tests with a real Redis, nginx, Chromium, Node and Java, which must be installed
-# make test-cpus   the tests that compare numbers, as older CPUs would run them
-# make fuzz EXAMPLES=100000   what is read from outside, fed with what makes no sense, other than in make test
-# make research   the tests of the experiments in research/, which are no part of the product
-# make test-exports   exports and clients with other versions of libraries, which are installed below build
-# make test-trials   the tests of many seconds each, before a release; they take the same services
-# make test-containers   builds the images and tries them in Compose; takes root, 15 GB and half an hour
+# make test-release   what guards a release and not every change; takes the same services, root, 15 GB and hours.
+#                Its parts, in their order:
+#   make test-long     the tests of many seconds each, of benchmarks and of the experiments in research/
+#   make docs          every block of the pages; PAGES="docs/serving.md …" runs those alone
+#   make fuzz          what is read from outside, fed with what makes no sense; EXAMPLES=100000 for longer
+#   make test-cpus     the tests that compare numbers, as older CPUs would run them; MACHINES="sse4 avx2" names some
+#   make test-exports  exports and clients with other versions of libraries, which are installed below build
+#   make test-containers   builds the images and tries them in Compose
 # make release   wheels, bill of materials, audit, checksums and images of the commit, in build/release; AUDIT= goes
 #                without the audit
-# make docs   runs every block of the pages and records it   make reference   writes docs/reference from the code
+# make reference   writes docs/reference from the code
 
 PYTHON ?= python3
 PROCESSES ?= 2
@@ -36,13 +38,13 @@ NEED_SERVICES = @for tool in $(TOOLS); do PATH="$$PATH:/usr/sbin" command -v $$t
 # A client in the tests; it has no dependencies.
 OPENAI_FOR_NODE = npm install --silent --no-audit --no-fund --prefix $(VENV)/node openai@7.57.0
 
-PYTEST := OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
 
 # To collect the tests of all other files takes each process ten seconds.
 SERVICE_TESTS = $$(grep -rl 'mark\.services' tests --include='*.py' | sed 's,/conftest.py$$,,' | sort)
 
-.PHONY: serve test research test-services test-trials test-exports test-containers test-cpus mutants fuzz lint bench docs reference \
- release starters clean
+.PHONY: serve test test-services test-release test-long docs fuzz test-cpus test-exports test-containers mutants lint \
+ bench reference release starters clean
 
 serve: $(VENV)/serve.stamp
 	@exec $(BIN)/lathe serve
@@ -50,18 +52,27 @@ serve: $(VENV)/serve.stamp
 test: $(VENV)/dev.stamp
 	$(PYTEST)
 
-# The files in their order: by default those of the fewest tests come last, which here are the longest.
 test-services: $(VENV)/dev.stamp
 	$(NEED_SERVICES)
 	$(OPENAI_FOR_NODE)
-	$(PYTEST) -m "services and not trial" --no-loadscope-reorder $(SERVICE_TESTS)
+	$(PYTEST) -m "services and not release" $(SERVICE_TESTS)
 
-test-trials: $(VENV)/dev.stamp
+test-release: test-long docs fuzz test-cpus test-exports test-containers
+
+test-long: $(VENV)/dev.stamp
 	$(NEED_SERVICES)
-	$(PYTEST) -m trial --no-loadscope-reorder
+	$(OPENAI_FOR_NODE)
+	$(PYTEST) -m release
+	$(PYTEST) -m "" tests/benchmarks research/tests
 
-research: $(VENV)/dev.stamp
-	$(PYTEST) -m "" research/tests
+docs: $(VENV)/dev.stamp
+	OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m tests.docs $(PAGES)
+
+fuzz: $(VENV)/dev.stamp
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),10000) $(PYTEST) tests/behaviour/hostile/test_fuzz.py --timeout 0
+
+test-cpus: $(VENV)/dev.stamp
+	@$(BIN)/python -m tests.cpus --processes $(PROCESSES) $(MACHINES)
 
 # Its files are not called test_*.py, so that no other target collects them.
 test-exports: $(VENV)/dev.stamp
@@ -71,10 +82,6 @@ test-exports: $(VENV)/dev.stamp
 # Figures to build/bench/containers.json; TRIALS="--trial 'worker killed'" runs that one alone.
 test-containers: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.containers $(TRIALS)
-
-# The tests that compare numbers, as older CPUs would run them; MACHINES="sse4 avx2" names some.
-test-cpus: $(VENV)/dev.stamp
-	@$(BIN)/python -m tests.cpus --processes $(PROCESSES) $(MACHINES)
 
 # Changes the code of FILE a piece at a time, and lists the changes that TESTS do not notice. mutmut wants one tree with
 # the import paths, so the three distributions are copied into one: make mutants FILE=lathe/transforms/vectors.py TESTS=…
@@ -89,9 +96,6 @@ mutants: $(VENV)/dev.stamp
 	cd build/mutants && OMP_NUM_THREADS=1 $(abspath $(BIN))/python -m mutmut run --max-children $(PROCESSES)
 	cd build/mutants && $(abspath $(BIN))/python -m mutmut results
 
-fuzz: $(VENV)/dev.stamp
-	FUZZ_EXAMPLES=$(or $(EXAMPLES),10000) $(PYTEST) tests/behaviour/hostile/test_fuzz.py --timeout 0
-
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -102,10 +106,6 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks.fit --quick --out build/bench
 	$(BIN)/python -m benchmarks.starters --quick --out build/bench
 	$(BIN)/python -m benchmarks.index --quick --out build/bench
-
-# Minutes; PAGES="docs/serving.md …" runs those alone.
-docs: $(VENV)/dev.stamp
-	OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m tests.docs $(PAGES)
 
 reference: $(VENV)/dev.stamp
 	$(BIN)/python -m docs.generate
@@ -121,7 +121,7 @@ starters: $(VENV)/serve.stamp
 	LATHE_HOME=build/starters $(BIN)/lathe fit --name compact --steps r2,geopres:128,nested=true --source "$(SENTENCES)"
 	LATHE_HOME=build/starters $(BIN)/lathe fit --name codes48 --bytes 48 --source "$(SENTENCES)"
 	mkdir -p service/lathe/service/chains/starter_chains
-	cp -r build/starters/chains/* build/starters/places.json service/lathe/service/chains/starter_chains/
+	cp -r build/starters/chains/* build/starters/size_routes.json service/lathe/service/chains/starter_chains/
 	find service/lathe/service/chains/starter_chains -name '.*' -type f -delete
 
 $(BIN)/python:

@@ -1,5 +1,6 @@
 """Fixtures shared by the tests of several packages."""
 
+import gc
 import gzip
 import json
 import os
@@ -34,6 +35,12 @@ ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 10
 os.environ.setdefault("LATHE_JOB_NICE", "0")  # tests wait for jobs, beside other tests that keep the cores busy
 HEADER = "query-id\tcorpus-id\tscore\n"
+
+
+def pytest_collection_finish() -> None:
+    """Keep modules and collected tests, which stay to the end, out of all later garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-COMMANDS = ["--help", "--version", "chains list"]
+COMMANDS = ["--help", "chains list"]
 COMMAND = (
     "from lathe.service.cli.main import main\ntry: main()\nexcept SystemExit as end: assert not end.code, end.code"
 )

@@ -84,7 +84,7 @@ def test_searches_with_originals_on_the_disk_find_what_those_in_memory_find(unit
     assert all(0 < one["p50"] <= one["p99"] for one in found)
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_the_comparison_writes_sizes_memory_and_times_beside_the_reference(clusters, tmp_path):
     rows = clusters(1200, 32)
     np.save(tmp_path / "vectors.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))

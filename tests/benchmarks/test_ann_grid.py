@@ -10,7 +10,7 @@ from benchmarks.ann.data import Data
 from benchmarks.ann.grid import Grid, Point, Runner, describe_failures, list_oversampling, list_points
 from benchmarks.ann.spaces import parse_size
 
-pytestmark = pytest.mark.trial
+pytestmark = pytest.mark.release
 
 BAD = "geopres:999"
 GRID = Grid(

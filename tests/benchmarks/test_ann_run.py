@@ -17,7 +17,7 @@ from benchmarks.ann.__main__ import build_grid, load_or_measure, main, parse_opt
 from benchmarks.ann.grid import Grid
 from benchmarks.ann.report import FIELDS
 
-pytestmark = pytest.mark.trial
+pytestmark = pytest.mark.release
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--quick", "--sizes", "300", "--query-count", "20", "--fit-rows", "60", "--bytes", "32"]

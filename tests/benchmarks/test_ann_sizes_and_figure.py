@@ -12,7 +12,7 @@ from benchmarks.ann.point import compute_overlap
 from benchmarks.ann.report import build_figure_table, build_size_table
 from benchmarks.ann.sizes import find_candidates, list_methods, measure_at_equal_bytes, rescore_candidates
 
-pytestmark = pytest.mark.trial
+pytestmark = pytest.mark.release
 
 NOTHING = Findings((), (), ())
 REDUCERS = ("geopres", "pca", "truncation")

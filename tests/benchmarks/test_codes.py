@@ -15,7 +15,7 @@ def vectors():
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_neighbour_methods_stay_within_the_byte_budget_and_find_half_of_the_vectors_themselves(vectors):
     pytest.importorskip("faiss")
     names = []
@@ -31,7 +31,7 @@ def test_neighbour_methods_stay_within_the_byte_budget_and_find_half_of_the_vect
     assert {name_family(name) for name in names} >= {"OPQ+PQ", "PCA, RaBitQ", "PCA, integers", "truncation, int8"}
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_measured_recall_of_codes_is_below_the_rescored_recall_and_paired_with_itself_zero(vectors):
     """Full-width search finds each query itself first."""
     *_, rows = measure_neighbours(vectors[:600], [12], seeds=1, known=[])

@@ -60,6 +60,7 @@ def test_fit_page_fits_a_text_file_after_asking_for_the_admin_key(open_page, ser
     assert (found["provenance"]["rows"], found["provenance"]["gates"]) == (80, {"local_spearman": 0.1})
 
 
+@pytest.mark.release
 def test_fit_page_sends_npy_rows_unchanged(open_page, server, vectors, give_key):
     expected = as_npy(vectors[:60].astype(np.float64))
     with open_page("#/fit", allowed=ASKED) as page:
@@ -100,6 +101,7 @@ def test_fit_page_refuses_an_unusable_file_without_sending_a_request(open_page):
             expect(page.locator("#fit-problem")).to_contain_text(sentence)
 
 
+@pytest.mark.release
 def test_fit_page_says_how_many_rows_of_a_too_large_file_fit(open_page):
     with open_page("#/fit") as page:
         page.route("**/info", lambda route: route.fulfill(json=route.fetch().json() | {"max_body_bytes": 2100}))
@@ -133,6 +135,7 @@ def test_chain_page_promotes_below_gates_after_confirmation_and_rolls_back(open_
     assert server.call("GET", f"/chains/{rows}")["live"] == 1
 
 
+@pytest.mark.release
 def test_jobs_page_shows_and_cancels_a_running_job(open_page, server, vectors, give_key):
     steps = [{"kind": "geopres", "dimensions": 6, "steps": 1_000_000}]
     body = {"name": "long", "steps": steps, "source": {"vectors": vectors.tolist()}}
@@ -193,6 +196,7 @@ def test_index_page_without_an_encoder_finds_the_neighbours_of_a_document(open_p
         expect(page.locator("#search-results")).to_contain_text("There is no document with the id nobody")
 
 
+@pytest.mark.release
 def test_adapt_page_starts_a_job_that_shows_its_recommendation_first(open_page, server, texts, give_key):
     pairs = [{"query": " ".join(text.split()[:3]), "document": text} for text in texts[:60]]
     files = {
@@ -219,6 +223,7 @@ def test_adapt_page_starts_a_job_that_shows_its_recommendation_first(open_page, 
         expect(page.locator(f"#job-{job['id']}")).to_contain_text(job["result"]["sentence"])
 
 
+@pytest.mark.release
 def test_train_page_sends_the_job_and_its_page_charts_loss_and_held_out_quality_while_it_runs(open_page):
     job = {"id": "t1", "kind": "train", "state": "running", "progress": 0.5, "message": "step 4 of 8", "error": None}
     job |= {"result": None, "created_at": "2026-01-01T00:00:00+00:00", "finished_at": None}
@@ -260,11 +265,13 @@ def test_cancelling_a_job_that_has_ended_meanwhile_says_so(open_page, server, ro
         expect(page.locator("#notices")).to_contain_text("had already ended (succeeded), so nothing was cancelled.")
 
 
+@pytest.mark.release
 def test_a_job_that_is_no_longer_kept_is_explained(open_page):
     with open_page("#/jobs/gone", allowed=["404"]) as page:
         expect(page.get_by_role("alert")).to_contain_text("There is no job with this id.")
 
 
+@pytest.mark.release
 def test_overview_shows_a_running_job_and_asks_for_a_key_only_on_request(open_page, server, keyed, vectors, give_key):
     steps = [{"kind": "geopres", "dimensions": 6, "steps": 1_000_000}]
     body = {"name": "longer", "steps": steps, "source": {"vectors": vectors.tolist()}}

@@ -54,6 +54,7 @@ def test_overview_shows_encoders_and_bytes_saved_at_once_and_charts_once_a_reque
         expect(tile(page, "Latency")).to_have_text(re.compile(r"\d m?s"))
 
 
+@pytest.mark.release
 def test_arrow_keys_read_a_chart_whose_focus_outlasts_a_redraw(open_page, server, texts):
     with open_page() as page:
         page.wait_for_selector(SETTLED)
@@ -89,7 +90,7 @@ def test_prometheus_js_computes_quantiles_and_growth_from_histograms(open_page):
     assert found[2:] == [0.2, 7, None, None]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.release)])
 def test_axe_finds_no_accessibility_violation_on_any_page(open_page, theme):
     with open_page(color_scheme=theme) as page:
         page.evaluate(AXE)
@@ -112,7 +113,7 @@ def test_axe_finds_no_accessibility_violation_on_any_page(open_page, theme):
             assert not bad, (address, bad)
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.release)])
 def test_no_page_is_wider_than_the_screen(open_page, width):
     with open_page(viewport={"width": width, "height": 800}) as page:
         for address in PAGES:
@@ -122,6 +123,7 @@ def test_no_page_is_wider_than_the_screen(open_page, width):
             assert page.evaluate("document.documentElement.scrollWidth") <= width, address
 
 
+@pytest.mark.release
 def test_the_theme_follows_the_system_or_a_stored_choice(open_page):
     def ground(page):
         return page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -207,6 +209,7 @@ def test_an_api_error_is_shown_with_its_message(open_page):
         expect(page.locator("main")).to_contain_text("There is no certificate of nobody@1")
 
 
+@pytest.mark.release
 def test_an_unreachable_server_is_reported_and_the_shown_content_stays(open_page):
     with open_page("#/chains", allowed=["ERR_FAILED"]) as page:
         page.wait_for_selector("text=compact")
@@ -219,6 +222,7 @@ def test_an_unreachable_server_is_reported_and_the_shown_content_stays(open_page
         expect(page.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.release
 def test_try_page_is_usable_by_keyboard_alone(open_page):
     with open_page() as page:
         page.wait_for_selector(SETTLED)

@@ -53,7 +53,9 @@ def items(server):
     return server.call("POST", "/indexes/notes/get", ids=["a", "b", "planted"])["items"]
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "rebound.example"])
+@pytest.mark.parametrize(
+    "host", ["localhost", *(pytest.param(host, marks=pytest.mark.release) for host in ("127.0.0.1", "rebound.example"))]
+)
 def test_a_page_of_another_origin_can_neither_delete_nor_insert_items(server, page, elsewhere, host, texts):
     """From another site, from the same host on another port, and from a name that resolves to this machine."""
     before = items(server)
@@ -75,7 +77,7 @@ def test_a_host_name_that_resolves_to_the_server_but_is_not_allowed_is_answered_
     assert page.goto(f"http://localhost:{port}/").status == 200
 
 
-@pytest.mark.parametrize("path", ["docs", "redoc"])
+@pytest.mark.parametrize("path", ["docs", pytest.param("redoc", marks=pytest.mark.release)])
 def test_docs_pages_work_under_their_content_security_policy(server, page, path):
     page.goto(f"{server.url}/{path}")
     page.get_by_text("Embed texts").first.wait_for(state="attached")

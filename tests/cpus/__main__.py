@@ -10,13 +10,13 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.cpus.machines import MACHINES, Machine, select_tests
+from tests.cpus.machines import MACHINES, QUICK_TESTS, Machine, select_tests
 
 
 def run(name: str, machine: Machine, tests: list[str]) -> bool:
     """Run the tests as one machine would, print what they say, and return whether they passed."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *(tests or select_tests())]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests]
     ended = subprocess.run(command, env=os.environ | machine.environment, capture_output=True, text=True, check=False)
     lines = ended.stdout.strip().splitlines()
     passed = ended.returncode == 0
@@ -35,14 +35,16 @@ def main() -> int:
     parser.add_argument(
         "--tests", nargs="+", default=[], metavar="TEST", help="what pytest takes, in place of the list"
     )
+    parser.add_argument("--quick", action="store_true", help="only the tests of every change")
     arguments = parser.parse_args()
     if unknown := set(arguments.machines) - set(MACHINES):
         parser.error(f"no machine {', '.join(sorted(unknown))}; there are {', '.join(MACHINES)}")
+    tests = arguments.tests or (QUICK_TESTS if arguments.quick else select_tests())
     chosen = {name: MACHINES[name] for name in arguments.machines or MACHINES}
     for name in [name for name, machine in chosen.items() if not machine.possible]:
         print(f"{name}: left out, this CPU lacks {chosen.pop(name).needs}")
     with ThreadPoolExecutor(arguments.processes) as pool:
-        passed = list(pool.map(lambda name: run(name, chosen[name], arguments.tests), chosen))
+        passed = list(pool.map(lambda name: run(name, chosen[name], tests), chosen))
     return 0 if all(passed) else 1
 
 

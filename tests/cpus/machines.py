@@ -121,6 +121,15 @@ TESTS = {
 """The tests that compare numbers and are quick, by file; all of a file where none is named."""
 
 
+QUICK_TESTS = [
+    "tests/cpus/emulation.py",
+    "tests/behaviour/transforms/test_every_transform.py::test_loaded_chain_of_any_step_is_equal_and_has_bit_equal_outputs",
+    "tests/behaviour/transforms/test_every_transform.py::test_folded_chain_of_one_step_equals_the_chain",
+    "tests/service/http/routes/test_embed.py",
+]
+"""Tests of every change: what the starter chains and `/embed` answer, and that chains are the same map on any CPU."""
+
+
 def select_tests() -> list[str]:
     """Return the tests as pytest takes them."""
     return [f"{file}::{name}" if name else file for file, names in TESTS.items() for name in names or ("",)]

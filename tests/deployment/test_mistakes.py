@@ -8,6 +8,7 @@ import pytest
 from tests.helpers import LATHE
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("command", "environment", "said"),
     [

@@ -1,5 +1,6 @@
 """Blocks of the pages as tests."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,24 +19,25 @@ def pytest_addoption(parser):
 
 
 def pytest_generate_tests(metafunc):
-    if "block" not in metafunc.fixturenames:
+    if "blocks" not in metafunc.fixturenames:
         return
     wanted, every = metafunc.config.getoption("page", None), metafunc.config.getoption("all_blocks", False)
-    chosen = [
-        block
-        for block in all_blocks()
-        if (every or block.directive.when != "long") and (not wanted or block.page in wanted)
-    ]
+    groups: dict[str, list] = {}
+    for block in all_blocks():
+        when = block.directive.when
+        if (every or when != "long") and (not wanted or block.page in wanted):
+            with_services = when == "services" and not every
+            groups.setdefault(block.page + " with services" * with_services, []).append(block)
     metafunc.parametrize(
-        "block",
+        "blocks",
         [
             pytest.param(
-                block,
-                id=f"{block.page}:{block.line}",
+                blocks,
+                id=name,
                 marks=[pytest.mark.timeout(SECONDS["long"])]
-                + [pytest.mark.services] * (block.directive.when == "services"),
+                + [pytest.mark.services] * any(block.directive.when == "services" for block in blocks),
             )
-            for block in chosen
+            for name, blocks in groups.items()
         ],
     )
 
@@ -48,30 +50,24 @@ def workshop(tmp_path_factory, out_of_domain):
     made.close()
 
 
-@pytest.fixture(scope="session")
-def reader(workshop):
-    """Return a function that runs a block on its page. A page is closed when the next begins."""
-    current: dict[str, Page] = {}
+@pytest.fixture
+def page(workshop):
+    """Return a function that opens a page by its path, such as `docs/serving.md`. It is closed after the test."""
+    known, layouts, opened = dict(Transform.defined), dict(LAYOUTS), []
 
-    known, layouts = dict(Transform.defined), dict(LAYOUTS)
+    def open_page(path):
+        folder = workshop.root / "pages" / folder_of(path)
+        shutil.rmtree(folder, ignore_errors=True)  # of its other blocks
+        opened.append(Page(workshop, folder))
+        return opened[-1]
 
-    def run(block):
-        if block.page not in current:
-            close()
-            current[block.page] = Page(workshop, workshop.root / "pages" / folder_of(block.page))
-        current[block.page].run(block)
-
-    def close():
-        for page in current.values():
-            page.close()
-        current.clear()
-        for kind in Transform.defined.keys() - known.keys() - KINDS.keys():  # a page may define one of its own
-            del Transform.defined[kind]
-        for task in LAYOUTS.keys() - layouts.keys():
-            del LAYOUTS[task]
-
-    yield run
-    close()
+    yield open_page
+    for one in opened:
+        one.close()
+    for kind in Transform.defined.keys() - known.keys() - KINDS.keys():  # a page may define one of its own
+        del Transform.defined[kind]
+    for task in LAYOUTS.keys() - layouts.keys():
+        del LAYOUTS[task]
 
 
 @pytest.fixture

@@ -15,5 +15,7 @@ def default_warnings():
         yield
 
 
-def test_block_runs_without_error_and_prints_what_its_page_shows(block, reader):
-    reader(block)
+def test_each_block_of_a_page_runs_without_error_and_prints_what_the_page_shows(blocks, page):
+    opened = page(blocks[0].page)
+    for block in blocks:
+        opened.run(block)

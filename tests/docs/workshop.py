@@ -21,6 +21,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from benchmarks.postgres import run_postgres
+from lathe.service.chains.starters import STARTERS
 from lathe.service.processes.client import ForkedProcess, ForkServer
 from lathe.service.processes.program import Program
 from tests.docs.blocks import ROOT
@@ -212,7 +213,7 @@ class Workshop:
         return answer.raise_for_status().content
 
     def clear(self) -> None:
-        """End the servers that a page started, and remove its indexes: pages may use the same names."""
+        """End the servers that a page started, and remove its indexes and chains: pages may use the same names."""
         for mark in self.running.glob("*.pid"):
             with suppress(ProcessLookupError):
                 os.kill(int(mark.stem), signal.SIGTERM)
@@ -222,6 +223,10 @@ class Workshop:
             with httpx.Client(base_url=f"http://{self.address}", headers={"authorization": f"Bearer {key}"}) as client:
                 for index in client.get("/indexes").json():
                     client.delete(f"/indexes/{index['name']}").raise_for_status()
+
+        for folder in (self.home / ".lathe/chains").glob("[!.]*/"):
+            if not (STARTERS / folder.name).exists():  # the starters are links
+                shutil.rmtree(folder)
 
     def close(self) -> None:
         """Stop all servers and commands, and remove the folder."""

@@ -15,7 +15,7 @@ import pytest
 from lathe.service.http.routes.dashboard import read_assets
 from tests.wheels.environment import build, create_environment, run
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.release]
 
 MODULES = (
     *(

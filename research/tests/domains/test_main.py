@@ -63,7 +63,7 @@ def compare(monkeypatch, capsys):
     return run
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_two_suites_are_compared_in_text_json_and_html(compare, suites, tmp_path, tiny_model):
     """Figures agree with each suite's own evaluation.
 
