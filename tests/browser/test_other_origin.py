@@ -54,7 +54,12 @@ def items(server):
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", *(pytest.param(host, marks=pytest.mark.release) for host in ("127.0.0.1", "rebound.example"))]
+    "host",
+    [
+        "localhost",
+        pytest.param("127.0.0.1", marks=pytest.mark.release),
+        pytest.param("rebound.example", marks=pytest.mark.release),
+    ],
 )
 def test_a_page_of_another_origin_can_neither_delete_nor_insert_items(server, page, elsewhere, host, texts):
     """From another site, from the same host on another port, and from a name that resolves to this machine."""

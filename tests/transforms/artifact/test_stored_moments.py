@@ -103,7 +103,7 @@ print(resident() - before)
 """
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_loading_a_chain_takes_less_than_a_quarter_of_the_memory_of_its_stored_moments(embeddings, tmp_path):
     gc.collect()
     rows = embeddings(300, 1024)

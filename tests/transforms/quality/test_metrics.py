@@ -298,7 +298,7 @@ def test_cross_recall_refuses_different_numbers_of_rows_and_fewer_than_11_rows()
         cross_recall_at_k(np.ones((10, 2)), np.ones((10, 2)))
 
 
-@pytest.mark.trial
+@pytest.mark.release
 @pytest.mark.parametrize(
     "metric", ["local_spearman", "pearson_compat", "recall_at_k", "positional_stress", "angular_stress"]
 )
