@@ -2,9 +2,11 @@
 
 import gc
 import hashlib
+import sysconfig
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,9 @@ import torch
 
 from lathe.training.encoder.encoder import Encoder, Encoding
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.fitting.out_of_domain import cached_texts_path
+from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
+from lathe.training.sources.source import open_source
 
 ROWS = 10
 NUMBERS = range(ROWS)
@@ -104,14 +109,49 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def brief_encoder() -> Encoder:
-    """Return an encoder of half the layers that reads 16 tokens, so that 1,000 out-of-domain texts take a second."""
+    """Return an encoder of half the layers that reads 16 tokens, so that texts take a tenth of the time."""
     return Encoder(replace(DEFAULT_ENCODER, name="brief", layer=3, max_length=16))
 
 
 @pytest.fixture(scope="session")
-def workspace(tmp_path_factory):
-    """Return one workspace folder for all fits, so that out-of-domain texts are encoded once."""
-    return tmp_path_factory.mktemp("workspace")
+def workspace(out_of_domain_texts):
+    """Return one workspace folder for all fits, so that its 100 out-of-domain texts are encoded once."""
+    return out_of_domain_texts.parent
+
+
+@pytest.fixture
+def new_workspace(tmp_path, out_of_domain_texts):
+    """Return a workspace folder with nothing in it but the 100 out-of-domain texts."""
+    folder = tmp_path / "vectors" / "out_of_domain"
+    folder.mkdir(parents=True)
+    texts = cached_texts_path(open_source("pydoc:"), out_of_domain_texts)
+    (folder / texts.name).write_bytes(texts.read_bytes())
+    return folder.parent
+
+
+@pytest.fixture(scope="session")
+def paragraphs():
+    """Return 700 distinct real English texts, of over 12 words each: docstrings of the standard library."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    names = ("argparse", "statistics", "_pydecimal", "difflib", "subprocess", "pathlib", "typing", "turtle", "mailbox")
+    found = distinct_paragraphs(text for name in names for text in read_docstrings(library / f"{name}.py"))
+    return [text for text in found if len(text.split()) > 12][:700]
+
+
+class InProcess:
+    """Scores in this process, which imports mteb anyway. `Workers` starts one that has to import it too."""
+
+    def run(self, jobs):
+        for index, (work, arguments) in enumerate(jobs):
+            yield index, work(*arguments)
+
+
+@pytest.fixture(scope="module")
+def scoring_here():
+    """Let evaluations score in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lathe.training.evaluation.run.Workers", lambda _processes: nullcontext(InProcess()))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -37,29 +37,25 @@ def climb(request, encoder, workspace):
 
 
 def test_an_adapter_that_gains_is_recommended_with_its_gain_on_queries_set_aside(tmp_path, little_out_of_domain):
-    ladder = climb(request_of(pairs_of(range(500)), bytes=8, train=False), NumberEncoder(), tmp_path)
+    ladder = climb(request_of(pairs_of(range(400)), bytes=8, train=False), NumberEncoder(), tmp_path)
     assert ladder.recommended.rung.name == "query_adapter"
     assert ladder.recommended.bytes == 8
     sentence = write_sentence(ladder)
-    assert sentence.startswith("Map queries and store 8 bytes a vector instead of 64: nDCG@10 of 100 queries")
+    assert sentence.startswith("Map queries and store 8 bytes a vector instead of 64: nDCG@10 of 80 queries")
     assert sentence.endswith("No document is encoded again.")
     assert "* map queries" in format_ladder(ladder)
     described = to_json(ladder)
     assert json.loads(json.dumps(described, allow_nan=False)) == described
-    assert described["queries"] == {"learn": 300, "choose": 100, "report": 100}
+    assert described["queries"] == {"learn": 240, "choose": 80, "report": 80}
     assert {trial["rung"] for trial in described["trials"] if trial["problem"]} == {"fine_tuning", "pre_finetuning"}
 
 
-def test_queries_that_teach_nothing_leave_the_vectors_as_they_are(tmp_path, little_out_of_domain):
+def test_queries_that_teach_nothing_leave_the_vectors_as_they_are_or_save_bytes(tmp_path, little_out_of_domain):
     """Queries are about other documents than those that are called relevant."""
-    rows = [{"query": f"query {n}", "document": f"document {(7 * n + 3) % 600}"} for n in range(400)]
+    rows = [{"query": f"query {n}", "document": f"document {(7 * n + 3) % 600}"} for n in range(200)]
     ladder = climb(request_of(rows, train=False), NumberEncoder(), tmp_path)
     assert ladder.recommended is ladder.baseline
     assert write_sentence(ladder).startswith("Leave the vectors as they are: on the queries to choose by, nothing")
-
-
-def test_codes_alone_are_said_to_improve_nothing(tmp_path, little_out_of_domain):
-    rows = [{"query": f"query {n}", "document": f"document {(7 * n + 3) % 600}"} for n in range(400)]
     ladder = climb(request_of(rows, train=False, bytes=8), NumberEncoder(), tmp_path)
     assert ladder.recommended.rung.name == "as_is" and ladder.recommended.bytes == 8
     start = "No change improves search beyond chance; to save bytes, store 8 bytes a vector instead of 64: nDCG@10 of"
@@ -83,20 +79,21 @@ def test_an_adapter_needs_more_queries_than_the_other_rungs(tmp_path, little_out
 
 
 @pytest.fixture
-def tiny_encoder(tiny_model):
-    return Encoder(EncoderSpec("tiny", str(tiny_model)), "cpu")
+def tiny_encoder(tiny_model, undrawn, little_garbage):
+    with undrawn():
+        yield Encoder(EncoderSpec("tiny", str(tiny_model)), "cpu")
 
 
 @pytest.fixture
 def worded():
-    """Return a request whose queries share words with their documents."""
+    """Return a request whose queries share words with their documents, as few as can train."""
 
     def word(n):
         return f"{WORDS[n % 10]} {WORDS[n // 10 % 10]} {n}"
 
-    pairs = [QueryPair(query=f"what of {word(n)}", document=f"{word(n)} it is") for n in range(300)]
+    pairs = [QueryPair(query=f"what of {word(n)}", document=f"{word(n)} it is") for n in range(290)]
     texts = [pair.document for pair in pairs]
-    return AdaptRequest(source=RowSource(texts=texts), pairs=pairs[:260], test_pairs=pairs[260:], bytes=8)
+    return AdaptRequest(source=RowSource(texts=texts), pairs=pairs[:250], test_pairs=pairs[250:], bytes=8)
 
 
 def test_an_encoder_is_trained_measured_and_there_within_the_block(

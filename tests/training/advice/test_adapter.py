@@ -16,32 +16,24 @@ TEXTS = [f"document {n}" for n in range(600)]
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, out_of_domain_texts):
     """Return a function that tries an adapter on the pairs of a file."""
 
     def go(pairs):
         request = AdviceRequest("documents.jsonl", pairs=pairs)
-        return try_adapter(request, TEXTS, NumberEncoder(), tmp_path / "work", no_progress)
+        return try_adapter(request, TEXTS, NumberEncoder(), out_of_domain_texts.parent, no_progress)
 
     return go
 
 
 def test_an_adapter_that_gains_is_recommended_with_its_interval(run, tmp_path):
-    trial = run(write(tmp_path / "pairs.jsonl", pairs_of(range(500))))
+    trial = run(write(tmp_path / "pairs.jsonl", pairs_of(range(400))))
     assert trial.recommended
     assert trial.steps == "query_adapter"
-    assert trial.reasons[0].startswith("Map queries: nDCG@10 of 100 queries that neither taught nor chose goes from")
+    assert trial.reasons[0].startswith("Map queries: nDCG@10 of 80 queries that neither taught nor chose goes from")
     assert trial.reasons[-1].startswith("With lathe adapt")
     assert json.loads(json.dumps(trial.ladder, allow_nan=False)) == trial.ladder
     assert {row["rung"] for row in trial.ladder["trials"] if row["problem"]} == {"fine_tuning", "pre_finetuning"}
-
-
-def test_an_adapter_that_gains_nothing_is_not_recommended(run, tmp_path):
-    """Queries are about other documents than those that are called relevant."""
-    rows = [{"query": f"query {n}", "document": f"document {(7 * n + 3) % 600}"} for n in range(400)]
-    trial = run(write(tmp_path / "pairs.jsonl", rows))
-    assert not trial.recommended
-    assert trial.reasons[0].startswith("Leave the vectors as they are")
 
 
 def test_no_pairs_give_no_trial_and_too_few_are_an_answer(run, tmp_path):

@@ -79,6 +79,18 @@ def built_in():
     return sample_texts(open_source("pydoc:topics"))
 
 
+def test_out_of_domain_texts_on_which_the_encoder_fails_are_left_out_and_counted(built_in, tmp_path):
+    pairs = cut_texts_in_two(built_in)
+    encoder = Scripted(fails=[built_in[3], pairs[2][0]], nan=[built_in[5]])
+    found, said = encode_out_of_domain("pydoc:topics", encoder, tmp_path)
+    assert len(found.vectors) == len(built_in) - 2 and len(found.halves) == len(pairs) - 1
+    assert np.isfinite(found.vectors).all() and np.isfinite(found.halves.first).all()
+    assert said == [
+        f"The encoder fails on 2 of {len(built_in):,} built-in out-of-domain texts and on halves of 1, "
+        "which were left out."
+    ]
+
+
 def test_out_of_domain_text_is_encoded_once_and_then_read_from_the_cache(built_in, tmp_path):
     encoder = Scripted()
     found, said = encode_out_of_domain("pydoc:topics", encoder, tmp_path)
@@ -87,19 +99,6 @@ def test_out_of_domain_text_is_encoded_once_and_then_read_from_the_cache(built_i
     again, _ = encode_out_of_domain("pydoc:topics", encoder, tmp_path)
     assert len(encoder.seen) == calls
     np.testing.assert_array_equal(again.vectors, found.vectors)
-
-
-@pytest.mark.parametrize("how", ["fails", "nan"])
-def test_out_of_domain_texts_on_which_the_encoder_fails_are_left_out_and_counted(built_in, how, tmp_path):
-    pairs = cut_texts_in_two(built_in)
-    encoder = Scripted(**{how: [built_in[3], built_in[5], pairs[2][0]]})
-    found, said = encode_out_of_domain("pydoc:topics", encoder, tmp_path)
-    assert len(found.vectors) == len(built_in) - 2 and len(found.halves) == len(pairs) - 1
-    assert np.isfinite(found.vectors).all() and np.isfinite(found.halves.first).all()
-    assert said == [
-        f"The encoder fails on 2 of {len(built_in):,} built-in out-of-domain texts and on halves of 1, "
-        "which were left out."
-    ]
 
 
 def test_encode_out_of_domain_returns_none_and_a_remark_if_every_text_fails(built_in, tmp_path):

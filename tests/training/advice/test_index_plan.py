@@ -11,11 +11,7 @@ from lathe.training.advice.index_plan import (
     Setting,
     Trial,
     choose_setting,
-    explain_no_setting,
     extrapolate,
-    find_nearest,
-    fit_candidates,
-    list_best,
 )
 from lathe.transforms.progress import no_progress
 
@@ -58,38 +54,6 @@ def test_recall_is_extrapolated_by_its_logit_and_time_by_the_logarithm_of_rows()
 )
 def test_the_fastest_setting_within_the_memory_is_chosen_or_without_a_limit_the_smallest(recall, memory, chosen):
     assert choose_setting(SETTINGS, IndexGoal(recall, memory)) is chosen
-
-
-@pytest.mark.parametrize(
-    ("recall", "memory", "problem"),
-    [
-        (0.98, 50, "0.98 within 50 B: medium with 8 links reaches 0.970 with 20 B; 0.98 takes 99 B (large"),
-        (0.5, 5, "the smallest graph, small with 8 links, takes 10 B"),
-        (0.999, None, "recall 0.999: large with 8 links reaches 0.990 with 99 B"),
-    ],
-)
-def test_if_no_setting_reaches_the_goal_the_problem_says_what_is_possible(recall, memory, problem):
-    assert problem in explain_no_setting(SETTINGS, IndexGoal(recall, memory))
-
-
-def test_list_best_has_the_fastest_setting_that_reaches_the_recall_else_the_nearest():
-    slow = replace(SMALL, microseconds=900, recall=0.98)
-    assert list_best([slow, SMALL, MEDIUM], 0.95) == [SMALL, MEDIUM]
-    assert list_best([slow, SMALL, MEDIUM], 0.99) == [slow, MEDIUM]
-
-
-def test_fitted_candidates_are_codes_that_take_no_more_bytes_than_dimensions():
-    vectors = np.random.default_rng(0).normal(size=(1500, 32)).astype(np.float32)
-    found = fit_candidates(vectors)
-    assert list(found) == [None, 24, 32]
-    assert [chain and chain.bytes_per_vector for chain in found.values()] == [None, 24, 32]
-
-
-def test_find_nearest_returns_the_most_similar_rows(make_sample):
-    sample = make_sample(rows=700)
-    found = find_nearest(sample.heldout[:300], sample.fit, 5)
-    for query, rows in zip(sample.heldout[:300], found, strict=True):
-        assert sorted(rows) == sorted(np.argsort(sample.fit @ -query)[:5])
 
 
 def test_a_plan_measures_rows_to_fit_on_by_held_out_queries_and_extrapolates_to_the_rows_wanted(planner, make_sample):

@@ -11,12 +11,9 @@ from lathe.transforms.quality import recall_of_anchors
 pytestmark = pytest.mark.usefixtures("few_steps")
 
 
-@pytest.mark.parametrize(
-    ("width", "sizes"),
-    [(384, [192, 128, 96, 64, 48, 32, 24]), (16, [8]), (8, []), (1024, [512, 344, 256, 168, 128, 88, 64])],
-)
-def test_list_sizes_returns_shares_of_the_dimensions_in_multiples_of_8(width, sizes):
-    assert list_sizes(width) == sizes
+def test_list_sizes_returns_shares_of_the_dimensions_in_multiples_of_8():
+    sizes = {384: [192, 128, 96, 64, 48, 32, 24], 16: [8], 8: [], 1024: [512, 344, 256, 168, 128, 88, 64]}
+    assert {width: list_sizes(width) for width in sizes} == sizes
 
 
 def test_size_measurer_compares_every_reducer_and_size_with_the_full_vectors(make_sample):

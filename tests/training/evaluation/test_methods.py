@@ -70,11 +70,8 @@ def test_there_are_nine_debiasing_methods_with_the_control_and_four_random_seeds
     labels = [method.label for method in list_debiasing_methods()]
     assert len({CONTROL, *labels}) == 9
     assert labels.count("random direction") == len(set(RANDOM_SEEDS)) == 4
-    names, steps = (
-        {method.name for method in list_debiasing_methods()},
-        {method.steps for method in list_debiasing_methods()},
-    )
-    assert len(names) == len(steps) == len(labels) == 11
+    assert len({method.name for method in list_debiasing_methods()}) == len(labels) == 11
+    assert len({method.steps for method in list_debiasing_methods()}) == 11
 
 
 def test_debiasing_methods_equal_a_direct_numpy_computation(cache, corpus):
@@ -95,17 +92,14 @@ def test_debiasing_methods_equal_a_direct_numpy_computation(cache, corpus):
         np.testing.assert_allclose(found @ direction, 0, atol=1e-5)
 
 
-def test_parse_size_takes_numbers_and_shares_of_the_dimensions():
+def test_sizes_are_numbers_and_shares_of_the_dimensions_and_none_if_not_below_them():
     written = {"96": 96, "1/4": 96, "1/3": 128, "0.5": 192, "383": 383, "1": 1}
     assert {size: resolve_size(parse_size(size), 384) for size in written} == written
 
-
-@pytest.mark.parametrize("written", ["384", "385", "1/1000"])
-def test_resolve_size_is_none_for_sizes_not_between_0_and_the_dimensions(written):
-    assert resolve_size(parse_size(written), 384) is None
+    assert [resolve_size(parse_size(written), 384) for written in ("384", "385", "1/1000")] == [None] * 3
 
 
-@pytest.mark.parametrize("written", ["x", "1/0", "", "nan", "a/b", "0", "-5", "3/2"])
+@pytest.mark.parametrize("written", ["x", "1/0", "0", "3/2"])
 def test_parse_size_refuses_an_invalid_size_with_an_example(written):
     with pytest.raises(EvaluationError, match=f"96 or shares such as 1/4, not '{written}'"):
         parse_size(written)
@@ -162,7 +156,10 @@ def test_hash_chain_differs_for_different_maps_of_equal_tensors(corpus, tmp_path
     assert len(set(keys[:3])) == 3 and keys[3] == keys[0]
 
 
-def test_every_reducer_gives_the_requested_dimensions_and_four_measures(cache, corpus):
+def test_every_reducer_gives_the_requested_dimensions_and_four_measures(cache, corpus, monkeypatch):
+    few = {name: name.replace("steps=200", "steps=2") for name in REDUCERS}
+    few |= {"geopres:{k}": "geopres:{k},steps=2", "r2,geopres:{k}": "r2,geopres:{k},steps=2"}
+    monkeypatch.setattr("lathe.training.evaluation.methods.REDUCERS", tuple(few.values()))
     methods = list_reducer_methods([6])
     assert len(methods) == len(REDUCERS) == len({method.label for method in methods})
     for method in methods:

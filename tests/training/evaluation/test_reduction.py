@@ -1,11 +1,7 @@
-import numpy as np
 import pytest
 
 from lathe.training.evaluation import reduction
 from lathe.training.evaluation.methods import Method
-from lathe.training.evaluation.statistics import Interval
-
-REDUCERS = ("geopres", "pca", "truncation")
 
 
 def chain(name, size):
@@ -22,41 +18,12 @@ def test_retention_is_the_mean_score_divided_by_the_mean_raw_score(grid_of, tabl
     assert (one.mean.low, one.mean.high) == pytest.approx((0.5, 1.5))
 
 
-def test_retention_of_unchanged_scores_is_1(grid_of, table):
-    values = table("e", "abc", control=[0.8, 0.5, 0.2], **{"geopres:4": [0.8, 0.5, 0.2]})
-    assert reduction.compute_retentions(grid_of(values))[0].mean == Interval(1, 1, 1)
-
-
 @pytest.mark.parametrize(("raw", "told"), [(0.049, False), (-0.3, False), (0.05, True)])
 def test_task_types_with_a_raw_score_below_0_05_have_no_retention(grid_of, table, raw, told):
     values = table("e", "ab", control=[0.9, raw], **{"geopres:4": [0.4, 0.9]})
     (one,) = reduction.compute_retentions(grid_of(values, {"a": "STS", "b": "Retrieval"}))
     assert set(one.types) == ({"STS", "Retrieval"} if told else {"STS"})
     assert one.mean.value == pytest.approx(1.3 / (0.9 + raw))
-
-
-@pytest.mark.parametrize("scores", [{"control": [0.01], "geopres:4": [0.4]}, {"control": [0.5], "R2": [0.6]}])
-def test_no_retention_of_a_raw_score_near_0_and_of_methods_that_do_not_reduce(grid_of, table, scores):
-    assert reduction.compute_retentions(grid_of(table("e", "a", **scores))) == []
-
-
-def test_retentions_use_tasks_that_every_reduction_completed(grid_of, table):
-    scores = {"geopres:4": [0.5, 0.25, 0.25], "geopres:2": [0.5, None, 0.25], "pca:4": [0.5, 0.25, 0.5]}
-    found = reduction.compute_retentions(grid_of(table("e", "abc", control=[0.5] * 3, **scores)))
-    assert {one.tasks for one in found} == {2}
-    assert {(one.label, one.share): one.mean.value for one in found} == {
-        ("geopres", 0.5): 0.75,
-        ("geopres", 0.25): 0.75,
-        ("pca", 0.5): 1.0,
-    }
-
-
-def test_retentions_are_sorted_by_descending_size_and_the_order_of_reducers(grid_of, table):
-    scores = {f"{kind}:{size}": [0.5, 0.5] for kind in REDUCERS for size in (2, 4, 1)}
-    found = reduction.compute_retentions(grid_of(table("e", "ab", control=[0.5, 0.5], **scores)))
-    assert [(one.share, one.label) for one in found] == [
-        (share, kind) for share in (0.5, 0.25, 0.125) for kind in REDUCERS
-    ]
 
 
 def test_retentions_are_averaged_over_encoders(grid_of, table):
@@ -75,26 +42,6 @@ def test_retentions_and_differences_from_pca_are_given_by_task_type(grid_of, tab
     assert {name: found.value for name, found in one.ahead.items()} == pytest.approx(
         {"all": (0.5 + 0 - 0.25) / 3, "STS": 0.25, "Retrieval": -0.25}
     )
-
-
-def test_the_difference_from_pca_is_paired_by_task(grid_of, table):
-    """A small difference in every task is found although tasks differ by far more than the methods."""
-    pca = np.linspace(0.1, 0.8, 12)
-    values = table("e", range(12), control=[0.8] * 12, **{"geopres:4": pca + 0.008, "pca:4": pca})
-    found = {one.label: one for one in reduction.compute_retentions(grid_of(values))}
-    ahead = found["geopres"].ahead["all"]
-    assert (ahead.value, ahead.low, ahead.high) == pytest.approx((0.01, 0.01, 0.01))
-    assert found["geopres"].mean.low < found["pca"].mean.value < found["geopres"].mean.value
-    assert found["pca"].ahead["all"] == Interval(0, 0, 0)
-
-
-def test_the_difference_from_pca_compares_equal_sizes_only(grid_of, table):
-    values = table(
-        "e", "ab", control=[0.5, 0.5], **{"geopres:4": [0.5, 0.4], "pca:2": [0.3, 0.2], "geopres:2": [0.4, 0.3]}
-    )
-    found = {(one.label, one.share): one.ahead for one in reduction.compute_retentions(grid_of(values))}
-    assert found["geopres", 0.5] == {}
-    assert found["geopres", 0.25]["all"].value == pytest.approx(0.2)
 
 
 def test_a_nested_chain_has_a_retention_at_each_of_its_sizes(grid_of, table):

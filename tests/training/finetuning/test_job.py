@@ -29,13 +29,10 @@ SOURCES = "sources: [{jsonl: a.jsonl}]\n"
 UNKNOWN = [
     ("learning_rate: 1\n", "unknown setting learning_rate; there are encoder, sources, cap"),
     ("training: {lr: 1}\n", "unknown setting training.lr; there are learning_rate, batch_size"),
-    ("regularizer: {eta: 1}\n", "unknown setting regularizer.eta; there are loss_weight, target"),
-    ("target: {folder: a, path: b}\n", "unknown setting target.path; there are folder, name, task, prompts, labels"),
     ("target: {folder: a, prompts: {query: b}}\n", "unknown setting target.prompts.query; there are anchor, positive"),
 ]
 UNKNOWN_OF_SOURCE = [
     ("[{jsonl: a}, {jsonl: b, paths: c}]", "unknown setting sources.1.paths; there are folder, jsonl, hub"),
-    ("[{jsonl: a, prompts: {text: b}}]", "unknown setting sources.0.prompts.text; there are anchor, positive"),
 ]
 WRONG = [
     ("training: {learning_rate: 0}\n", "training.learning_rate: Input should be greater than 0, got 0"),
@@ -43,14 +40,11 @@ WRONG = [
     ("training: {epochs: .inf}\n", "training.epochs: "),
     ("training: {learning_rate: fast}\n", "training.learning_rate: Input should be a valid number"),
     ("training: {batch_size: 1}\n", "training.batch_size: Input should be greater than or equal to 2, got 1"),
-    ("training: {batch_size: 8.5}\n", "training.batch_size: "),
     ("training: {precision: float16}\n", "training.precision: Input should be 'auto', 'float32' or 'bfloat16'"),
     ("training: {warmup_ratio: 1.5}\n", "training.warmup_ratio: "),
     ("training: [1]\n", "training: "),
     ("regularizer: {variance_ratio: 0}\n", "regularizer.variance_ratio: Input should be greater than 0, got 0"),
     ("regularizer: {strength: -0.1}\n", "regularizer.strength: "),
-    ("regularizer: {center: mode}\n", "regularizer.center: Input should be 'median' or 'mean', got 'mode'"),
-    ("overlap: maybe\n", "overlap: Input should be 'refuse', 'drop' or 'allow', got 'maybe'"),
     ("cap: 0\n", "cap: Input should be greater than or equal to 1, got 0"),
     ("target: {name: a}\n", "target.folder is missing"),
 ]
@@ -59,10 +53,8 @@ WRONG_SOURCES = [
     ("[{}]", "sources.0: name a folder, a jsonl file or a hub data set, one of them; got none"),
     ("[{jsonl: a}, {jsonl: b, folder: c}]", "sources.1: name a folder, a jsonl file or a hub data set"),
     ("[{hub: a/b}]", "sources.0: a hub data set needs its task"),
-    ("[{folder: a, task: sorting}]", "sources.0.task: Input should be 'retrieval', "),
     ("[{folder: a, cap: 0}]", "sources.0.cap: "),
     ("[{folder: a, texts_per_cluster: 0}]", "sources.0.texts_per_cluster: "),
-    ("[a]", "sources.0: "),
 ]
 NOT_SETTINGS = [
     ("a: [", "job.yaml is not YAML: "),
@@ -128,14 +120,10 @@ def test_only_path_settings_are_resolved_as_paths(read):
     assert source.labels == {"jsonl": "lines", "folder": "files"}
 
 
-@pytest.mark.parametrize("written", ["1e-4", "0.0001", "'1e-4'", "1.0e-4"])
-def test_a_number_is_read_in_any_yaml_notation(read, written):
-    assert read(f"{SOURCES}training: {{learning_rate: {written}}}\n").training.learning_rate == 1e-4
-
-
-@pytest.mark.parametrize("key", ["0", "'0'"])
-def test_keys_of_labels_may_be_numbers(read, key):
-    source = read(f"sources: [{{folder: a, labels: {{{key}: hawkish, 1: dovish}}}}]").sources[0]
+def test_numbers_are_read_in_any_yaml_notation_and_keys_of_labels_may_be_numbers(read):
+    for written in ("1e-4", "0.0001", "'1e-4'"):
+        assert read(f"{SOURCES}training: {{learning_rate: {written}}}\n").training.learning_rate == 1e-4
+    source = read("sources: [{folder: a, labels: {'0': hawkish, 1: dovish}}]").sources[0]
     assert source.labels == {"0": "hawkish", "1": "dovish"}
 
 
@@ -151,9 +139,9 @@ def test_unknown_settings_and_wrong_values_are_refused_by_name_or_with_the_numbe
     assert refusal(text).startswith(reason)
 
 
-@pytest.mark.parametrize("seed", ["seed: -1", "training: {seed: -1}", "training: {seed: 4294967296}"])
-def test_a_seed_out_of_range_is_refused(refusal, seed):
-    assert "seed: Input should be " in refusal(SOURCES + seed)
+def test_a_seed_out_of_range_is_refused(refusal):
+    for seed in ("seed: -1", "training: {seed: -1}", "training: {seed: 4294967296}"):
+        assert "seed: Input should be " in refusal(SOURCES + seed)
 
 
 def test_a_job_file_that_is_binary_or_missing_is_refused(refusal, tmp_path):

@@ -18,11 +18,12 @@ from lathe.training.finetuning.loss import (
 from lathe.training.finetuning.regularizers.none import NoRegularizer
 from lathe.training.finetuning.regularizers.reze import Reze
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
-from lathe.training.finetuning.trainer import assign_text_ids
+from lathe.training.finetuning.trainer import assign_negative_ids, assign_text_ids
 
-ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring", "tomatoes"]
+ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring"]
+POSITIVES = ["wet", "money is kept there, or lent to others at interest", "a machine", "a season of rain"]
+NEGATIVES = [("dry", "a desert without any rain for years"), (), ("a drill",), ("wet",)]
 NO = NoRegularizer()
-POSITIVES = ["wet", "money is kept there, or lent to others at interest", "a machine", "a season of rain", "fruit"]
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +36,16 @@ def model(tiny_model):
 
 @pytest.fixture
 def gradients(model):
-    """Return a function that computes a loss of five pairs and the gradient of each weight."""
+    """Return a function that computes a loss of four pairs, three with hard negatives, and each weight's gradient."""
 
     def measure(loss):
         model.zero_grad(set_to_none=True)
-        features = [dict(model.preprocess(texts)) for texts in (ANCHORS, POSITIVES)]
-        value = loss(features, torch.tensor([3, 1, 0, 2, 4]))
+        order = [2, 0, 1, 3]
+        columns = [[ANCHORS[i] for i in order], [POSITIVES[i] for i in order]]
+        columns += [[text for i in order for text in NEGATIVES[i]]] if loss.negative_ids is not None else []
+        value = loss([dict(model.preprocess(texts)) for texts in columns], torch.tensor(order))
         value.backward()
-        return float(value.detach()), {
-            name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None
-        }
+        return float(value.detach()), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
     return measure
 
@@ -96,13 +97,6 @@ def test_the_regularizer_is_1_minus_the_cosine_of_relation_and_target():
     assert float(total) == pytest.approx(float(plain) + 0.3 * expected, abs=1e-6)
 
 
-def test_the_regularizer_is_0_if_relations_equal_their_targets():
-    generator = np.random.default_rng(0)
-    anchors, positives = (unit(generator.normal(size=(6, 4))) for _ in range(2))
-    _, components = compute_loss(anchors, positives, None, pull(torch.cat([anchors, positives], 1).numpy(), 1.0))
-    assert components.pop_means()["regularizer"] == pytest.approx(0, abs=1e-6)
-
-
 def test_assign_text_ids_gives_equal_texts_the_same_id_on_both_sides():
     found = assign_text_ids(["a", "b", "a", "c"], ["x", "x", "y", "a"])
     assert (found[:, 0] == found[0, 0]).tolist() == [True, False, True, False]
@@ -148,28 +142,13 @@ def test_contrastive_loss_is_0_if_all_pairs_share_a_text():
     assert float(total) == 0.0
 
 
-def test_labels_select_the_targets_of_the_mixtures_rows(gradients, model):
-    targets = np.random.default_rng(2).normal(size=(5, 32)).astype(np.float32)
-    order = np.array([3, 1, 0, 2, 4])
-    shuffled = np.empty_like(targets)
-    shuffled[order] = targets
-    straight = ContrastiveLoss(model, 0.05, pull(shuffled, 1.0))
-    features = [dict(model.preprocess(texts)) for texts in (ANCHORS, POSITIVES)]
-    with torch.no_grad():
-        a, p = (nn.functional.normalize(model(f)["sentence_embedding"], dim=1) for f in features)
-    expected = (1 - nn.functional.cosine_similarity(torch.cat([a, p], 1), torch.from_numpy(targets))).mean()
-    gradients(straight)
-    assert straight.components.pop_means()["regularizer"] == pytest.approx(float(expected), abs=1e-5)
-
-
-@pytest.mark.parametrize("mini_batch_size", [1, 2, 4])
 @pytest.mark.parametrize("masked", [False, True])
-def test_cached_contrastive_loss_has_the_gradients_of_the_plain_loss(gradients, model, mini_batch_size, masked):
-    targets = np.random.default_rng(3).normal(size=(5, 32)).astype(np.float32)
-    texts = np.array([[0, 0], [1, 0], [2, 1], [2, 2], [3, 3]]) if masked else None
+def test_cached_contrastive_loss_has_the_gradients_of_the_plain_loss(gradients, model, masked):
+    targets = np.random.default_rng(3).normal(size=(4, 32)).astype(np.float32)
+    texts = np.array([[0, 0], [1, 0], [2, 1], [2, 2]]) if masked else None
     options = {"regularizer": pull(targets, 0.7), "text_ids": texts}
     plain, expected = gradients(ContrastiveLoss(model, 0.05, **options))
-    cached_loss = CachedContrastiveLoss(mini_batch_size, model, 0.05, **options)
+    cached_loss = CachedContrastiveLoss(3, model, 0.05, **options)
     cached, found = gradients(cached_loss)
     assert cached == pytest.approx(plain, abs=1e-5)
     assert found.keys() == expected.keys()
@@ -178,20 +157,67 @@ def test_cached_contrastive_loss_has_the_gradients_of_the_plain_loss(gradients, 
     assert cached_loss.components.steps == 1
 
 
-def test_unpadded_texts_give_the_same_loss_and_gradients(gradients, model):
-    targets = np.random.default_rng(4).normal(size=(5, 32)).astype(np.float32)
-    padded, expected = gradients(ContrastiveLoss(model, 0.05, pull(targets, 1.0)))
-    transformer = model[0].auto_model
-    before = transformer.config._attn_implementation
-    enable_unpadded(transformer)
-    try:
-        unpadded = ContrastiveLoss(model, 0.05, pull(targets, 1.0), first_position=find_first_position(transformer))
-        flat, found = gradients(unpadded)
-    finally:
+def test_contrastive_loss_uses_the_hard_negatives_of_the_whole_batch():
+    generator = np.random.default_rng(0)
+    anchors, positives, negatives = (unit(generator.normal(size=(n, 4))) for n in (3, 3, 3))
+    numbers = np.array([[10, 11], [-1, -1], [12, -1]])
+    loss = ContrastiveLoss(nn.Identity(), 0.5, NO, negative_ids=numbers)
+    found = loss.compute_loss(anchors, positives, torch.arange(3), negatives)
+    cosines = (anchors @ torch.cat([positives, negatives]).T).double().numpy() / 0.5
+    expected = np.mean([math.log(np.exp(cosines[i]).sum()) - cosines[i, i] for i in range(3)])
+    assert float(found) == pytest.approx(expected, abs=1e-6)
+
+
+def test_contrastive_loss_of_a_batch_without_hard_negatives_equals_that_of_pairs():
+    generator = np.random.default_rng(1)
+    anchors, positives = (unit(generator.normal(size=(3, 4))) for _ in range(2))
+    numbers = np.array([[10], [-1], [-1], [-1]])
+    plain = ContrastiveLoss(nn.Identity(), 0.5, NO).compute_loss(anchors, positives, torch.arange(3))
+    mixed = ContrastiveLoss(nn.Identity(), 0.5, NO, negative_ids=numbers).compute_loss(
+        anchors, positives, torch.tensor([1, 2, 3])
+    )
+    assert float(mixed) == pytest.approx(float(plain), abs=1e-6)
+
+
+def test_contrastive_loss_leaves_out_a_hard_negative_equal_to_the_positive():
+    texts = assign_text_ids(ANCHORS, POSITIVES)
+    numbers = assign_negative_ids(POSITIVES, NEGATIVES)
+    assert numbers.shape == (4, 2) and numbers[3, 0] == texts[0, 1] and (numbers[1] == -1).all()
+    generator = np.random.default_rng(2)
+    anchors, positives, negatives = (unit(generator.normal(size=(4, 5))) for _ in range(3))
+    loss = ContrastiveLoss(nn.Identity(), 1.0, NO, negative_ids=numbers, text_ids=texts)
+    found = loss.compute_loss(anchors, positives, torch.arange(4), negatives)
+    cosines = (anchors @ torch.cat([positives, negatives]).T).double().numpy()
+    kept = np.ones((4, 8), bool)
+    kept[0, 7] = False  # the fourth pair's negative is the first one's positive
+    expected = np.mean([math.log(np.exp(cosines[i, kept[i]]).sum()) - cosines[i, i] for i in range(4)])
+    assert float(found) == pytest.approx(expected, abs=1e-6)
+    assert assign_negative_ids(POSITIVES, [(), (), (), ()]) is None
+
+
+@pytest.mark.parametrize("other", ["cached by 1", "cached by 3", "unpadded"])
+def test_cached_and_unpadded_losses_with_hard_negatives_have_the_gradients_of_the_plain_loss(gradients, model, other):
+    targets = np.random.default_rng(3).normal(size=(4, 32)).astype(np.float32)
+    offsets = np.random.default_rng(4).normal(size=(2, 32)).astype(np.float32) * 0.1
+    options = {
+        "regularizer": pull(targets, 0.7, offsets, np.array([0, 1, 1, 0])),
+        "text_ids": assign_text_ids(ANCHORS, POSITIVES),
+        "negative_ids": assign_negative_ids(POSITIVES, NEGATIVES),
+    }
+    plain, expected = gradients(ContrastiveLoss(model, 0.05, **options))
+    if other == "unpadded":
+        transformer = model[0].auto_model
+        before = transformer.config._attn_implementation
+        enable_unpadded(transformer)
+        found, changed = gradients(
+            ContrastiveLoss(model, 0.05, first_position=find_first_position(transformer), **options)
+        )
         transformer.set_attn_implementation(before)
-    assert flat == pytest.approx(padded, abs=1e-5)
+    else:
+        found, changed = gradients(CachedContrastiveLoss(int(other[-1]), model, 0.05, **options))
+    assert found == pytest.approx(plain, abs=1e-5)
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+        torch.testing.assert_close(changed[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
 
 
 def test_the_loss_is_computed_in_float32_under_bfloat16_autocast():
@@ -205,12 +231,11 @@ def test_the_loss_is_computed_in_float32_under_bfloat16_autocast():
     assert float(inside) == float(outside)
 
 
-@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
 @pytest.mark.parametrize("kind", [ContrastiveLoss, CachedContrastiveLoss])
-def test_embeddings_that_are_not_finite_raise_non_finite_loss_error(kind, broken):
+def test_embeddings_that_are_not_finite_raise_non_finite_loss_error(kind):
     loss = kind(*([2] if kind is CachedContrastiveLoss else []), nn.Identity(), 0.05, NO)
     anchors = torch.ones(3, 4)
-    anchors[1, 2] = broken
+    anchors[1, 2] = float("nan")
     anchors.requires_grad_()
     with pytest.raises(NonFiniteLossError, match="the loss became"):
         loss.compute_loss(anchors, torch.ones(3, 4), torch.arange(3))

@@ -1,37 +1,22 @@
-"""Hard negatives: supplied ones, mined ones, and the loss with them."""
-
-import math
+"""Hard negatives: supplied ones and mined ones."""
 
 import numpy as np
 import orjson
 import pytest
-import torch
-from torch import nn
 
-from lathe.training.encoder.loading import load_model
-from lathe.training.encoder.positions import find_first_position
-from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from lathe.training.encoder.unpadding import enable_unpadded
+from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.candidates import Candidates
 from lathe.training.finetuning.extras import NegativeSettings
 from lathe.training.finetuning.job import TargetSettings, TrainingJob
-from lathe.training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss
 from lathe.training.finetuning.mining import AuxiliaryEncoder
 from lathe.training.finetuning.mining import mine_negatives as mine_one
 from lathe.training.finetuning.mining_run import run_mining
 from lathe.training.finetuning.mixture_builder import build_mixture, read_sources
 from lathe.training.finetuning.opening import open_target
-from lathe.training.finetuning.regularizers.none import NoRegularizer
-from lathe.training.finetuning.regularizers.reze import Reze
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.finetuning.source_mining import mine_sources
-from lathe.training.finetuning.trainer import assign_negative_ids, assign_text_ids
 from lathe.training.settings import Prompts
 
-ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring"]
-POSITIVES = ["wet", "money is kept there, or lent to others at interest", "a machine", "a season of rain"]
-NEGATIVES = [("dry", "a desert without any rain for years"), (), ("a drill",), ("wet",)]
 QUESTIONS = {
     "q1": "How do I open a savings account?",
     "q2": "What is the interest on a mortgage?",
@@ -125,13 +110,10 @@ def test_supplied_negatives_that_answer_their_query_or_are_in_the_targets_test_a
     }
 
 
-@pytest.mark.parametrize(
-    ("negative", "reason"),
-    [(5, "'negative' must be texts, not 5"), ([["x"]], "'negative' must be texts"), ({"a": "b"}, "'negative' must be")],
-)
-def test_supplied_negatives_that_are_no_texts_are_refused_with_their_line(job_of, negative, reason):
-    with pytest.raises(DataSetError, match=f"pairs.jsonl line 2.*{reason}"):
-        build_mixture(job_of([row("a", "b", "c"), {"anchor": "a", "positive": "c", "negative": negative}]))
+def test_supplied_negatives_that_are_no_texts_are_refused_with_their_line(job_of):
+    for negative in (5, [["x"]]):
+        with pytest.raises(DataSetError, match="pairs.jsonl line 2.*'negative' must be texts"):
+            build_mixture(job_of([row("a", "b", "c"), {"anchor": "a", "positive": "c", "negative": negative}]))
 
 
 def test_a_source_without_the_negatives_that_its_settings_require_is_refused(job_of):
@@ -151,7 +133,6 @@ def test_a_reranking_supplies_its_negatives_only_if_the_settings_ask(tmp_path, w
 
 
 def test_mined_negatives_are_near_the_query_and_no_known_answers(job_of, search, mined, encoder):
-    """The statistics count the negatives, ranks and rejections."""
     job = job_of(source={"folder": search}, negatives={"num_negatives": 2, "relative_margin": None})
     negatives, found = mined(job)
     savings = negatives[QUESTIONS["q1"]]
@@ -160,10 +141,7 @@ def test_mined_negatives_are_near_the_query_and_no_known_answers(job_of, search,
     assert (scores[1:3] @ scores[0]).min() > scores[3] @ scores[0]
     (statistics,) = found.values()
     assert (statistics.queries, statistics.documents, statistics.kept) == (3, 8, 6)
-    assert (statistics.short, statistics.without, statistics.ranks) == (0.0, 0.0, [1, 2, 2])
-    assert statistics.dropped["known to answer the query"] == 4
-    assert sum(statistics.histogram.values()) == 2 * 4
-    assert statistics.examples[0]["query"] == QUESTIONS["q1"]
+    assert (statistics.ranks, statistics.dropped["known to answer the query"]) == ([1, 2, 2], 4)
 
 
 @pytest.mark.parametrize(
@@ -223,26 +201,13 @@ def test_a_training_positive_of_the_targets_test_is_never_a_mined_negative():
     assert list(found.negatives) == ["0.3"]
 
 
-def test_randomly_sampled_negatives_depend_on_the_seed_and_are_reused(job_of, search, mined, tmp_path):
+def test_randomly_sampled_negatives_depend_on_the_seed(job_of, search, mined):
     settings = {"num_negatives": 2, "sampling": "random", "relative_margin": None, "range_max": 5}
     job = job_of(source={"folder": search}, negatives=settings)
-    first, found = mined(job)
-    written = (tmp_path / "negatives" / "search.jsonl").stat().st_mtime_ns
-    again, kept = mined(job)
-    assert (again, kept) == (first, found)
-    assert (tmp_path / "negatives" / "search.jsonl").stat().st_mtime_ns == written
-    others = [mined(job.model_copy(update={"seed": seed}))[0] for seed in range(1, 6)]
+    first, _ = mined(job)
+    others = [mined(job.model_copy(update={"seed": seed}))[0] for seed in range(1, 4)]
     assert any(other != first for other in others)
     assert mined(job)[0] == first
-
-
-def test_the_file_of_mined_negatives_is_a_source_of_supplied_negatives(job_of, search, mined, tmp_path):
-    job = job_of(source={"folder": search}, negatives={"num_negatives": 2, "relative_margin": None})
-    negatives, _ = mined(job)
-    rows = lines_of(tmp_path / "negatives" / "search.jsonl")
-    assert all(len(one["scores"]) == 1 + len(one["negative"]) for one in rows)
-    mixture = build_mixture(job_of(source={"jsonl": tmp_path / "negatives" / "search.jsonl", "negatives": "given"}))
-    assert dict(zip(mixture.anchors, mixture.negatives, strict=True)) == negatives
 
 
 def test_texts_of_the_targets_test_are_never_mined(job_of, search, mined, tmp_path, write_data_set):
@@ -286,94 +251,3 @@ def test_mining_without_settings_a_source_or_room_in_the_range_is_refused(job_of
         run_mining(job_of([row("a", "b", "c")], negatives={}), DEFAULT_ENCODER, "cpu", tmp_path / "out", silent)
     with pytest.raises(ValueError, match="no room for 3 negatives"):
         NegativeSettings(range_min=4, range_max=6)
-
-
-def unit(rows):
-    rows = torch.tensor(rows, dtype=torch.float32)
-    return rows / rows.norm(dim=1, keepdim=True)
-
-
-def test_contrastive_loss_uses_the_hard_negatives_of_the_whole_batch():
-    generator = np.random.default_rng(0)
-    anchors, positives, negatives = (unit(generator.normal(size=(n, 4))) for n in (3, 3, 3))
-    numbers = np.array([[10, 11], [-1, -1], [12, -1]])
-    loss = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer(), negative_ids=numbers)
-    found = loss.compute_loss(anchors, positives, torch.arange(3), negatives)
-    cosines = (anchors @ torch.cat([positives, negatives]).T).double().numpy() / 0.5
-    expected = np.mean([math.log(np.exp(cosines[i]).sum()) - cosines[i, i] for i in range(3)])
-    assert float(found) == pytest.approx(expected, abs=1e-6)
-
-
-def test_contrastive_loss_of_a_batch_without_hard_negatives_equals_that_of_pairs():
-    generator = np.random.default_rng(1)
-    anchors, positives = (unit(generator.normal(size=(3, 4))) for _ in range(2))
-    numbers = np.array([[10], [-1], [-1], [-1]])
-    plain = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer()).compute_loss(anchors, positives, torch.arange(3))
-    mixed = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer(), negative_ids=numbers).compute_loss(
-        anchors, positives, torch.tensor([1, 2, 3])
-    )
-    assert float(mixed) == pytest.approx(float(plain), abs=1e-6)
-
-
-def test_contrastive_loss_leaves_out_a_hard_negative_equal_to_the_positive():
-    texts = assign_text_ids(ANCHORS, POSITIVES)
-    numbers = assign_negative_ids(POSITIVES, NEGATIVES)
-    assert numbers.shape == (4, 2) and numbers[3, 0] == texts[0, 1] and (numbers[1] == -1).all()
-    generator = np.random.default_rng(2)
-    anchors, positives, negatives = (unit(generator.normal(size=(4, 5))) for _ in range(3))
-    loss = ContrastiveLoss(nn.Identity(), 1.0, NoRegularizer(), negative_ids=numbers, text_ids=texts)
-    found = loss.compute_loss(anchors, positives, torch.arange(4), negatives)
-    cosines = (anchors @ torch.cat([positives, negatives]).T).double().numpy()
-    kept = np.ones((4, 8), bool)
-    kept[0, 7] = False  # the fourth pair's negative is the first one's positive
-    expected = np.mean([math.log(np.exp(cosines[i, kept[i]]).sum()) - cosines[i, i] for i in range(4)])
-    assert float(found) == pytest.approx(expected, abs=1e-6)
-    assert assign_negative_ids(POSITIVES, [(), (), (), ()]) is None
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    """Return the tiny model without dropout."""
-    return load_model(EncoderSpec(name="tiny", model=str(tiny_model)), "cpu").float().eval()
-
-
-@pytest.fixture
-def gradients(model):
-    """Return a function that computes a loss of four pairs, three with hard negatives, and each weight's gradient."""
-
-    def measure(loss):
-        model.zero_grad(set_to_none=True)
-        order = [2, 0, 1, 3]
-        columns = [[ANCHORS[i] for i in order], [POSITIVES[i] for i in order], [t for i in order for t in NEGATIVES[i]]]
-        value = loss([dict(model.preprocess(texts)) for texts in columns], torch.tensor(order))
-        value.backward()
-        return float(value.detach()), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-
-    return measure
-
-
-@pytest.mark.parametrize("other", ["cached by 1", "cached by 3", "unpadded"])
-def test_cached_and_unpadded_losses_with_hard_negatives_have_the_gradients_of_the_plain_loss(gradients, model, other):
-    targets = np.random.default_rng(3).normal(size=(4, 32)).astype(np.float32)
-    offsets = np.random.default_rng(4).normal(size=(2, 32)).astype(np.float32) * 0.1
-    regularizer = Reze(RegularizerSettings(loss_weight=0.7))
-    regularizer.targets, regularizer.offsets, regularizer.sources = targets, offsets, np.array([0, 1, 1, 0])
-    options = {
-        "regularizer": regularizer,
-        "text_ids": assign_text_ids(ANCHORS, POSITIVES),
-        "negative_ids": assign_negative_ids(POSITIVES, NEGATIVES),
-    }
-    plain, expected = gradients(ContrastiveLoss(model, 0.05, **options))
-    if other == "unpadded":
-        transformer = model[0].auto_model
-        before = transformer.config._attn_implementation
-        enable_unpadded(transformer)
-        found, changed = gradients(
-            ContrastiveLoss(model, 0.05, first_position=find_first_position(transformer), **options)
-        )
-        transformer.set_attn_implementation(before)
-    else:
-        found, changed = gradients(CachedContrastiveLoss(int(other[-1]), model, 0.05, **options))
-    assert found == pytest.approx(plain, abs=1e-5)
-    for name, gradient in expected.items():
-        torch.testing.assert_close(changed[name], gradient, atol=1e-5, rtol=1e-4, msg=name)

@@ -15,7 +15,13 @@ from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.progress import no_progress
 
 
-def make_sample(rows=2000, width=96, rank=96, seed=0):
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+    """Resample the queries of an interval 40 times, since 300 take most of a decision's time."""
+    monkeypatch.setattr("lathe.training.advice.places.recall.RESAMPLES", 40)
+
+
+def make_sample(rows=1200, width=96, rank=96, seed=0):
     """Sample vectors that vary in `rank` directions, with a little noise in the others."""
     rng = np.random.default_rng(seed)
     basis = np.linalg.qr(rng.normal(size=(width, width)))[0]

@@ -86,16 +86,3 @@ def test_prepare_refuses_targets_of_other_pairs_or_settings_and_a_damaged_manife
     (tmp_path / "targets" / "manifest.json").write_bytes(b"{")
     with pytest.raises(JobError, match="is damaged"):
         prepare(mixture())
-
-
-def test_geometry_equals_a_direct_computation_from_relations_and_targets(prepare):
-    found, _ = prepare(mixture())
-    relations, _ = prepare(mixture(), RegularizerSettings(target="reference"), folder="plain")
-    r, t = np.array(relations.targets, np.float64), np.array(found.targets, np.float64)
-    cosines = (r * t).sum(1) / np.linalg.norm(r, axis=1) / np.linalg.norm(t, axis=1)
-    np.testing.assert_allclose(found.geometry.cosines, cosines, atol=1e-6)
-    np.testing.assert_allclose(found.geometry.source_cosines, cosines.reshape(3, 3).mean(1), atol=1e-6)
-    np.testing.assert_allclose(found.geometry.total, [((x - x.mean(0)) ** 2).sum(1).mean() for x in (r, t)], rtol=1e-5)
-    between = [((x.reshape(3, 3, -1).mean(1) - x.mean(0)) ** 2).sum(1).mean() for x in (r, t)]
-    np.testing.assert_allclose(found.geometry.between, between, rtol=1e-5)
-    assert (relations.shrinkage, relations.geometry) == (None, None)

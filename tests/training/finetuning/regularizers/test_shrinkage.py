@@ -103,23 +103,10 @@ def test_epsilon_denominator_is_added_to_the_magnitude_of_the_mean():
     np.testing.assert_allclose(found.shrink[2, 0], 1 - 0.5 * 4 / 5)
 
 
-@pytest.mark.parametrize("operation", ["scale", "translate"])
-def test_strength_0_changes_nothing(operation):
-    rows = sample_rows(0)
-    for moved, part in zip(apply(fit(rows, strength=0.0, operation=operation), rows), rows, strict=True):
-        np.testing.assert_array_equal(moved, part.astype(np.float32))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_two_sources_are_not_moved_at_scale_1(seed):
-    found = fit(sample_rows(seed, (30, 55)), strength=1.0, scale=1.0)
-    np.testing.assert_allclose(found.shrink, 1, atol=1e-12)
-    rows = sample_rows(seed, (30, 55))
-    for moved, part in zip(apply(found, rows), rows, strict=True):
-        np.testing.assert_allclose(moved, part, atol=1e-6)
-
-
-def test_two_sources_are_shrunk_below_scale_1():
+def test_two_sources_are_moved_below_scale_1_only():
+    for seed in range(5):
+        found = fit(sample_rows(seed, (30, 55)), strength=1.0, scale=1.0)
+        np.testing.assert_allclose(found.shrink, 1, atol=1e-12)
     rows = build_rows_around([[0.0, 0, 0], [4, 0, 0]])  # v = (4, 0, 0), θ = 0 + ε; the band is γ 2, μ = ∓2
     found = fit(rows, strength=1.0, scale=0.5)
     np.testing.assert_allclose(found.shrink[:, 0], [0.5, 0.5])
@@ -146,12 +133,9 @@ def test_equal_rows_have_no_active_dimension():
     assert (found.active, found.dispersion_threshold, found.changed.tolist()) == (0, np.inf, [])
 
 
-@pytest.mark.parametrize(("ratio", "count"), [(0.5, 1), (0.824, 1), (0.826, 2), (0.974, 2), (0.976, 3), (1.0, 3)])
-def test_active_dimensions_are_the_fewest_that_explain_the_ratio(ratio, count):
-    assert active_dimensions(np.array([11, 2, 1 / 3]), ratio) == count  # 0.825 and 0.975 of 13.33
-
-
-def test_active_dimensions_counts_a_ratio_met_exactly_despite_rounding():
+def test_active_dimensions_are_the_fewest_that_explain_the_ratio_despite_rounding():
+    counts = {0.5: 1, 0.824: 1, 0.826: 2, 0.974: 2, 0.976: 3, 1.0: 3}  # 0.825 and 0.975 of 13.33
+    assert {ratio: active_dimensions(np.array([11, 2, 1 / 3]), ratio) for ratio in counts} == counts
     assert active_dimensions(np.array([3.0, 1, 0]), 0.75) == 1
     assert active_dimensions(np.array([0.3, 0.3, 0.3, 0.1]), 0.9) == 3
     assert active_dimensions(np.full(10, 0.1), 0.7) == 7
@@ -159,12 +143,9 @@ def test_active_dimensions_counts_a_ratio_met_exactly_despite_rounding():
     assert active_dimensions(np.zeros(3), 1.0) == 0
 
 
-@pytest.mark.parametrize("ratio", [0.99, 1.0])
-def test_fewer_rows_than_dimensions_have_fewer_active_dimensions_than_rows(ratio):
-    found = fit(sample_rows(3, (2, 1, 2), dimensions=24), variance_ratio=ratio)
-    assert found.active <= 4
-    if ratio == 1:
-        assert found.active == 4
+def test_fewer_rows_than_dimensions_have_fewer_active_dimensions_than_rows():
+    found = fit(sample_rows(3, (2, 1, 2), dimensions=24), variance_ratio=1.0)
+    assert found.active == 4
     assert (found.eigenvalues >= 0).all()
     assert (found.shrink[:, found.active :] == 1).all()
 
@@ -232,11 +213,9 @@ def test_center_mean_does_not_weight_sources_by_size():
 
 
 @pytest.mark.parametrize("operation", ["scale", "translate"])
-@pytest.mark.parametrize("center", ["median", "mean"])
-@pytest.mark.parametrize("sizes", [(40, 9, 25, 31), (12, 40, 33, 20, 8)])
-def test_targets_of_rows_mirrored_along_an_eigenvector_are_mirrored(operation, center, sizes):
-    rows = sample_rows(4, sizes)
-    given = {"operation": operation, "center": center, "scale": 0.6}
+def test_targets_of_rows_mirrored_along_an_eigenvector_are_mirrored(operation):
+    rows = sample_rows(4, (40, 9, 25, 31))
+    given = {"operation": operation, "scale": 0.6}
     found = fit(rows, **given)
     plain = apply(found, rows)
     assert len(found.changed)
@@ -285,23 +264,13 @@ def test_operation_translate_shifts_a_sources_mean_and_keeps_its_spread():
         np.testing.assert_allclose(moved - moved.mean(axis=0), part - part.mean(axis=0), atol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_translate_and_scale_move_the_means_alike_without_clipping(seed):
-    rows = sample_rows(seed)
+def test_translate_and_scale_move_the_means_alike_without_clipping():
+    rows = sample_rows(0)
     moved = [
         [part.mean(axis=0) for part in apply(fit(rows, operation=operation, clip=False), rows)]
         for operation in ("scale", "translate")
     ]
     np.testing.assert_allclose(moved[0], moved[1], atol=1e-5)
-
-
-@pytest.mark.parametrize("operation", ["scale", "translate"])
-@pytest.mark.parametrize("seed", range(4))
-def test_shrinkage_lowers_the_between_source_variance(operation, seed):
-    rows = sample_rows(seed)
-    moved = apply(fit(rows, operation=operation, strength=1.0), rows)
-    before, after = (between_source_variance([Moments.from_vectors(p) for p in parts]) for parts in (rows, moved))
-    assert after < before
 
 
 def test_between_source_variance_weights_sources_by_size():
@@ -332,20 +301,3 @@ def test_apply_equals_a_computation_with_full_matrices(operation):
         expected = (part - found.mean) @ matrix.T + found.basis @ found.shift[source] + found.mean
         assert moved.dtype == np.float32
         np.testing.assert_allclose(moved, expected, rtol=1e-6, atol=1e-6)
-
-
-def test_apply_treats_each_row_by_its_own_source():
-    rows = sample_rows(2)
-    found = fit(rows, scale=0.5)
-    every, sources = np.vstack(rows).astype(np.float32), np.repeat(np.arange(5), 40)
-    order = np.random.default_rng(0).permutation(200)
-    np.testing.assert_allclose(
-        found.apply(every[order], sources[order]), found.apply(every, sources)[order], rtol=1e-5, atol=1e-6
-    )
-    np.testing.assert_allclose(found.apply(every[:1], sources[:1]), found.apply(every, sources)[:1], atol=1e-6)
-
-
-def test_targets_do_not_depend_on_the_order_of_sources():
-    rows = sample_rows(5)
-    forwards, backwards = apply(fit(rows), rows), apply(fit(rows[::-1]), rows[::-1])[::-1]
-    np.testing.assert_allclose(np.vstack(forwards), np.vstack(backwards), atol=1e-5)
