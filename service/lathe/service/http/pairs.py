@@ -27,5 +27,5 @@ def store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: Pa
     if isinstance(pairs, str):
         return resolve_allowed_path(pairs, data_root, field)
     name = PAIR_FILES[field]
-    files[name] = b"\n".join(dump_json({"query": pair.query, "document": pair.document}) for pair in pairs)
+    files[name] = b"\n".join(dump_json(pair.model_dump()) for pair in pairs)
     return name

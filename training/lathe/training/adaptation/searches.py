@@ -112,9 +112,7 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
     others = [text for text in texts if text not in relevant]
     documents = [*relevant, *others[: max(0, MAX_DOCUMENTS - len(relevant))]]
 
-    notes = []
-    if judged.repeated:
-        notes.append(f"{judged.repeated:,} pairs repeat others and count once.")
+    notes = judged.notes + ([] if test is None else test.notes)
     if rows > len(documents):
         notes.append(f"The queries search {len(documents):,} of {rows:,} documents; among all, figures are lower.")
     return JudgedSearches(documents, *parts, rows, tuple(notes))

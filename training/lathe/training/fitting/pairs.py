@@ -1,10 +1,9 @@
 """Pairs of a query and a relevant document, from a file to vectors: some to fit on, others to certify with."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries
@@ -12,9 +11,14 @@ from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.encoded_shards import hash_row
 from lathe.training.fitting.encoding import EncodedSource
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
-from lathe.training.fitting.requests import CLICK_FIELDS, CLICKS_REFUSED, Pairs
-from lathe.training.sources.lines import read_numbered_lines, strip_byte_order_mark
-from lathe.training.sources.local import parse_local_path
+from lathe.training.fitting.requests import (
+    CLICK_FIELDS,
+    CLICKS_REFUSED,
+    Pairs,
+    find_relevance_field,
+    parse_relevance,
+)
+from lathe.training.sources.shards import BATCH_ROWS
 from lathe.training.sources.source import open_source, split_field
 from lathe.training.split_half import cut_in_two
 from lathe.transforms.base import QueryPairs
@@ -23,9 +27,6 @@ from lathe.transforms.vectors import FloatArray
 
 FIELD_NAMES = (("query", "document"), ("anchor", "positive"))
 """Fields of a file of pairs that names none; the second are those of `lathe synthesize`."""
-
-LINES_SUFFIXES = (".jsonl", ".jsonl.gz")
-"""Endings of files of JSON lines, whose rows can have further fields."""
 
 TEST_SHARE = 0.2
 """Share of the queries that is held out to certify with, unless other pairs are given for that."""
@@ -47,10 +48,12 @@ class PairTexts:
     Attributes:
         documents: texts of the relevant documents by query; queries are distinct in lower case and single spaces.
         repeated: number of pairs that repeat others.
+        irrelevant: number of pairs that were left out because their document was judged not relevant.
     """
 
     documents: dict[str, list[str]]
     repeated: int
+    irrelevant: int = 0
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -65,6 +68,16 @@ class PairTexts:
         """
         rows = ((query, find_row(text)) for query, texts in enumerate(self.documents.values()) for text in texts)
         return np.array(sorted(set(rows)), np.int64).reshape(-1, 2)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on the pairs that were left out."""
+        notes = []
+        if self.repeated:
+            notes.append(f"{self.repeated:,} pairs repeat others and count once.")
+        if self.irrelevant:
+            notes.append(f"{self.irrelevant:,} pairs are judged not relevant and were left out.")
+        return notes
 
     def select(self, queries: Sequence[str]) -> "PairTexts":
         """Return the pairs of some queries."""
@@ -89,96 +102,103 @@ class EncodedPairs:
 
 
 def read_pairs(pairs: Pairs) -> PairTexts:
-    """Read pairs of a query and a document from a file, one on each row, or from a request. Returns the documents of
-    each query. Pairs with a blank text are left out.
+    """Read pairs of a query and a document from a file, one on each row, or from a request. Returns the relevant
+    documents of each query.
+
+    Pairs with a blank text are left out, and those whose document is judged not relevant, see `parse_relevance`.
 
     Args:
         pairs: the pairs of a request, or a source of texts with two fields, `FILE#query,document`; without names those
-            of `FIELD_NAMES`.
+            of `FIELD_NAMES`. A further field, one of `RELEVANCE_FIELDS`, says how relevant the document is.
 
     Raises:
-        FitError: if not two fields are named, they hold vectors or differ in length, or no row holds a pair.
+        FitError: if not two fields are named, a judgement cannot be read, the rows are a log of clicks, or no row holds
+            a relevant pair.
         SourceError: if the file cannot be read, or has other fields.
     """
     if not isinstance(pairs, str):
-        return gather_pairs((pair.query, pair.document) for pair in pairs)
+        return gather_pairs((pair.query, pair.document, pair.relevance) for pair in pairs)
     path, given = split_field(pairs)
     named = tuple(name.strip() for name in given.split(",")) if given else None
     if named is not None and len(named) != 2:
         raise FitError(f"pairs have two fields, as in {path}#query,document, not {given!r}")
-    _refuse_clicks(path)
-    queries, documents = _read_columns(path, FIELD_NAMES if named is None else (named,))
-    if len(queries) != len(documents):
-        raise FitError(f"the pairs of {path} have {len(queries)} queries and {len(documents)} documents")
-    found = gather_pairs(zip(queries, documents, strict=True))
+
+    found = gather_pairs(_read_rows(path, *_find_fields(path, FIELD_NAMES if named is None else (named,))))
     if not found.documents:
-        raise FitError(f"the file of pairs {path} holds none")
+        judged = f": the documents of all {found.irrelevant:,} are judged not relevant" if found.irrelevant else ""
+        raise FitError(f"the file of pairs {path} holds none{judged}")
     return found
 
 
-def _refuse_clicks(path: str) -> None:
-    """Raise `FitError` if the first row of a file of JSON lines has a position, as rows of a log of clicks have.
-
-    A document is clicked because it was shown near the top, by the ranking that is to be improved (Joachims et al.,
-    arXiv 1608.04468). Measured by such clicks, that ranking wins, and learning from them repeats it.
-    """
-    if not path.endswith(LINES_SUFFIXES):
-        return
-    line = next((line for _, line in read_numbered_lines(parse_local_path(path))), b"")
-    try:
-        fields = orjson.loads(strip_byte_order_mark(line))
-    except orjson.JSONDecodeError:
-        return  # the reader says what is wrong with it
-    if isinstance(fields, dict) and (known := [name for name in CLICK_FIELDS if name in fields]):
-        raise FitError(f"{path} is a log of clicks: its rows have a {known[0]}. {CLICKS_REFUSED}")
-
-
-def gather_pairs(pairs: Iterable[tuple[str, str]]) -> PairTexts:
-    """Group pairs of a query and a document by query, without repeated pairs or pairs with a blank text. The result
-    also holds the number of repeated pairs.
+def gather_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
+    """Group pairs of a query, a document and its grade by query, without pairs that repeat others, have a blank text or
+    a document of grade 0. The result also holds the numbers of repeated pairs and of those of grade 0.
 
     Queries that are equal once normalized are one, with the first spelling.
     """
     found: dict[str, tuple[str, dict[str, None]]] = {}
-    count = 0
-    for query, document in pairs:
-        if query.strip() and document.strip():
-            count += 1
-            found.setdefault(normalize_query(query), (query, {}))[1][document] = None
+    count, irrelevant = 0, 0
+    for query, document, relevance in pairs:
+        if not query.strip() or not document.strip():
+            continue
+        if relevance <= 0:
+            irrelevant += 1
+            continue
+        count += 1
+        found.setdefault(normalize_query(query), (query, {}))[1][document] = None
     texts = {query: list(answers) for query, answers in found.values()}
-    return PairTexts(texts, count - sum(map(len, texts.values())))
+    return PairTexts(texts, count - sum(map(len, texts.values())), irrelevant)
 
 
-def _read_columns(path: str, candidates: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
-    """Read two fields of a file, one of queries and one of documents, and return the texts of each. The first candidate
-    pair of field names that the file has is taken.
+def _find_fields(path: str, candidates: Sequence[tuple[str, ...]]) -> tuple[str, str]:
+    """Return the first candidate names of the fields of query and document that the first row of a file has.
 
     Raises:
-        SourceError: if it has the fields of none.
+        FitError: if the rows are a log of clicks. A document is clicked because it was shown near the top, by the
+            ranking that is to be improved (Joachims et al., arXiv 1608.04468). Measured by such clicks, that ranking
+            wins, and learning from them repeats it.
+        SourceError: if it has the fields of no candidate.
     """
-    for number, names in enumerate(candidates, 1):
+    for number, (query, document) in enumerate(candidates, 1):
         try:
-            columns = [_read_texts(f"{path}#{name}") for name in names]
+            batch = next(open_source(f"{path}#{query}").raw_batches(1))
         except SourceError:
             if number == len(candidates):
                 raise
-        else:
-            return columns[0], columns[1]
-    raise AssertionError("there is at least one candidate")
+            continue
+        row = batch.records[0] if batch.records else {}
+        if clicks := [name for name in CLICK_FIELDS if name in row]:
+            raise FitError(f"{path} is a log of clicks: its rows have a {clicks[0]}. {CLICKS_REFUSED}")
+        if document in row:
+            return query, document
+    raise SourceError(f"{batch.describe_row(0)}: no field {document!r}; it has {', '.join(row) or query}")
 
 
-def _read_texts(written: str) -> list[str]:
-    """Read a source, and return all its texts, including blank ones.
+def _read_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str, float]]:
+    """Yield query, document and grade of each row of a file.
 
     Raises:
-        FitError: if it holds vectors.
+        FitError: if a judgement cannot be read, or some rows have one and others none.
+        SourceError: if the file cannot be read, or a row has no text in one of the two fields.
     """
-    texts: list[str] = []
-    for batch in open_source(written).batches():
-        if not isinstance(batch.values, list):
-            raise FitError(f"the pairs {written!r} hold vectors; they must hold texts, which are encoded")
-        texts += batch.values
-    return texts
+    judged_by: str | None = None
+    first = True
+    for batch in open_source(f"{path}#{query}").raw_batches(BATCH_ROWS):
+        for index, row in enumerate(batch.records):
+            place = batch.describe_row(index)
+            for name in (query, document):
+                if not isinstance(row.get(name), str):
+                    raise SourceError(f"{place}: {name!r} is {row.get(name)!r:.60}, and no text")
+            try:
+                field = find_relevance_field(row.keys() - {query, document})
+                grade = 1.0 if field is None else parse_relevance(row[field], field)
+            except ValueError as error:
+                raise FitError(f"{place}: {error}") from None
+            if first:
+                judged_by, first = field, False
+            if field != judged_by:
+                raise FitError(f"{place}: it is judged by {field}, and rows before it by {judged_by}: judge all alike")
+            yield row[query], row[document], grade
 
 
 def normalize_query(text: str) -> str:
@@ -291,9 +311,7 @@ def encode_pairs(
         )
         for one in sides
     ]
-    warnings = [
-        f"{one.repeated} pairs repeat others and count once" for one in read if one is not None and one.repeated
-    ]
+    warnings = [note.rstrip(".") for one in read if one is not None for note in one.notes]
     return EncodedPairs(
         mapped[0] if fit is not None else None,
         mapped[-1],

@@ -7,7 +7,7 @@ FitRequest      what every fit names: a chain, rows, an encoder, gates
 No library of the fit itself is imported here, because the command line reads this module for its help.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -49,6 +49,48 @@ CLICKS_REFUSED = (
     "right. Judge a sample of queries, or take clicks on results in random order, and leave the position out"
 )
 """Why a log of clicks is refused: position bias (Joachims et al., arXiv 1608.04468)."""
+
+RELEVANCE_FIELDS = ("relevance", "score", "label", "grade")
+"""Fields that say how relevant the document of a pair is to its query; a pair has one of them at most."""
+
+RELEVANT_LABELS = ("relevant", "positive", "yes", "true")
+IRRELEVANT_LABELS = ("irrelevant", "not relevant", "non-relevant", "negative", "no", "false")
+
+
+def parse_relevance(value: Any, field: str) -> float:
+    """Return the grade of a judgement, 0 or more. A document of grade 0 is not relevant.
+
+    Args:
+        value: a whole number (negative ones mean 0, as in TREC's judgements), true or false, one of `RELEVANT_LABELS`
+            or `IRRELEVANT_LABELS`, or a text of such a number.
+        field: name of the field, for messages.
+
+    Raises:
+        ValueError: for anything else. A fraction may be the score of a model, whose threshold nobody has said.
+    """
+    if isinstance(value, str):
+        label = value.strip().lower().replace("_", " ")
+        if label in (*RELEVANT_LABELS, *IRRELEVANT_LABELS):
+            return float(label in RELEVANT_LABELS)
+        value = int(label) if label.lstrip("-").isdecimal() else value
+    if not isinstance(value, bool | int | float) or value != value // 1:
+        raise ValueError(
+            f"{field} is {value!r}: write a whole number, of which 0 means not relevant, true or false, or one of "
+            f"{', '.join((*RELEVANT_LABELS, *IRRELEVANT_LABELS))}"
+        )
+    return max(float(value), 0.0)
+
+
+def find_relevance_field(names: Collection[str]) -> str | None:
+    """Return which of a pair's fields says how relevant its document is, or None if none does.
+
+    Raises:
+        ValueError: if there are two, as where a model's score stands beside a person's label.
+    """
+    fields = [field for field in RELEVANCE_FIELDS if field in names]
+    if len(fields) > 1:
+        raise ValueError(f"a pair has {fields[0]} and {fields[1]}: leave out the one that is no judgement")
+    return fields[0] if fields else None
 
 
 class RowSource(JsonObject):
@@ -101,17 +143,29 @@ class RowSource(JsonObject):
 
 
 class QueryPair(JsonObject):
-    """A query and a document that is relevant to it.
+    """A query and a document that was judged for it.
 
     Attributes:
         query: text of the query.
         document: text of the document.
+        relevance: grade of the document, 0 for one that is not relevant, as `parse_relevance` reads it; may be called
+            `score`, `label` or `grade`.
     """
 
     model_config = ConfigDict(frozen=True)
 
     query: Annotated[str, Field(min_length=1)]
     document: Annotated[str, Field(min_length=1)]
+    relevance: float = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def read_relevance(cls, content: Any) -> Any:
+        """Return the fields with the grade under the name `relevance`. This runs before unknown fields are refused."""
+        if isinstance(content, dict) and (field := find_relevance_field(content)) is not None:
+            rest = {name: value for name, value in content.items() if name != field}
+            content = rest | {"relevance": parse_relevance(content[field], field)}
+        return content
 
     @classmethod
     def advise(cls, unknown: str) -> str:
