@@ -5,9 +5,13 @@ import json
 import pytest
 from pydantic import ValidationError
 
+from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.adaptation.searches import encode_searches, read_searches
 from lathe.training.errors import FitError, SourceError
-from lathe.training.fitting.pairs import read_pairs
-from lathe.training.fitting.requests import QueryPair
+from lathe.training.fitting.pairs import find_own_texts, read_pairs
+from lathe.training.fitting.requests import QueryPair, RowSource
+from lathe.transforms.progress import no_progress
+from tests.training.fitting.test_pairs import NumberEncoder
 
 
 def read_alike(path, rows):
@@ -63,7 +67,7 @@ def test_two_judgements_of_a_pair_and_pairs_judged_in_part_are_refused(tmp_path)
 def test_a_file_without_a_relevant_pair_or_with_a_missing_text_is_refused(tmp_path):
     path = tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({"query": "q", "document": "d", "score": 0}))
-    with pytest.raises(FitError, match="holds none: the documents of all 1 are judged not relevant"):
+    with pytest.raises(FitError, match="holds none that can be used. 1 pairs are judged not relevant"):
         read_pairs(str(path))
     path.write_text('{"query": "q", "document": "d"}\n{"query": "q", "document": null}')
     with pytest.raises(SourceError, match="line 2: 'document' is None, and no text"):
@@ -78,3 +82,21 @@ def test_pairs_of_parquet_are_read_as_those_of_lines(tmp_path):
     rows.rename(columns={"score": "position"}).to_parquet(tmp_path / "clicks.parquet")
     with pytest.raises(FitError, match="is a log of clicks: its rows have a position"):
         read_pairs(str(tmp_path / "clicks.parquet"))
+
+
+def test_a_pair_of_one_text_is_left_out_and_a_querys_own_text_is_found_among_documents(tmp_path):
+    rows = [{"query": "How  to x?", "document": "how to X?"}, {"query": "How to x?", "document": "like this"}]
+    found = read_alike(tmp_path / "pairs.jsonl", rows)
+    assert found.documents == {"How to x?": ["like this"]}
+    assert found.notes == ["1 pairs have one text as query and document and were left out."]
+    assert find_own_texts(["a b", "c", "d"], ["D", "a  B", "e", "d"]).tolist() == [[0, 1], [2, 0], [2, 3]]
+
+
+def test_the_own_text_of_a_query_is_left_out_of_its_results_and_that_is_said():
+    pairs = [QueryPair(query=f"query {n}", document=f"document {n}") for n in range(200)]
+    texts = [text for pair in pairs for text in (pair.query, pair.document)]
+    searches = read_searches(AdaptRequest(source=RowSource(texts=texts), pairs=pairs))
+    assert searches.notes == ("200 queries are documents too; their own text is left out of their results.",)
+    report = encode_searches(searches, NumberEncoder(), no_progress).report
+    own = [(row, searches.documents.index(query)) for row, query in enumerate(searches.report.documents)]
+    assert report.excluded.tolist() == [list(pair) for pair in own]

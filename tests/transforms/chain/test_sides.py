@@ -130,16 +130,19 @@ def test_adapter_log_has_the_loss_of_the_identity_first(adapter):
     assert log.config.heldout == 60
 
 
-def test_mined_negatives_are_the_nearest_documents_that_are_not_relevant(documents):
-    relevant = np.array([[0, 3], [0, 5], [1, 3], [2, 0]])
+def test_mined_negatives_are_the_nearest_documents_that_are_neither_relevant_nor_excluded(documents):
+    relevant, excluded = np.array([[0, 3], [0, 5], [1, 3], [2, 0]]), np.array([[2, 9], [1, 8]])
     queries = documents[[3, 3, 0]] + np.float32(0.01) * documents[[7, 8, 9]]
     config = query_adapter.TrainingConfig(steps=1, batch=2, learning_rate=1e-3, heldout=1)
-    batches = query_adapter.PairBatches(QueryPairs(queries, documents, relevant), config, 4, 0, torch.device("cpu"))
+    batches = query_adapter.PairBatches(
+        QueryPairs(queries, documents, relevant, excluded), config, 4, 0, torch.device("cpu")
+    )
     scores = normalize(queries) @ documents.T
-    scores[relevant[:, 0], relevant[:, 1]] = -np.inf
+    for known in (relevant, excluded):
+        scores[known[:, 0], known[:, 1]] = -np.inf
     np.testing.assert_array_equal(batches._mined, np.argsort(-scores, axis=1)[:, : query_adapter.MINED])
-    found = batches.is_relevant(torch.tensor([[0], [1]]), torch.tensor([0, 3, 5]))
-    assert found.tolist() == [[False, True, True], [False, True, False]]
+    found = batches.is_known(torch.tensor([[0], [1]]), torch.tensor([0, 3, 5, 8]))
+    assert found.tolist() == [[False, True, True, False], [False, True, False, True]]
 
 
 def test_resumed_training_of_an_adapter_ends_with_the_same_map(documents, pairs, adapter, tmp_path):
@@ -314,6 +317,19 @@ def test_relevance_is_measured_as_in_hand_computed_cases():
     np.testing.assert_allclose(ndcg, [(1 / np.log2(3)) / ideal, 1])
     np.testing.assert_allclose(recall, [0.5, 1])
     np.testing.assert_allclose(measure_relevance(pairs, k=10)[1], [1, 1])
+
+
+def test_excluded_documents_are_not_ranked_and_stay_with_their_queries(monkeypatch):
+    monkeypatch.setattr("lathe.transforms.base.query_pairs.BLOCK_SCORES", 8)  # two queries at a time
+    rows = np.eye(6, dtype=np.float32)
+    near = rows + np.float32(0.5) * rows[[1, 2, 3, 4, 5, 0]]  # each query is nearest to itself, then to the next row
+    itself = np.column_stack([np.arange(6)] * 2)
+    relevant = np.column_stack([np.arange(6), (np.arange(6) + 1) % 6])
+    shuffled = itself[[4, 0, 5, 2, 1, 3]]
+    assert measure_relevance(QueryPairs(near, rows, relevant), k=1)[1].tolist() == [0] * 6
+    pairs = QueryPairs(near, rows, relevant, shuffled)
+    assert measure_relevance(pairs, k=1)[1].tolist() == [1] * 6
+    assert measure_relevance(pairs.select(np.array([5, 2])), k=1)[1].tolist() == [1, 1]
 
 
 def test_each_side_is_fitted_on_its_own_rows(chains, documents, pairs):

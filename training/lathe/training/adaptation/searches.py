@@ -9,7 +9,15 @@ import torch
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries, with_document_prompt
 from lathe.training.errors import FitError
-from lathe.training.fitting.pairs import MAX_DOCUMENTS, MIN_TEST_QUERIES, PairTexts, read_pairs, require_apart
+from lathe.training.fitting.pairs import (
+    MAX_DOCUMENTS,
+    MIN_TEST_QUERIES,
+    PairTexts,
+    describe_own_texts,
+    find_own_texts,
+    read_pairs,
+    require_apart,
+)
 from lathe.training.sources.row_sample import sample_rows
 from lathe.training.sources.source import open_source
 from lathe.transforms.base import QueryPairs
@@ -113,6 +121,8 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
     documents = [*relevant, *others[: max(0, MAX_DOCUMENTS - len(relevant))]]
 
     notes = judged.notes + ([] if test is None else test.notes)
+    if own := sum(len(np.unique(find_own_texts(list(part.documents), documents)[:, 0])) for part in parts):
+        notes.append(describe_own_texts(own))
     if rows > len(documents):
         notes.append(f"The queries search {len(documents):,} of {rows:,} documents; among all, figures are lower.")
     return JudgedSearches(documents, *parts, rows, tuple(notes))
@@ -146,7 +156,12 @@ def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress:
     documents = _normalize(with_document_prompt(encoder).encode(searches.documents, on_batch=report).vectors)
     positions = {text: position for position, text in enumerate(searches.documents)}
     parts = (
-        QueryPairs(_encode_part(part, encoder), documents, part.list_relevant(positions.__getitem__))
+        QueryPairs(
+            _encode_part(part, encoder),
+            documents,
+            part.list_relevant(positions.__getitem__),
+            find_own_texts(list(part.documents), searches.documents),
+        )
         for part in (searches.learn, searches.choose, searches.report)
     )
     return JudgedVectors(*parts)

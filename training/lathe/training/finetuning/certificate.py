@@ -110,7 +110,7 @@ def _encode(encoder: TextEncoder, judged: JudgedTexts) -> QueryPairs:
     else:
         queries = encode_queries(encoder, judged.queries)
         documents = with_document_prompt(encoder).encode(judged.documents).vectors
-    return QueryPairs(queries, documents, judged.relevant)
+    return QueryPairs(queries, documents, judged.relevant, judged.excluded)
 
 
 def _list_warnings(certificate: Mapping[str, Any]) -> list[str]:

@@ -19,6 +19,7 @@ from lathe.training.errors import DataSetError
 from lathe.training.finetuning.job import TrainingJob
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.mixture_builder import JobSources, is_searchable
+from lathe.training.fitting.pairs import find_own_texts, gather_pairs
 from lathe.training.settings import Prompts
 
 NO_PROMPTS = Prompts()
@@ -39,12 +40,14 @@ class JudgedTexts:
         queries: texts of the queries.
         documents: texts of the documents, among which each query searches.
         relevant: row of a query and row of a document that is relevant to it, `(p, 2)`; every query has one or more.
+        excluded: row of a query and row of a document that is the query's own text, `(e, 2)`.
         prompts: prompts put before the texts; empty ones mean the encoder's own prompts of queries and documents.
     """
 
     queries: Sequence[str]
     documents: Sequence[str]
     relevant: NDArray[np.int64]
+    excluded: NDArray[np.int64]
     prompts: Prompts = NO_PROMPTS
 
     @classmethod
@@ -53,16 +56,19 @@ class JudgedTexts:
     ) -> "JudgedTexts":
         """Build judged texts from the relevant documents of each query, and further documents to search among.
 
+        A document that is the query's own text does not count as relevant, and queries without another are left out.
         More than `MAX_QUERIES` queries and `MAX_DOCUMENTS` documents are sampled evenly; relevant documents stay.
         """
-        queries = _sample_evenly(list(answers), MAX_QUERIES)
-        relevant_texts = dict.fromkeys(text for query in queries for text in answers[query])
+        found = gather_pairs((query, text, 1.0) for query, texts in answers.items() for text in texts).documents
+        queries = _sample_evenly(list(found), MAX_QUERIES)
+        relevant_texts = dict.fromkeys(text for query in queries for text in found[query])
         rivals = [text for text in dict.fromkeys(others) if text not in relevant_texts]
         documents = [*relevant_texts, *_sample_evenly(rivals, max(0, MAX_DOCUMENTS - len(relevant_texts)))]
 
         row_of = {text: row for row, text in enumerate(documents)}
-        pairs = sorted({(row, row_of[text]) for row, query in enumerate(queries) for text in answers[query]})
-        return cls(queries, documents, np.array(pairs, np.int64).reshape(-1, 2), prompts)
+        pairs = sorted({(row, row_of[text]) for row, query in enumerate(queries) for text in found[query]})
+        relevant = np.array(pairs, np.int64).reshape(-1, 2)
+        return cls(queries, documents, relevant, find_own_texts(queries, documents), prompts)
 
 
 @dataclass(frozen=True)
@@ -126,8 +132,9 @@ def _add_judged(
     tests: JobTests, name: str, answers: dict[str, list[str]], others: Iterable[str], prompts: Prompts
 ) -> None:
     """Add the searches of a data set to the tests, or a warning if no query is left."""
-    if answers:
-        tests.judged[name] = JudgedTexts.from_answers(answers, others, prompts)
+    judged = JudgedTexts.from_answers(answers, others, prompts)
+    if judged.queries:
+        tests.judged[name] = judged
     else:
         tests.warnings.append(f"{name} is not measured: it has no queries that the training has not seen")
 

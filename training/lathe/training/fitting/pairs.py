@@ -1,6 +1,6 @@
 """Pairs of a query and a relevant document, from a file to vectors: some to fit on, others to certify with."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,11 +49,13 @@ class PairTexts:
         documents: texts of the relevant documents by query; queries are distinct in lower case and single spaces.
         repeated: number of pairs that repeat others.
         irrelevant: number of pairs that were left out because their document was judged not relevant.
+        identical: number of pairs that were left out because query and document are one text.
     """
 
     documents: dict[str, list[str]]
     repeated: int
     irrelevant: int = 0
+    identical: int = 0
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -77,6 +79,8 @@ class PairTexts:
             notes.append(f"{self.repeated:,} pairs repeat others and count once.")
         if self.irrelevant:
             notes.append(f"{self.irrelevant:,} pairs are judged not relevant and were left out.")
+        if self.identical:
+            notes.append(f"{self.identical:,} pairs have one text as query and document and were left out.")
         return notes
 
     def select(self, queries: Sequence[str]) -> "PairTexts":
@@ -105,7 +109,8 @@ def read_pairs(pairs: Pairs) -> PairTexts:
     """Read pairs of a query and a document from a file, one on each row, or from a request. Returns the relevant
     documents of each query.
 
-    Pairs with a blank text are left out, and those whose document is judged not relevant, see `parse_relevance`.
+    Pairs with a blank text are left out, and those whose document is the query's own text or is judged not relevant,
+    see `parse_relevance`.
 
     Args:
         pairs: the pairs of a request, or a source of texts with two fields, `FILE#query,document`; without names those
@@ -125,29 +130,32 @@ def read_pairs(pairs: Pairs) -> PairTexts:
 
     found = gather_pairs(_read_rows(path, *_find_fields(path, FIELD_NAMES if named is None else (named,))))
     if not found.documents:
-        judged = f": the documents of all {found.irrelevant:,} are judged not relevant" if found.irrelevant else ""
-        raise FitError(f"the file of pairs {path} holds none{judged}")
+        raise FitError(" ".join([f"the file of pairs {path} holds none that can be used.", *found.notes]).rstrip("."))
     return found
 
 
 def gather_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
-    """Group pairs of a query, a document and its grade by query, without pairs that repeat others, have a blank text or
-    a document of grade 0. The result also holds the numbers of repeated pairs and of those of grade 0.
+    """Group pairs of a query, a document and its grade by query. The result also holds the numbers of pairs that repeat
+    others, of those of grade 0, and of those whose document is the query's own text; all of them are left out, as are
+    pairs with a blank text.
 
     Queries that are equal once normalized are one, with the first spelling.
     """
     found: dict[str, tuple[str, dict[str, None]]] = {}
-    count, irrelevant = 0, 0
+    count, irrelevant, identical = 0, 0, 0
     for query, document, relevance in pairs:
         if not query.strip() or not document.strip():
             continue
         if relevance <= 0:
             irrelevant += 1
             continue
+        if normalize_query(query) == normalize_query(document):
+            identical += 1
+            continue
         count += 1
         found.setdefault(normalize_query(query), (query, {}))[1][document] = None
     texts = {query: list(answers) for query, answers in found.values()}
-    return PairTexts(texts, count - sum(map(len, texts.values())), irrelevant)
+    return PairTexts(texts, count - sum(map(len, texts.values())), irrelevant, identical)
 
 
 def _find_fields(path: str, candidates: Sequence[tuple[str, ...]]) -> tuple[str, str]:
@@ -204,6 +212,22 @@ def _read_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str,
 def normalize_query(text: str) -> str:
     """Return a text in lower case with single spaces: queries that differ in nothing else are the same."""
     return " ".join(text.lower().split())
+
+
+def find_own_texts(queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.int64]:
+    """Return the row of a query and the row of a document that is the same text once normalized, for all such pairs,
+    `(e, 2)`. Duplicates, questions among questions and threads of posts have them: every encoder finds them first.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, document in enumerate(documents):
+        rows.setdefault(normalize_query(document), []).append(row)
+    own = [(query, row) for query, text in enumerate(queries) for row in rows.get(normalize_query(text), ())]
+    return np.array(own, np.int64).reshape(-1, 2)
+
+
+def describe_own_texts(count: int) -> str:
+    """Return the note that says that some queries are documents themselves."""
+    return f"{count:,} queries are documents too; their own text is left out of their results."
 
 
 def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
@@ -308,22 +332,34 @@ def encode_pairs(
             encode_queries(encoder, list(one.documents)),
             documents,
             one.list_relevant(lambda text: places[hash_row(text.encode())]),
+            _find_own_rows(one.documents, places),
         )
         for one in sides
     ]
-    warnings = [note.rstrip(".") for one in read if one is not None for note in one.notes]
+    notes = [note for one in read if one is not None for note in one.notes]
+    if own := sum(len(np.unique(one.excluded[:, 0])) for one in mapped):
+        notes.append(describe_own_texts(own))
     return EncodedPairs(
         mapped[0] if fit is not None else None,
         mapped[-1],
         encode_all_halves(out_of_domain, encoder),
-        warnings,
+        [note.rstrip(".") for note in notes],
     )
+
+
+def _find_own_rows(queries: Iterable[str], places: Mapping[int, int]) -> NDArray[np.int64]:
+    """Return the row of each query whose own text is a document, and the row of that document, `(e, 2)`.
+
+    Rows of the source are known by their hashes alone, so the two texts are compared as they are.
+    """
+    hashes = ((row, hash_row(query.encode())) for row, query in enumerate(queries))
+    return np.array([(row, places[key]) for row, key in hashes if key in places], np.int64).reshape(-1, 2)
 
 
 def _gather_documents(
     texts: list[str], encoder: TextEncoder, encoded: EncodedSource
 ) -> tuple[dict[int, int], FloatArray]:
-    """Return the row of each text's vector, by the text's hash, and the vectors `(m, d)`. Vectors are taken from the
+    """Return the row of each vector by the hash of its text, and the vectors `(m, d)`. Vectors are taken from the
     source's rows where it has them, and encoded otherwise.
 
     Further rows of the source, evenly spaced, fill the vectors up to `MAX_DOCUMENTS`.
@@ -343,7 +379,7 @@ def _gather_documents(
         *([encoder.encode(lacking).vectors] if lacking else []),
         np.array(encoded.vectors[np.sort(others)[spread]]),
     ]
-    ordered = [*keys[there].tolist(), *keys[~there].tolist()]
+    ordered = [*keys[there].tolist(), *keys[~there].tolist(), *encoded.hashes[np.sort(others)[spread]].tolist()]
     return {key: place for place, key in enumerate(ordered)}, np.concatenate(parts)
 
 

@@ -1,7 +1,7 @@
 """Queries and the documents that are relevant to them, which maps of queries are learned from and measured on."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ class QueryPairs:
         documents: `(m, d)`.
         relevant: row of a query and row of a document that is relevant to it, `(p, 2)` integers; a query may have
             several, and every query has at least one.
+        excluded: row of a query and row of a document that is left out of its results, `(e, 2)` integers: a document
+            that is the query's own text, which every encoder finds first.
 
     Raises:
         InputError: if shapes do not match, vectors hold NaN or inf, a row does not exist, a pair repeats, or a query
@@ -34,6 +36,7 @@ class QueryPairs:
     queries: FloatArray
     documents: FloatArray
     relevant: NDArray[np.int64]
+    excluded: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
     def __post_init__(self) -> None:
         """Check that queries and documents are finite matrices, and that the pairs name existing rows. Every query
@@ -79,9 +82,13 @@ class QueryPairs:
         # new_rows[old row] is the row among the selected queries, −1 for the others.
         new_rows = np.full(len(self.queries), -1)
         new_rows[rows] = np.arange(len(rows))
-        retained = self.relevant[new_rows[self.relevant[:, 0]] >= 0]
+
+        def renumber(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+            retained = pairs[new_rows[pairs[:, 0]] >= 0]
+            return np.stack([new_rows[retained[:, 0]], retained[:, 1]], axis=1)
+
         return replace(
-            self, queries=self.queries[rows], relevant=np.stack([new_rows[retained[:, 0]], retained[:, 1]], axis=1)
+            self, queries=self.queries[rows], relevant=renumber(self.relevant), excluded=renumber(self.excluded)
         )
 
     def map(
@@ -96,7 +103,8 @@ def measure_relevance(pairs: QueryPairs, k: int = 10) -> tuple[NDArray[np.float6
     Returns nDCG@k and recall@k of each query, `(n,)` each.
 
     Relevance is binary. nDCG@k is the sum of 1/log₂(rank + 1) over relevant documents up to rank k, divided by the
-    largest that is possible; recall@k is their share of all that are relevant, or of k if more are.
+    largest that is possible; recall@k is their share of all that are relevant, or of k if more are. Excluded documents
+    are not ranked, as by the `ignore_identical_ids` of mteb.
     """
     n, m = len(pairs.queries), len(pairs.documents)
     documents = torch.from_numpy(np.ascontiguousarray(pairs.documents, np.float32))
@@ -107,11 +115,15 @@ def measure_relevance(pairs: QueryPairs, k: int = 10) -> tuple[NDArray[np.float6
     ideal = np.concatenate([[0.0], np.cumsum(discounts)])
     ndcg, recall = np.empty(n), np.empty(n)
     step = max(1, BLOCK_SCORES // m)
+    excluded = pairs.excluded[np.argsort(pairs.excluded[:, 0], kind="stable")]
 
     for start in range(0, n, step):
         rows = slice(start, start + step)
         queries = torch.from_numpy(np.ascontiguousarray(pairs.queries[rows], np.float32))
-        ranked = (queries @ documents.T).topk(min(k, m), dim=1).indices.numpy()
+        scores = queries @ documents.T
+        left_out = excluded[slice(*np.searchsorted(excluded[:, 0], [start, start + step]))]
+        scores[left_out[:, 0] - start, left_out[:, 1]] = -torch.inf
+        ranked = scores.topk(min(k, m), dim=1).indices.numpy()
         found_keys = np.arange(start, start + len(queries))[:, None] * m + ranked
         hits = keys[np.searchsorted(keys, found_keys).clip(max=len(keys) - 1)] == found_keys
         # A query with more than k relevant documents can find k of them at most.

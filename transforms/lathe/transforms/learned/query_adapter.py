@@ -142,7 +142,7 @@ class QueryAdapter(Transform):
             # (b, 1 + k) rows to distinct documents, so that each is scored once.
             candidates, columns = torch.unique(batch[:, 1:], return_inverse=True)
             scores = functional.normalize(adapted_queries, dim=1) @ documents[candidates].T / self.temperature
-            excluded = batches.is_relevant(batch[:, :1], candidates)
+            excluded = batches.is_known(batch[:, :1], candidates)
             excluded.scatter_(1, columns[:, :1], False)
             return functional.cross_entropy(scores.masked_fill(excluded, -torch.inf), columns[:, 0])
 
@@ -229,8 +229,9 @@ class PairBatches:
         by_query = pairs.relevant[np.lexsort((pairs.relevant[:, 1], pairs.relevant[:, 0]))]
         self._answers, self._first = by_query[:, 1], np.searchsorted(by_query[:, 0], np.arange(len(pairs) + 1))
         self._documents = len(pairs.documents)
-        # One number for each known pair of query and document, to look up many pairs at once.
-        self._keys = torch.from_numpy(by_query[:, 0] * self._documents + by_query[:, 1]).to(device)
+        # One number for each pair of query and document that is no negative, to look up many pairs at once.
+        known = np.concatenate([pairs.relevant, pairs.excluded])
+        self._keys = torch.from_numpy(np.unique(known[:, 0] * self._documents + known[:, 1])).to(device)
         self._mined = self._mine(pairs) if negatives else np.zeros((len(pairs), 0), np.int64)
 
     def sample(self, step: int) -> Tensor:
@@ -251,9 +252,9 @@ class PairBatches:
         rows = self.heldout_rows
         return self._pack(rows, self._answers[self._first[rows]], self._mined[rows, : self.negatives])
 
-    def is_relevant(self, queries: Tensor, documents: Tensor) -> Tensor:
-        """Return a mask `(b, c)` of which documents are relevant to which queries. They are given by their rows, `(c,)`
-        and `(b, 1)`.
+    def is_known(self, queries: Tensor, documents: Tensor) -> Tensor:
+        """Return a mask `(b, c)` of which documents are relevant to which queries, or excluded from their results. They
+        are given by their rows, `(c,)` and `(b, 1)`.
         """
         keys = queries * self._documents + documents
         positions = torch.searchsorted(self._keys, keys).clamp_max_(len(self._keys) - 1)
@@ -264,14 +265,15 @@ class PairBatches:
         return torch.from_numpy(np.column_stack(columns)).to(self.device)
 
     def _mine(self, pairs: QueryPairs) -> NDArray[np.int64]:
-        """Find hard negatives: the nearest documents of each query that are not relevant to it. Returns their rows,
-        nearest first, `(n, k)`.
+        """Find hard negatives: the nearest documents of each query that are neither relevant to it nor excluded from
+        its results. Returns their rows, nearest first, `(n, k)`.
 
-        k is `MINED`, or fewer if fewer documents are left beside those relevant to a query; it may be 0.
+        k is `MINED`, or fewer if fewer documents are left; it may be 0.
         """
         queries, documents = (_unit_tensor(side, self.device) for side in (pairs.queries, pairs.documents))
-        max_relevant = int(np.diff(self._first).max())
-        count = min(MINED, len(documents) - max_relevant)
+        of_queries = torch.div(self._keys, len(documents), rounding_mode="floor")
+        most_known = int(torch.bincount(of_queries).max())
+        count = min(MINED, len(documents) - most_known)
         if count <= 0:
             return np.zeros((len(pairs), 0), np.int64)
 
@@ -280,7 +282,8 @@ class PairBatches:
         for start in range(0, len(queries), step):
             scores = queries[start : start + step] @ documents.T
             # Keys are in the order of queries, so those of a block are neighbours.
-            keys = self._keys[self._first[start] : self._first[min(start + step, len(queries))]]
+            begin, end = torch.searchsorted(of_queries, torch.tensor([start, start + step], device=self.device))
+            keys = self._keys[begin:end]
             scores[keys // self._documents - start, keys % self._documents] = -torch.inf
             nearest.append(scores.topk(count, dim=1).indices.cpu().numpy())
 
