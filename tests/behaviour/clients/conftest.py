@@ -6,7 +6,6 @@ from lathe.training.encoder.spec import DEFAULT_MODEL
 
 @pytest.fixture(scope="module")
 def reference():
-    """Load the served model in sentence-transformers."""
     from sentence_transformers import SentenceTransformer  # seconds that the tests of other files need not wait
 
     return SentenceTransformer(locate_model(DEFAULT_MODEL), device="cpu")
@@ -14,5 +13,4 @@ def reference():
 
 @pytest.fixture(scope="module")
 def plain(reference, sentences):
-    """Encode the sentences with sentence-transformers."""
     return reference.encode(sentences)

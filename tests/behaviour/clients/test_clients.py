@@ -51,7 +51,6 @@ LONG = "begin " + "filler " * 400 + "end"
 
 @pytest.fixture(scope="module")
 def server(serving, tmp_path_factory):
-    """Start a server that requires a key."""
     home = tmp_path_factory.mktemp("clients") / "home"
     variables = {"LATHE_API_KEYS": KEY, "LATHE_ENCODERS": json.dumps(ENCODERS), "LATHE_MAX_TEXTS": "64"}
     with serving(home, HF_HUB_OFFLINE="1", **variables) as server:
@@ -65,37 +64,31 @@ def url(server):
 
 @pytest.fixture(scope="module")
 def compact(plain):
-    """Return the reference vectors through the starter chain."""
     return Chain.load(Path(service.__file__).parent / "chains/starter_chains/compact/1").transform(plain)
 
 
 @pytest.fixture(scope="module")
 def speaker(url):
-    """Open a client of openai-python."""
     with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def inference(url):
-    """Open a client of huggingface_hub."""
     with huggingface_hub.InferenceClient(model=url, token=KEY) as client:
         yield client
 
 
 def assert_same(vectors, expected):
-    """Assert equal shapes, and values within 1e-5."""
     assert np.shape(vectors) == expected.shape  # which would be broadcast else
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def cut(vectors, size):
-    """Return the first dimensions of vectors, renormalized."""
     return vectors[:, :size] / np.linalg.norm(vectors[:, :size], axis=1, keepdims=True)
 
 
 def rows_of(answer):
-    """Return the embeddings of an OpenAI answer, after checking their indexes."""
     assert [item.index for item in answer.data] == list(range(len(answer.data)))
     return [item.embedding for item in answer.data]
 
@@ -107,44 +100,33 @@ def test_openai_client_gets_the_models_vectors_as_base64_by_default_and_as_float
     assert_same(rows_of(speaker.embeddings.create(input=sentences, model=PLAIN)), plain)
     assert_same(rows_of(speaker.embeddings.create(input=sentences, model=PLAIN, encoding_format="float")), plain)
     assert_same(rows_of(speaker.embeddings.create(input=sentences[0], model=PLAIN, user="someone")), plain[:1])
-
-
-def test_openai_client_gets_base64_strings_if_it_asks_for_base64(speaker, sentences, plain):
     rows = rows_of(speaker.embeddings.create(input=sentences, model=PLAIN, encoding_format="base64"))
     assert_same([np.frombuffer(base64.b64decode(row), "<f4") for row in rows], plain)
 
 
-@pytest.mark.parametrize("size", [128, 48])
-def test_openai_client_gets_dimensions_through_the_starter_chain(speaker, sentences, compact, size):
-    assert_same(rows_of(speaker.embeddings.create(input=sentences, model=PLAIN, dimensions=size)), cut(compact, size))
-
-
-def test_openai_client_selects_a_chain_by_model_plus_chain_and_lists_both(speaker, sentences, compact):
+def test_openai_client_selects_chain_and_size_by_model_plus_chain_or_by_dimensions(speaker, sentences, compact):
     answer = speaker.embeddings.create(input=sentences, model=f"{PLAIN}+compact")
     assert_same(rows_of(answer), compact)
     assert answer.model == f"{PLAIN}+compact"
-    listed = [model.id for model in speaker.models.list()]
-    assert listed[:2] == ["prompted", PLAIN] and f"{PLAIN}+compact" in listed[2:]
-
-
-def test_openai_client_selects_chain_and_size_by_the_models_name_alone(speaker, sentences, compact):
+    assert_same(rows_of(speaker.embeddings.create(input=sentences, model=PLAIN, dimensions=48)), cut(compact, 48))
     assert_same(rows_of(speaker.embeddings.create(input=sentences, model=f"{PLAIN}+compact:64")), cut(compact, 64))
     assert_same(rows_of(speaker.embeddings.create(input=sentences, model=f"{PLAIN}:128")), compact)
-    assert f"{PLAIN}+compact:64" in [model.id for model in speaker.models.list()]
+    listed = [model.id for model in speaker.models.list()]
+    assert listed[:2] == ["prompted", PLAIN] and {f"{PLAIN}+compact", f"{PLAIN}+compact:64"} <= set(listed[2:])
     assert speaker.models.retrieve(f"{PLAIN}+compact:64").id == f"{PLAIN}+compact:64"
     with pytest.raises(openai.BadRequestError, match="leave one of them out"):
         speaker.embeddings.create(input="x", model=f"{PLAIN}:64", dimensions=128)
 
 
-@pytest.mark.parametrize("name", PROMPTS)
-def test_openai_client_selects_a_prompt_by_an_extra_field(speaker, reference, sentences, name):
-    answer = speaker.embeddings.create(input=sentences, model="prompted", extra_body={"prompt_name": name})
-    assert_same(rows_of(answer), reference.encode(sentences, prompt=PROMPTS[name]))
+def test_openai_client_gets_the_default_prompt_or_selects_one_by_an_extra_field(speaker, reference, sentences):
+    for extra, name in ({}, "passage"), ({"prompt_name": "query"}, "query"):
+        answer = speaker.embeddings.create(input=sentences, model="prompted", extra_body=extra)
+        assert_same(rows_of(answer), reference.encode(sentences, prompt=PROMPTS[name]))
     with pytest.raises(openai.BadRequestError, match="there are: document, passage, query"):
         speaker.embeddings.create(input="x", model="prompted", extra_body={"prompt_name": "poem"})
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "binary", "ubinary"])
+@pytest.mark.parametrize("dtype", ["int8", "ubinary"])
 def test_openai_client_gets_typed_values_as_integers_and_as_base64(speaker, sentences, url, dtype):
     """Both hold the bytes of the .npy file that `/embed` answers."""
     asked = {"input": sentences, "model": f"{PLAIN}+compact", "extra_body": {"output_dtype": dtype}}
@@ -165,11 +147,6 @@ def test_openai_client_gets_the_models_own_token_count(speaker, reference, sente
         assert (usage.prompt_tokens, usage.total_tokens) == (counted, counted)
 
 
-def test_openai_client_gets_vectors_with_the_encoders_default_prompt(speaker, reference, sentences):
-    answer = speaker.embeddings.create(input=sentences, model="prompted")
-    assert_same(rows_of(answer), reference.encode(sentences, prompt=PROMPTS["passage"]))
-
-
 def test_openai_client_raises_its_own_exceptions_for_error_responses(speaker, url):
     with pytest.raises(openai.NotFoundError, match="prompted, all-MiniLM-L6-v2") as unknown:
         speaker.embeddings.create(input="x", model="nobody")
@@ -186,10 +163,10 @@ def test_openai_client_raises_its_own_exceptions_for_error_responses(speaker, ur
         assert refused.value.code == "invalid_api_key"
 
 
-@pytest.mark.parametrize("ids", [[101, 2023, 102], [[101, 2023, 102], [101, 102]]])
-def test_openai_client_gets_a_hint_when_token_ids_are_refused(speaker, ids):
-    with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False"):
-        speaker.embeddings.create(input=ids, model=PLAIN)
+def test_openai_client_gets_a_hint_when_token_ids_are_refused(speaker):
+    for ids in ([101, 2023, 102], [[101, 2023, 102], [101, 102]]):
+        with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False"):
+            speaker.embeddings.create(input=ids, model=PLAIN)
 
 
 def test_async_openai_client_gets_the_models_vectors(url, sentences, plain):
@@ -253,28 +230,27 @@ def test_llama_index_gets_the_default_encoders_vectors(url, reference, sentences
 # huggingface_hub; langchain-huggingface hands its texts to feature_extraction too, but does not take this version of it
 
 
-@pytest.mark.parametrize("path", ["", "/", "/embed"])
-def test_inference_client_gets_the_default_encoders_vectors(url, reference, sentences, path):
-    client = huggingface_hub.InferenceClient(base_url=url + path, api_key=KEY)
+def test_inference_client_gets_the_default_encoders_vectors_at_each_path(url, reference, sentences):
     expected = reference.encode(sentences, prompt=PROMPTS["passage"])
-    assert_same(client.feature_extraction(sentences), expected)
-    assert_same(client.feature_extraction(sentences[0]), expected[:1])
+    for path in ("", "/", "/embed"):
+        client = huggingface_hub.InferenceClient(base_url=url + path, api_key=KEY)
+        assert_same(client.feature_extraction(sentences), expected)
+        assert_same(client.feature_extraction(sentences[0]), expected[:1])
 
 
-@pytest.mark.parametrize("name", PROMPTS)
-def test_inference_client_selects_a_prompt_by_name(inference, reference, sentences, name):
-    vectors = inference.feature_extraction(sentences, prompt_name=name, normalize=True)
-    assert_same(vectors, reference.encode(sentences, prompt=PROMPTS[name]))
+def test_inference_client_selects_a_prompt_by_name(inference, reference, sentences):
+    vectors = inference.feature_extraction(sentences, prompt_name="query", normalize=True)
+    assert_same(vectors, reference.encode(sentences, prompt=PROMPTS["query"]))
     assert np.abs(vectors - reference.encode(sentences)).max() > 0.01
 
 
 def test_inference_client_selects_the_truncation_direction(inference, reference, monkeypatch):
     vectors = {}
-    for side in ("left", "right", "Left", "Right"):  # TEI itself knows the capital ones only
+    for side in ("left", "Right"):  # TEI itself knows the capital ones only
         monkeypatch.setattr(reference.tokenizer, "truncation_side", side.lower())
         vectors[side] = inference.feature_extraction(LONG, truncate=True, truncation_direction=side)
         assert_same(vectors[side], reference.encode([LONG], prompt=PROMPTS["passage"]))
-    assert np.abs(vectors["left"] - vectors["right"]).max() > 0.001
+    assert np.abs(vectors["left"] - vectors["Right"]).max() > 0.001
 
 
 def test_inference_client_with_normalize_false_gets_unnormalized_vectors(inference, reference, sentences):
@@ -320,7 +296,7 @@ def test_generated_requests_are_answered_as_the_openapi_schema_says_and_never_wi
     for operation in operations:
 
         @given(case=operation.as_strategy())
-        @settings(max_examples=6, deadline=None, database=None, derandomize=True, suppress_health_check=HealthCheck)
+        @settings(max_examples=4, deadline=None, database=None, derandomize=True, suppress_health_check=HealthCheck)
         def attempt(case):
             answered.append(case.call_and_validate(checks=CHECKS, headers=server.admin, timeout=30).status_code)
 

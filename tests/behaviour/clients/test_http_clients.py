@@ -62,7 +62,6 @@ SERVERS = """
 
 @pytest.fixture(scope="module")
 def server(serving, tmp_path_factory):
-    """Start a server on all addresses, below a path, that closes idle connections soon after the programs' pause."""
     variables = {"LATHE_HOST": "::", "LATHE_API_KEYS": KEY, "LATHE_ROOT_PATH": ROOT_PATH, "HF_HUB_OFFLINE": "1"}
     variables |= {"LATHE_KEEP_ALIVE_SECONDS": str(KEEP_ALIVE), "LATHE_MAX_BODY_BYTES": str(MAX_BYTES)}
     with serving(tmp_path_factory.mktemp("http_clients") / "home", **variables) as server:
@@ -125,7 +124,6 @@ def running(urls, idle_seconds, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(urls):
-    """Return the vectors of the texts, asked for in the plainest way."""
     answer = httpx.post(
         f"{urls[ADDRESSES[0]]}/embed", json={"inputs": TEXTS}, headers={"authorization": f"Bearer {KEY}"}
     )

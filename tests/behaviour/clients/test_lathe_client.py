@@ -1,20 +1,23 @@
-"""lathe_client, and the classes for LangChain and LlamaIndex, against a real `lathe serve`."""
+"""lathe_client, and the classes for LangChain and LlamaIndex, against a server on a port."""
 
 import asyncio
 import json
 import re
 import subprocess
+import threading
 from pathlib import Path
 
 import numpy as np
 import openai
 import pytest
+import uvicorn
 from langchain_lathe import LatheEmbeddings
 from lathe_client import AsyncClient, Client, Retries, SearchEmbedder, ServerError, SpaceMismatchError
 from llama_index.embeddings.lathe import LatheEmbedding
 
 from lathe import service
 from lathe.transforms import Chain
+from tests.helpers import eventually
 
 KEY = "use-key"
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -26,46 +29,52 @@ ENCODERS = [
 
 
 @pytest.fixture(scope="module")
-def server(serving, tmp_path_factory):
-    """Start a server that requires a key."""
-    home = tmp_path_factory.mktemp("lathe_client") / "home"
-    variables = {"LATHE_API_KEYS": KEY, "LATHE_ENCODERS": json.dumps(ENCODERS), "LATHE_MAX_TEXTS": "4"}
-    variables["LATHE_MAX_QUEUED_TEXTS"] = "5"
-    with serving(home, HF_HUB_OFFLINE="1", **variables) as server:
-        yield server
+def app(start_app, tmp_path_factory):
+    home = tmp_path_factory.mktemp("lathe_client")
+    with start_app(home=home, api_keys=KEY, encoders=ENCODERS, max_texts=4, max_queued_texts=5) as app:
+        yield app
 
 
 @pytest.fixture(scope="module")
-def client(server):
+def url(app):
+    """Serve the app on a port, and return its URL."""
+    server = uvicorn.Server(uvicorn.Config(app.client.app, port=0, lifespan="off", log_config=None))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    eventually(lambda: server.started)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def client(url):
     """Open a client whose requests hold as many texts as the server accepts, fewer than there are sentences."""
-    with Client(server.url, KEY, batch_size=4) as client:
+    with Client(url, KEY, batch_size=4) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def admin(server):
-    """Open a client with the admin's key."""
-    with Client(server.url, server.admin["authorization"].removeprefix("Bearer "), batch_size=4) as client:
+def admin(app, url):
+    with Client(url, app.admin["authorization"].removeprefix("Bearer "), batch_size=4) as client:
         yield client
 
 
 def load_chain(name):
-    """Load a chain that ships with Lathe."""
     return Chain.load(Path(service.__file__).parent / f"chains/starter_chains/{name}/1")
 
 
 def assert_same(vectors, expected, tolerance=1e-5):
-    """Assert equal shapes, and values within a tolerance."""
     assert np.shape(vectors) == expected.shape
     np.testing.assert_allclose(vectors, expected, atol=tolerance)
 
 
-def test_embeddings_are_those_of_sentence_transformers_and_of_the_openai_route(client, server, sentences, plain):
+def test_embeddings_are_those_of_sentence_transformers_and_of_the_openai_route(client, url, sentences, plain):
     found = client.embed(sentences)
     assert_same(found.vectors, plain)
     assert found.vectors.dtype == np.float32
     asked = {"model": "plain+compact", "dimensions": 64}
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as other:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as other:
         answers = [other.embeddings.create(input=text, **asked) for text in sentences]
     reduced = client.embed(sentences, **asked)
     assert_same(reduced.vectors, np.float32([answer.data[0].embedding for answer in answers]), 1e-6)
@@ -122,7 +131,7 @@ def test_encoders_and_chains_are_listed(client):
     assert client.info()["max_client_batch_size"] == 4
 
 
-def test_errors_carry_the_servers_status_code_and_text(client, server):
+def test_errors_carry_the_servers_status_code_and_text(client, url):
     for call, status, code in [
         (lambda: client.embed("x", model="nobody"), 404, "model_not_found"),
         (lambda: client.embed(""), 400, "invalid_value"),
@@ -131,16 +140,16 @@ def test_errors_carry_the_servers_status_code_and_text(client, server):
         (lambda: greedy.embed(["x"] * 5), 413, "too_large"),
         (lambda: stranger.embed("x"), 401, "invalid_api_key"),
     ]:
-        with Client(server.url, KEY) as greedy, Client(server.url, "nobody's") as stranger:
+        with Client(url, KEY) as greedy, Client(url, "nobody's") as stranger:
             with pytest.raises(ServerError) as raised:
                 call()
         assert (raised.value.status, raised.value.code) == (status, code)
         assert raised.value.message and raised.value.request_id
 
 
-def test_the_asynchronous_client_gets_the_same(server, client, sentences, plain):
+def test_the_asynchronous_client_gets_the_same(url, client, sentences, plain):
     async def ask():
-        async with AsyncClient(server.url, KEY, batch_size=4) as other:
+        async with AsyncClient(url, KEY, batch_size=4) as other:
             parts = await asyncio.gather(*[other.embed(sentences, chain=chain) for chain in (None, "compact")])
             return *parts, await other.reduce(plain, "compact"), await other.list_indexes()
 
@@ -151,25 +160,23 @@ def test_the_asynchronous_client_gets_the_same(server, client, sentences, plain)
     assert indexes == []
 
 
-def test_an_overloaded_server_is_asked_again_until_it_accepts(server):
+def test_an_overloaded_server_is_asked_again_until_it_accepts(app, url):
     """Of 4 requests with 4 texts at once, the queue of 5 texts refuses some at first."""
 
     async def ask():
-        async with AsyncClient(server.url, KEY, retries=Retries(tries=10)) as other:
+        async with AsyncClient(url, KEY, retries=Retries(tries=10)) as other:
             calls = [
                 other.embed([f"text {number} of request {request}" for number in range(4)]) for request in range(4)
             ]
             return await asyncio.gather(*calls)
 
     assert [len(answer) for answer in asyncio.run(ask())] == [4] * 4
-    metrics = server.client.get("/metrics").text
+    metrics = app.client.get("/metrics").text
     assert re.search(r'^lathe_\w+\{[^}]*status="429"[^}]*\} [1-9]', metrics, re.MULTILINE)
 
 
-def test_the_classes_of_langchain_and_llama_index_get_the_vectors_of_sentence_transformers(
-    server, reference, sentences
-):
-    settings = {"base_url": server.url, "api_key": KEY, "model": "prompted"}
+def test_the_classes_of_langchain_and_llama_index_get_the_vectors_of_sentence_transformers(url, reference, sentences):
+    settings = {"base_url": url, "api_key": KEY, "model": "prompted"}
     documents, queries = (reference.encode(sentences, prompt=PROMPTS[name]) for name in ("document", "query"))
     langchain = LatheEmbeddings(**settings, batch_size=4)
     llama_index = LatheEmbedding(**settings, embed_batch_size=4)
@@ -191,14 +198,14 @@ console.log(JSON.stringify(rows.map((row) => Array.from(row))));
 
 
 @pytest.mark.services
-def test_fetch_of_node_gets_the_vectors_of_the_client(server, client, sentences):
-    command = ["node", "--input-type=module", "--eval", FETCH, server.url, KEY, *sentences[:4]]
+def test_fetch_of_node_gets_the_vectors_of_the_client(url, client, sentences):
+    command = ["node", "--input-type=module", "--eval", FETCH, url, KEY, *sentences[:4]]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert_same(json.loads(done.stdout), client.embed(sentences[:4], chain="compact").vectors, 1e-6)
 
 
-def test_a_search_embedder_refuses_a_chain_that_was_changed_meanwhile(server):
-    with SearchEmbedder(server.url, KEY, chain="compact") as embedder:
+def test_a_search_embedder_refuses_a_chain_that_was_changed_meanwhile(url):
+    with SearchEmbedder(url, KEY, chain="compact") as embedder:
         embedder.embed_query("x")
         embedder.chain = "debias"
         with pytest.raises(SpaceMismatchError, match=embedder.space_id):

@@ -19,14 +19,13 @@ RAY = ["--engine", "ray", "--workers", 2]
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory, paragraphs):
-    """Write 120 texts and a blank one to a JSON-lines file, and return its path."""
     path = tmp_path_factory.mktemp("texts") / "some.jsonl"
     lines = [*paragraphs[:60], "  ", *paragraphs[60:120]]
     path.write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in enumerate(lines)))
     return path
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_fit_and_embed_on_ray_equal_those_in_the_process(run, home, texts, tmp_path):
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32))
     for name, engine in (("here", []), ("there", RAY)):
@@ -56,15 +55,12 @@ def test_fit_prints_one_line_if_no_ray_cluster_answers_at_the_address(run, texts
     assert status == 1 and err.startswith("lathe: no Ray cluster answers at") and len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_ctrl_c_stops_the_started_ray_its_workers_and_its_folder(home, texts):
     before = set(Path("/tmp").glob("lathe-ray-*"))
     words = ["embed", "--source", str(texts), "--out", "/dev/null/x.npy", *map(str, RAY)]
     child = subprocess.Popen(
-        [*LATHE, *words],
-        env=os.environ | {"LATHE_HOME": str(home)},
-        stderr=subprocess.PIPE,
-        start_new_session=True,
+        [*LATHE, *words], env=os.environ | {"LATHE_HOME": str(home)}, stderr=subprocess.PIPE, start_new_session=True
     )
     with child:
         deadline = time.monotonic() + 100

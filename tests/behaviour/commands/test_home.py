@@ -29,7 +29,7 @@ def test_without_a_home_directory_the_error_names_the_variable(homeless, monkeyp
     assert read_settings().home == tmp_path
 
 
-@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("chains", "list"), ("encoders", "list"), ("doctor",)])
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("chains", "list"), ("doctor",)])
 def test_commands_without_a_home_directory_end_with_one_line(homeless, run, monkeypatch, command):
     require_one_line(run(*command, LATHE_HOME="~/.lathe"), "LATHE_HOME", "name a path without ~")
 
@@ -39,7 +39,6 @@ def test_commands_without_a_home_directory_end_with_one_line(homeless, run, monk
     [
         ("chains", "import", NOBODY),
         ("encoders", "add", "mine", "--model", NOBODY),
-        ("push", NOBODY, "me/mine"),
         ("embed", "--source", NOBODY, "--out", "x.npy"),
         ("evaluate", "--suite", NOBODY, "--out", "x"),
     ],

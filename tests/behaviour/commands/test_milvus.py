@@ -14,7 +14,6 @@ def vectors():
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, vectors):
-    """A file of vectors and a file of their ids."""
     folder = tmp_path_factory.mktemp("store")
     np.save(folder / "rows.npy", vectors)
     (folder / "ids.txt").write_text("\n".join(f"doc {number}" for number in range(ROWS)))
@@ -44,7 +43,6 @@ def fill(index):
 
 
 def listed(index):
-    """Return the number of items of each index, by name."""
     return {found["name"]: found["count"] for found in json.loads(index("list", "--json")[1])}
 
 
@@ -66,17 +64,16 @@ def test_index_commands_import_list_export_and_delete_in_milvus(index, fill, sto
     shown = index("list")[1]
     assert "in Milvus" in shown and "1,100" in shown and f"{WIDTH}→{WIDTH}" in shown
     items = exported(index, "first", tmp_path / "out.jsonl")
-    assert set(items) == {f"doc {number}" for number in range(ROWS)}
+    assert len(items) == ROWS
     for number, row in enumerate(vectors):
         assert items[f"doc {number}"][1].tobytes() == row.tobytes()
     status, _, err = index("export", "first", "--out", tmp_path / "out.npy")
     assert status and "in no order" in err and not (tmp_path / "out.npy").exists()
-    fill("second", f"{tmp_path / 'out.jsonl'}#embedding")
-    again = exported(index, "second", tmp_path / "again.jsonl")
-    assert all(again[item][1].tobytes() == row.tobytes() for item, (_, row) in items.items()) and len(again) == ROWS
-    for name in ("first", "second"):
-        assert index("delete", name)[:2] == (0, f"{name} is deleted\n")
-    assert not {"first", "second"} & set(listed(index))
+    assert index("delete", "first")[:2] == (0, "first is deleted\n")
+    assert "first" not in listed(index)
+    for command in (("export", "first", "--out", "x.jsonl"), ("delete", "first")):
+        status, _, err = index(*command)
+        assert status == 1 and "there is no index 'first'" in err
 
 
 def test_metadata_round_trips_through_milvus(index, fill, vectors, tmp_path):
@@ -89,25 +86,17 @@ def test_metadata_round_trips_through_milvus(index, fill, vectors, tmp_path):
     index("delete", "told")
 
 
-def test_index_import_into_milvus_resumes_after_the_last_whole_batch(index, fill, vectors, tmp_path):
-    rows = np.concatenate([vectors, np.zeros((1, WIDTH), np.float32), vectors[:5]])
-    np.save(tmp_path / "zero.npy", rows)
+def test_index_import_into_milvus_resumes_after_the_last_whole_batch_unless_the_index_was_deleted(
+    index, fill, vectors, tmp_path
+):
+    np.save(tmp_path / "zero.npy", np.concatenate([vectors, np.zeros((1, WIDTH), np.float32), vectors[:5]]))
     status, _, err = index("import", "--name", "zero", "--source", tmp_path / "zero.npy", "--chain", "none")
-    assert status == 1
-    assert f"'{ROWS}' is zero" in err
+    assert status == 1 and f"'{ROWS}' is zero" in err
     assert listed(index)["zero"] == 1024  # the whole batches before it
-    result = fill("zero", tmp_path / "zero.npy", "--skip-zeros")
-    assert (result["imported"], result["left_out"], result["count"]) == (ROWS + 5 - 1024, 1, ROWS + 5)
-    assert listed(index)["zero"] == ROWS + 5
-    index("delete", "zero")
-
-
-def test_index_import_after_a_deletion_imports_all_rows_again(index, fill, vectors, tmp_path):
-    np.save(tmp_path / "zero.npy", np.concatenate([vectors, np.zeros((1, WIDTH), np.float32)]))
-    assert index("import", "--name", "anew", "--source", tmp_path / "zero.npy", "--chain", "none")[0] == 1
-    assert index("delete", "anew")[0] == 0
-    assert fill("anew", tmp_path / "zero.npy", "--skip-zeros")["imported"] == ROWS
-    index("delete", "anew")
+    for imported in (ROWS + 5 - 1024, ROWS + 5):
+        result = fill("zero", tmp_path / "zero.npy", "--skip-zeros")
+        assert (result["imported"], result["left_out"], result["count"]) == (imported, 1, ROWS + 5)
+        assert index("delete", "zero")[0] == 0
 
 
 def test_index_import_whose_first_batch_fails_leaves_no_index(index, tmp_path):
@@ -118,22 +107,14 @@ def test_index_import_whose_first_batch_fails_leaves_no_index(index, tmp_path):
 
 
 @pytest.mark.parametrize("command", [("backup", "any", "--to", "copy"), ("restore", "copy")])
-def test_index_backup_and_restore_refer_to_milvus_backup(index, tmp_path, monkeypatch, command):
+def test_index_backup_and_restore_refer_to_milvus_backup(run, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
-    status, _, err = index(*command)
+    status, _, err = run("index", *command, LATHE_INDEX_URL="http://127.0.0.1:9")
     assert (status, list(tmp_path.iterdir())) == (1, [])
     assert "LATHE_INDEX_URL names a Milvus, which is backed up by milvus-backup" in err
 
 
-@pytest.mark.parametrize("command", [("export", "nobody", "--out", "x.jsonl"), ("delete", "nobody")])
-def test_index_export_and_delete_name_an_unknown_index(index, tmp_path, monkeypatch, command):
-    monkeypatch.chdir(tmp_path)
-    status, _, err = index(*command)
-    assert status == 1 and "there is no index 'nobody'" in err
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("command", [("list",), ("delete", "any"), ("export", "any", "--out", "x.jsonl")])
+@pytest.mark.parametrize("command", [("list",), ("export", "any", "--out", "x.jsonl")])
 def test_index_commands_print_one_line_without_the_password_if_milvus_is_unreachable(
     run, tmp_path, monkeypatch, command
 ):

@@ -14,13 +14,13 @@ PAIRS = [
 
 
 @pytest.fixture(scope="module")
-def app(start_app, tmp_path_factory, tiny_model):
+def app(start_app, new_home, tmp_path_factory, tiny_model):
     """Start an app whose default encoder is tiny, with documents in its data folder."""
     data = tmp_path_factory.mktemp("data")
     lines = "".join(f"{json.dumps({'text': pair['document']})}\n" for pair in PAIRS)
     (data / "documents.jsonl").write_text(lines)
     encoders = [{"name": "tiny", "model": str(tiny_model)}]
-    with start_app(home=tmp_path_factory.mktemp("home"), data_root=data, encoders=encoders, device="cpu") as started:
+    with start_app(home=new_home(), data_root=data, encoders=encoders, device="cpu") as started:
         yield started
 
 
@@ -49,7 +49,6 @@ def test_an_adaptation_ends_with_one_recommendation_and_all_that_was_measured(ap
 @pytest.mark.parametrize(
     "changed, status, words",
     [
-        ({"pears": []}, 400, "did you mean pairs"),
         ({"pairs": []}, 400, "the list of pairs is empty"),
         ({"pairs": [{"query": "a", "document": "b", "position": 3}]}, 400, "the ranking that is to be improved"),
         ({"pairs": "../secret.jsonl"}, 403, "outside"),
@@ -57,10 +56,7 @@ def test_an_adaptation_ends_with_one_recommendation_and_all_that_was_measured(ap
         ({"folders": ["none"], "train": True}, 404, "there is no"),
         ({"folders": ["none"]}, 400, "folders are for training"),
         ({"name": "tiny", "train": True}, 409, "in use by another encoder"),
-        ({"name": "a/b"}, 400, "name"),
         ({"encoder": "nobody"}, 404, "nobody"),
-        ({"budget": 0}, 400, "greater than 0"),
-        ({"bytes": 0}, 400, "greater than or equal to 1"),
     ],
 )
 def test_requests_that_cannot_be_done_are_refused_at_once(app, changed, status, words):

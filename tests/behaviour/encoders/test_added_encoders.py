@@ -20,7 +20,6 @@ SMALL = EncoderSettings(name="small", model=DEFAULT_MODEL, layer=1, max_length=6
 
 @pytest.fixture
 def added(tmp_path):
-    """Return the added encoders of an empty state folder."""
     return AddedEncoders(tmp_path / "home")
 
 
@@ -44,9 +43,7 @@ def test_adding_an_encoder_under_a_name_in_use_raises_conflict_error(added):
     assert added.read() == [SMALL]
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[", "3", "[1]", '[{"name": "x"}]', '[{"name": "x", "model": "y", "novel": 1}]']
-)
+@pytest.mark.parametrize("content", ["[1]", '[{"name": "x", "model": "y", "novel": 1}]'])
 def test_a_damaged_encoders_json_raises_value_error_naming_it(added, content):
     added.path.parent.mkdir()
     added.path.write_text(content)
@@ -54,9 +51,7 @@ def test_a_damaged_encoders_json_raises_value_error_naming_it(added, content):
         added.read()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"name": "a+b"}, {"name": ""}, {"model": ""}, {"layer": 0}, {"pooling": "sum"}, {"dtype": "int8"}]
-)
+@pytest.mark.parametrize("wrong", [{"name": "a+b"}, {"model": ""}, {"layer": 0}, {"pooling": "sum"}])
 def test_encoder_settings_reject_invalid_values(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         EncoderSettings(**{"name": "x", "model": "y"} | wrong)
@@ -104,7 +99,6 @@ def test_encoders_commands_add_list_and_remove(run, home):
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["add", "a+b", "--model", DEFAULT_MODEL], "name"),
         (["add", "small", "--model", DEFAULT_MODEL, "--dtype", "int8"], "dtype"),
         (["add", "small", "--model", DEFAULT_MODEL, "--layer", "7"], "layers 1 to 6, not 7"),
         (["remove", "small"], "'small'"),
@@ -168,7 +162,6 @@ def workers(lathe):
 
 @pytest.fixture
 def small(lathe):
-    """Add an encoder to the running server's state folder and return its name."""
     added = AddedEncoders(lathe.settings.home)
     added.add(SMALL, set())
     yield SMALL.name

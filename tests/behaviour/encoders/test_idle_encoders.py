@@ -36,12 +36,10 @@ def embed(app, text):
 
 
 def describe(app):
-    """Return the encoder as `/encoders` describes it."""
     return next(encoder for encoder in app.client.get("/encoders").json() if encoder["name"] == NAME)
 
 
 def gauge(app, name):
-    """Return the value of a metric of the encoder."""
     lines = app.client.get("/metrics").text.splitlines()
     return next(float(line.split()[-1]) for line in lines if line.startswith(f'{name}{{encoder="{NAME}"}}'))
 

@@ -11,14 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Transformer
-from sentence_transformers.sentence_transformer.modules import (
-    CNN,
-    LSTM,
-    BoW,
-    Pooling,
-    StaticEmbedding,
-    WordEmbeddings,
-)
+from sentence_transformers.sentence_transformer.modules import CNN, LSTM, BoW, Pooling, StaticEmbedding, WordEmbeddings
 from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
 from transformers import (
     AutoConfig,
@@ -70,27 +63,21 @@ def expected_length(model: TinyModel) -> int:
 
 
 def vectors_of_sentence_transformers(folder: Path, texts: list[str], max_length: int | None = None) -> np.ndarray:
-    """Return the library's unit vectors in float32, of each text alone."""
     model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
     if max_length is not None:
         model.max_seq_length = max_length
     return np.concatenate([model.encode([text], normalize_embeddings=True) for text in texts])
 
 
-MODELS = choose_models()
+MODELS = [
+    TinyModel(*(values[number % len(values)] for values in AXES.values())) for number in range(len(AXES["backbone"]))
+]
+"""One model of each backbone, in which each value of every other axis occurs."""
 
 
-def test_each_pair_of_values_of_two_axes_occurs_in_the_matrix():
-    assert len(MODELS) == 101
-    for one, other in ((a, b) for a in AXES for b in AXES if a != b):
-        pairs = {(getattr(model, one), getattr(model, other)) for model in MODELS}
-        assert len(pairs) == len(AXES[one]) * len(AXES[other])
-
-
-@pytest.mark.parametrize("model", MODELS, ids=str)
-def test_a_model_gives_the_vectors_of_sentence_transformers_in_any_batch(tmp_path, model):
-    """Its texts are encoded together here, and alone there, where nothing is padded."""
-    folder = model.write(tmp_path / "model")
+def assert_vectors_of_sentence_transformers(folder: Path, model: TinyModel) -> None:
+    """Compare the vectors of texts, which are encoded together here, and alone there, where nothing is padded."""
+    model.write(folder)
     encoder = Encoder(EncoderSpec("tiny", str(folder)), "cpu")
     assert encoder.max_length == expected_length(model)
     assert encoder.dimensions == (12 if model.fields == "truncate_dim" else encoder.encode(["x"]).vectors.shape[1])
@@ -99,18 +86,35 @@ def test_a_model_gives_the_vectors_of_sentence_transformers_in_any_batch(tmp_pat
         folder, TEXTS, None if encoder.max_length == UNLIMITED else encoder.max_length
     )
     # Some buffers, such as the factor of Gemma's embeddings, are as exact as the files.
-    np.testing.assert_allclose(found.vectors, expected, rtol=0, atol=1e-4 if model.dtype == "float32" else 5e-4)
+    tolerance = 1e-4 if model.dtype == "float32" else 5e-4
+    np.testing.assert_allclose(found.vectors, expected, rtol=0, atol=tolerance, err_msg=str(model))
     assert found.tokens.max() <= encoder.max_length
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("model", MODELS[::9], ids=str)
-def test_a_model_runs_in_half_precision_whatever_dtype_its_files_have(tmp_path, model, dtype):
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_a_model_gives_the_vectors_of_sentence_transformers_in_any_batch(tmp_path, model):
+    assert_vectors_of_sentence_transformers(tmp_path / "model", model)
+
+
+@pytest.mark.release
+def test_models_with_each_pair_of_values_of_two_axes_give_the_vectors_of_sentence_transformers(tmp_path):
+    models = choose_models()
+    for one, other in ((a, b) for a in AXES for b in AXES if a != b):
+        pairs = {(getattr(model, one), getattr(model, other)) for model in models}
+        assert len(pairs) == len(AXES[one]) * len(AXES[other])
+    for number, model in enumerate(models):
+        assert_vectors_of_sentence_transformers(tmp_path / str(number), model)
+
+
+@pytest.mark.parametrize("model", MODELS[::3], ids=str)
+def test_a_model_runs_in_half_precision_whatever_dtype_its_files_have(tmp_path, model):
     spec = EncoderSpec("tiny", str(model.write(tmp_path / "model")))
-    half, whole = (Encoder(replace(spec, dtype=name), "cpu") for name in (dtype, "float32"))
-    assert half.fingerprint == whole.fingerprint
-    cosines = (half.encode(TEXTS[:3]).vectors * whole.encode(TEXTS[:3]).vectors).sum(axis=1)
-    assert cosines.min() > 0.95
+    whole = Encoder(replace(spec, dtype="float32"), "cpu")
+    for dtype in ("bfloat16", "float16"):
+        half = Encoder(replace(spec, dtype=dtype), "cpu")
+        assert half.fingerprint == whole.fingerprint
+        cosines = (half.encode(TEXTS[:3]).vectors * whole.encode(TEXTS[:3]).vectors).sum(axis=1)
+        assert cosines.min() > 0.95
 
 
 @pytest.mark.parametrize("backbone", ["modernbert", "qwen3"])
@@ -123,7 +127,7 @@ def test_rotary_positions_are_exact_in_bfloat16(tmp_path, backbone):
     assert names and all(name.endswith("inv_freq") for name in names)
 
 
-@pytest.mark.parametrize("backbone", ["roberta", "mpnet", "xlm-roberta", "bert"])
+@pytest.mark.parametrize("backbone", ["roberta", "bert"])
 def test_max_length_may_be_as_many_tokens_as_the_model_has_positions_for(tmp_path, backbone):
     spec = EncoderSpec("tiny", str(TinyModel(backbone).write(tmp_path / "model")))
     limit = POSITIONS - OFFSET.get(backbone, 0)
@@ -139,11 +143,9 @@ def test_max_length_may_be_as_many_tokens_as_the_model_has_positions_for(tmp_pat
     ("kind", "settings"),
     [
         ("bart", {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}),
-        ("opt", {"hidden_size": 16, "word_embed_proj_dim": 16, "num_hidden_layers": 1, "ffn_dim": 8}),
         ("gpt2", {"n_embd": 24, "n_layer": 1}),
         ("roberta", {"hidden_size": 24, "num_hidden_layers": 1, "intermediate_size": 8}),
         ("nystromformer", {"hidden_size": 24, "num_hidden_layers": 1, "intermediate_size": 8}),
-        ("longformer", {"hidden_size": 24, "num_hidden_layers": 1, "intermediate_size": 8, "attention_window": 4}),
     ],
 )
 def test_count_positions_is_the_longest_text_that_a_model_of_transformers_reads(kind, settings):
@@ -154,7 +156,7 @@ def test_count_positions_is_the_longest_text_that_a_model_of_transformers_reads(
     )  # fmt: skip
     model = AutoModel.from_config(config).eval()
     count = count_positions(model)
-    assert count == (28 if kind in ("roberta", "longformer") else 30)
+    assert count == (28 if kind == "roberta" else 30)
     ids = torch.full((1, count), 5)
     with torch.inference_mode():
         assert model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state.shape[1] == count
@@ -186,7 +188,7 @@ def test_a_model_that_reads_padding_gets_batches_of_texts_of_equal_lengths(tmp_p
     assert all(len(set(batch.tokens)) == 1 for _, batch in encoder.batches(texts, None))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_static_model_with_a_dense_module_runs_in_each_dtype(tmp_path, dtype):
     torch.manual_seed(0)
     modules = [StaticEmbedding(build_tokenizer(), embedding_dim=16), Dense(16, 8)]
@@ -207,7 +209,7 @@ def test_truncate_dim_is_a_module_with_vectors_of_its_own_space(tmp_path):
     np.testing.assert_allclose(np.linalg.norm(cut.encode(TEXTS).vectors, axis=1), 1, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("value", [0, -3, "64", 2.5])
+@pytest.mark.parametrize("value", [0, "64"])
 def test_a_truncate_dim_that_is_no_number_of_dimensions_is_refused(tmp_path, value):
     folder = TinyModel().write(tmp_path / "model")
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"truncate_dim": value}))
@@ -270,7 +272,6 @@ def test_modules_that_do_not_fit_together_are_refused(tmp_path):
 
 
 def change_settings(folder: Path, file: str, **settings) -> Path:
-    """Change settings in a JSON file of a folder of a model and return the folder."""
     known = json.loads((folder / file).read_text()) if (folder / file).is_file() else {}
     (folder / file).write_text(json.dumps(known | settings))
     return folder
@@ -285,9 +286,7 @@ def lack_weights(folder: Path, lacking: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("backbone", "lacking"), [("bert", "layer.1.attention"), ("modernbert", "layers.1"), ("qwen3", "weight")]
-)
+@pytest.mark.parametrize(("backbone", "lacking"), [("bert", "layer.1.attention"), ("qwen3", "weight")])
 def test_a_model_whose_files_lack_weights_is_refused_as_others_would_be_random(tmp_path, backbone, lacking):
     folder = lack_weights(TinyModel(backbone).write(tmp_path / "model"), lacking)
     with pytest.raises(EncoderError, match=r"tiny lacks \d+ of the \d+ weights of its model in its files, such as"):
@@ -343,7 +342,7 @@ def test_a_static_model_whose_table_is_too_short_for_ordinary_texts_is_refused(t
         Encoder(EncoderSpec("tiny", str(tmp_path / "model")), "cpu")
 
 
-@pytest.mark.parametrize("kind", ["SparseEncoder", "CrossEncoder", "MultiVectorEncoder", "ColBERT"])
+@pytest.mark.parametrize("kind", ["SparseEncoder", "ColBERT"])
 def test_models_that_give_no_single_vector_for_a_text_are_refused_by_their_type(tmp_path, kind):
     folder = TinyModel().write(tmp_path / "model")
     change_settings(folder, "config_sentence_transformers.json", model_type=kind)

@@ -28,7 +28,6 @@ def embed(app, *texts, **fields):
 
 
 def assert_refused(answer, position, param="inputs"):
-    """Assert a 422 that names the text by its position in the request."""
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (422, "not_finite", param), answer.text
     assert error["message"].startswith(f"input {position}: {NAME} gives NaN or inf for this text in float16")

@@ -9,7 +9,6 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.known_prompts import find_missing_prompts
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import NO_PROMPT, encode_queries, with_document_prompt
-from lathe.training.errors import EncoderError
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.docstrings import read_docstring_paragraphs
@@ -25,7 +24,6 @@ def prompted(tiny_model):
 
 @pytest.fixture(scope="module")
 def texts():
-    """Return distinct texts of docstrings."""
     return list(dict.fromkeys(" ".join(text.split()) for text in islice(read_docstring_paragraphs(), 80)))
 
 
@@ -39,16 +37,6 @@ def test_a_fit_encodes_rows_with_the_prompt_of_documents_or_the_one_it_is_told(
         found = np.array(fitted.encoded.vectors)
     expected = prompted.encode([text + row for row in texts], NO_PROMPT).vectors
     np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-def test_a_fit_with_an_unknown_prompt_is_refused(prompted, texts, tmp_path):
-    (tmp_path / "rows.txt").write_text("\n".join(texts))
-    request = NewFit(name="any", steps=[{"kind": "r2"}], source=str(tmp_path / "rows.txt"), prompt_name="nobody")
-    with (
-        pytest.raises(EncoderError, match="no prompt 'nobody'; there are: "),
-        fit_new_chain(request, prompted, tmp_path / "work", no_progress),
-    ):
-        pass
 
 
 def test_another_default_prompt_shares_the_model_and_keeps_its_vectors_apart(prompted, texts):
@@ -74,7 +62,6 @@ def test_an_encoder_without_prompts_of_its_own_keeps_its_vectors_and_their_key(e
         ("intfloat/multilingual-e5-small", {"query": "query: "}, {}),
         ("nomic-ai/nomic-embed-text-v1.5", {}, {"query": "search_query: ", "document": "search_document: "}),
         ("BAAI/bge-m3", {}, {}),
-        ("sentence-transformers/all-MiniLM-L6-v2", {}, {}),
     ],
 )
 def test_models_that_need_prompts_are_known_by_name(model, prompts, missing):

@@ -1,134 +1,127 @@
-"""Encoders behind an embeddings API in a server: another Lathe, and a stub that fails as told."""
+"""Encoders behind an embeddings API in a server: another Lathe, and a stub that fails as told or is hostile.
+
+Whatever an API answers, it fails its own request alone, in bounded time and memory, and shows no key.
+"""
 
 import json
+import logging
+import sqlite3
 import threading
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
-import uvicorn
 
 from lathe.service.encoder_settings import EncoderSettings, convert_settings_error
+from lathe.service.encoders.engine.upstream_worker import UpstreamWorker
 from lathe.service.settings import read_settings
-from tests.embeddings_server import WIDTH, rows_of
+from lathe.training.encoder.upstream.calls import MAX_ASKED_PAUSE
+from lathe.training.encoder.upstream.encoder import UpstreamEncoder
+from lathe.training.endpoint import MAX_RETRY_SECONDS, parse_retry_after
+from tests.embeddings_server import PROBE, WIDTH, rows_of
 from tests.helpers import eventually
 
 TEXTS = [f"text {number}" for number in range(6)]
+KEY = "sk-0123456789"
 
 
 @pytest.fixture(scope="module")
-def lathe_url(lathe):
-    """Serve the shared app on a port too, and return its URL."""
-    server = uvicorn.Server(uvicorn.Config(lathe.client.app, port=0, lifespan="off", log_config=None))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    eventually(lambda: server.started)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
+def patched():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAR_KEY", KEY)
+        patch.setattr("lathe.service.encoders.engine.upstream_worker.PATIENCE_SECONDS", 0.0)
+        yield
 
 
-@pytest.fixture
-def start_far(start_app, embeddings_server, tmp_path):
+@pytest.fixture(scope="module")
+def open_far(start_app, running_embeddings_server, patched):
     """Return a context manager with an app whose only encoder, `far`, is behind the stub."""
 
     @contextmanager
-    def start(name="home", cache_bytes=0, upstream=None, **settings):
-        fields = {"url": f"{embeddings_server.url}/v1", "protocol": "openai", "model": "m", "timeout": 2}
-        encoder = {"name": "far", "upstream": fields | (upstream or {})}
-        with start_app(home=tmp_path / name, cache_bytes=cache_bytes, encoders=[encoder], **settings) as app:
+    def start(home, cache_bytes=0, upstream=None, **settings):
+        fields = {"url": f"{running_embeddings_server.url}/v1", "protocol": "openai", "model": "m", "timeout": 5}
+        encoder = {"name": "far", "upstream": fields | {"api_key_env": "FAR_KEY"} | (upstream or {})}
+        with start_app(home=home, cache_bytes=cache_bytes, encoders=[encoder], **settings) as app:
             yield app
 
     return start
 
 
+@pytest.fixture
+def start_far(open_far, tmp_path, embeddings_server):
+    return lambda **given: open_far(tmp_path / "home", **given)
+
+
+@pytest.fixture(scope="module")
+def shared_far(open_far, tmp_path_factory):
+    """Start an app for the tests that leave its encoder as it was; a wrong number of tokens would delay its calls."""
+    with open_far(tmp_path_factory.mktemp("far"), upstream={"tokens_per_minute": 1_000_000}) as app:
+        yield app
+
+
+@pytest.fixture
+def far(shared_far, embeddings_server):
+    """Return the shared app with a stub that answers, and assert that it serves afterwards."""
+    yield shared_far
+    embeddings_server.reset()
+    find_encoder(shared_far).calls.limiter.held = 0.0
+    assert embed(shared_far, f"after {time.monotonic()}").status_code == 200
+    assert read_health(shared_far)["encoders"]["far"] == "ready"
+
+
+def find_encoder(app):
+    """Return the encoder of the app that calls the API."""
+    return app.services.embedder.default.start_worker.__self__.encoder
+
+
 def embed(app, texts, **body):
-    """Send texts to `/embed`, and return the response."""
     return app.client.post("/embed", json={"inputs": texts} | body)
 
 
+def read_health(app):
+    return app.client.get("/health").json()
+
+
 def read_metric(app, name):
-    """Return the value of a metric of the encoder `far`."""
     lines = app.client.get("/metrics").text.splitlines()
     return float(next(line for line in lines if line.startswith(f'{name}{{encoder="far"}}')).rpartition(" ")[2])
 
 
-@pytest.fixture
-def impatient(monkeypatch):
-    """Let no failing call be tried again."""
-    monkeypatch.setattr("lathe.service.encoders.engine.upstream_worker.PATIENCE_SECONDS", 0.0)
+def answer(rows, status=200, headers=None, **fields):
+    data = [{"index": index, "embedding": row} for index, row in enumerate(rows)]
+    return status, headers or {}, json.dumps({"data": data, "model": "m"} | fields).encode()
 
 
-# Another Lathe.
+def unless_probing(said):
+    """Return a script that answers all calls but those for probe texts, by `said` or by a function of the body."""
+    return lambda server, number, body: None if PROBE in body["input"] else said(body) if callable(said) else said
 
 
-def fit_same_chain(app, encoder, paragraphs, finish):
-    """Fit a chain on an encoder's vectors of the paragraphs, and return its name and certificate."""
-    name = f"same-{encoder}"
-    steps = [{"kind": "r2"}, {"kind": "pca", "dimensions": 32}]
-    body = {"name": name, "steps": steps, "source": {"texts": paragraphs}, "encoder": encoder}
-    job = app.client.post("/fit-transform", json=body, headers=app.admin).json()["job_id"]
-    assert (done := finish(job, app))["state"] == "succeeded", done["error"]
-    return name, done["result"]["certificate"]
-
-
-@pytest.fixture(scope="module")
-def same_chain(lathe, paragraphs, out_of_domain, encoder, finish):
-    """Return the vectors that a chain fitted on the shared app's encoder gives there, as a function of the texts."""
-    vectors = lathe.settings.home / "vectors"
-    if not (vectors / "out_of_domain").exists():  # else another test has had it encoded
-        (vectors / "out_of_domain").symlink_to(out_of_domain)
-    name, _ = fit_same_chain(lathe, encoder.name, paragraphs, finish)
-    yield lambda texts: embed(lathe, texts, chain=name).json()
-    lathe.client.delete(f"/chains/{name}/1", headers=lathe.admin)
-
-
-@pytest.fixture(scope="module")
-def twice(start_app, lathe_url, encoder, out_of_domain, new_home):
-    """Start an app with the shared app's encoder behind its API, under two names of the provider."""
-    upstream = {"url": f"{lathe_url}/v1", "protocol": "openai", "model": encoder.name}
+def test_a_chain_is_fitted_on_an_upstream_encoder_and_refuses_the_texts_of_another_provider(
+    start_app, embeddings_server, new_home, paragraphs, finish
+):
+    upstream = {"url": f"{embeddings_server.url}/v1", "protocol": "openai", "model": "m"}
     encoders = [{"name": name, "upstream": upstream | {"provider": name}} for name in ("far", "other")]
     with start_app(home=new_home(), encoders=encoders) as app:
-        for engine in app.services.embedder.engines.values():
-            (out_of_domain / engine.info.fingerprint).symlink_to(out_of_domain / encoder.fingerprint)
-        yield app
-
-
-def test_the_same_chain_gives_the_same_vectors_over_a_local_and_an_upstream_encoder(
-    twice, finish, paragraphs, same_chain, raw, sentences
-):
-    """Each is fitted on its own encoder's vectors of the same texts. The spaces are different ones all the same."""
-    name, certificate = fit_same_chain(twice, "far", paragraphs, finish)
-    assert certificate["n_fit"] > 100 and certificate["out_of_domain"]["pydoc"]["recall_at_10"] > 0
-    answer = embed(twice, sentences, chain=name, model="far")
-    np.testing.assert_allclose(answer.json(), same_chain(sentences), atol=1e-6)
-    some_new = ["new by openai", *sentences[:2], "another new one"]  # the others are in the cache
-    np.testing.assert_allclose(embed(twice, some_new, chain=name, model="far").json(), same_chain(some_new), atol=1e-6)
-    plain = twice.client.post("/v1/embeddings", json={"input": sentences, "model": "far"})
-    np.testing.assert_allclose([row["embedding"] for row in plain.json()["data"]], raw, atol=1e-6)
-    assert answer.headers["x-space-id"] != plain.headers["x-space-id"]
-    described = twice.services.registry.manifest(name, 1)["encoder"]
-    assert described["upstream"]["protocol"] == "openai" and "url" not in described["upstream"]
-    assert embed(twice, sentences, chain=name, model="other").status_code == 409
-
-
-# A stub.
-
-
-def test_texts_are_asked_for_once_although_there_is_no_cache_and_the_server_restarts(start_far, embeddings_server):
-    with start_far() as app:
-        vectors = embed(app, TEXTS).json()
-        np.testing.assert_allclose(vectors, rows_of(TEXTS, normalize=True), atol=1e-6)
-        assert embed(app, TEXTS).json() == vectors
-        assert app.client.post("/v1/embeddings", json={"input": TEXTS}).status_code == 200
-        raw = embed(app, TEXTS, normalize=False).json()
-        np.testing.assert_allclose(raw, rows_of(TEXTS), atol=1e-6)
-    calls = embeddings_server.calls
-    with start_far() as app:
-        assert embed(app, TEXTS).json() == vectors
-    assert embeddings_server.count_asked() == dict.fromkeys(TEXTS, 1) and embeddings_server.calls == calls
+        body = {"name": "mine", "steps": [{"kind": "pca", "dimensions": 4}], "encoder": "far"}
+        body |= {"source": {"texts": paragraphs[:100]}}
+        job = finish(app.client.post("/fit-transform", json=body, headers=app.admin).json()["job_id"], app)
+        assert job["state"] == "succeeded", job["error"]
+        assert job["result"]["certificate"]["out_of_domain"]["pydoc"]["recall_at_10"] > 0
+        chain = app.services.registry.load("mine@1").chain
+        for texts in (TEXTS, ["new", *TEXTS[:2]]):
+            answered = embed(app, texts, chain="mine", model="far")
+            np.testing.assert_allclose(answered.json(), chain.floats(rows_of(texts, normalize=True)), atol=1e-5)
+        plain = app.client.post("/v1/embeddings", json={"input": TEXTS, "model": "far"})
+        rows = [row["embedding"] for row in plain.json()["data"]]
+        np.testing.assert_allclose(rows, rows_of(TEXTS, normalize=True), atol=1e-6)
+        assert answered.headers["x-space-id"] != plain.headers["x-space-id"]
+        described = app.services.registry.manifest("mine", 1)["encoder"]
+        assert described["upstream"]["protocol"] == "openai" and "url" not in described["upstream"]
+        assert embed(app, TEXTS, chain="mine", model="other").status_code == 409
 
 
 def test_all_workers_of_an_encoder_learn_its_space_by_one_call(start_far, embeddings_server):
@@ -153,33 +146,140 @@ def test_a_name_is_an_encoders_before_it_is_the_name_of_another_encoders_model(s
     [
         ((429, {"retry-after": "7"}, b'{"error": "slow down"}'), 429, "upstream_busy", "7"),
         ((503, {"retry-after": "9"}, b"{}"), 503, "upstream_unavailable", "9"),
-        ((500, {}, b"<html>"), 503, "upstream_unavailable", "1"),
         ((200, {"content-type": "text/html"}, b"<html>"), 503, "upstream_unavailable", "1"),
-        ((200, {}, b'{"data": []}'), 502, "upstream_failed", None),
-        ((401, {}, b'{"error": "sk-secret is revoked"}'), 502, "upstream_failed", None),
-        ((302, {"location": "http://127.0.0.1:1/"}, b""), 502, "upstream_failed", None),
+        ((401, {}, b'{"error": "%s is revoked"}' % KEY.encode()), 502, "upstream_failed", None),
         ((400, {}, b'{"error": "flagged"}'), 400, "text_refused", None),
     ],
 )
-def test_an_apis_failure_is_answered_in_the_services_shape(
-    start_far, embeddings_server, monkeypatch, impatient, caplog, said, status, code, retry_after
-):
-    """The key is in no answer and no log. The server stays ready, and stored texts are answered."""
-    monkeypatch.setenv("FAR_KEY", "sk-secret")
-    with start_far(upstream={"api_key_env": "FAR_KEY"}) as app:
-        stored = embed(app, "stored").json()
-        embeddings_server.script = lambda *_: said
-        answer = embed(app, ["new"])
-        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
-        assert answer.headers.get("retry-after") == retry_after
-        assert embed(app, "stored").json() == stored
-        assert app.client.get("/health/ready").status_code == 200
-        warnings = app.client.get("/health").json()["warnings"]
-        assert [warning for warning in warnings if "far" in warning] != [] or status == 400
-        seen = [answer.text, *(app.client.get(path).text for path in ("/info", "/metrics", "/health", "/encoders"))]
-        assert read_metric(app, "lathe_upstream_failures_total") >= 1
-    assert not any("sk-secret" in text for text in (*seen, caplog.text))
-    assert {headers["authorization"] for headers in embeddings_server.headers} == {"Bearer sk-secret"}
+def test_an_apis_failure_is_answered_in_the_services_shape(far, embeddings_server, said, status, code, retry_after):
+    """The server stays ready, and stored texts are answered."""
+    stored = embed(far, "stored").json()
+    embeddings_server.script = lambda *_: said
+    answered = embed(far, [f"new {status} {retry_after}"])
+    assert (answered.status_code, answered.json()["error"]["code"]) == (status, code)
+    assert answered.headers.get("retry-after") == retry_after and KEY not in answered.text
+    assert embed(far, "stored").json() == stored
+    assert far.client.get("/health/ready").status_code == 200
+    assert any("far" in warning for warning in read_health(far)["warnings"]) or status == 400
+    assert read_metric(far, "lathe_upstream_failures_total") >= 1
+    assert embeddings_server.headers[-1]["authorization"] == f"Bearer {KEY}"
+
+
+HOSTILE = {
+    "tokens beyond 64 bits": lambda body: answer(rows_of(body["input"]).tolist(), usage={"prompt_tokens": 10**30}),
+    "2^62 tokens": lambda body: answer(rows_of(body["input"]).tolist(), usage={"prompt_tokens": 2**62}),
+    "a year of twenty digits": (429, {"retry-after": "Fri, 31 Dec 99999999999999999999 23:59:59 GMT"}, b"{}"),
+    "a pause without end": (503, {"retry-after": "inf"}, b"{}"),
+    "an index that is false": (200, {}, b'{"data": [{"index": false, "embedding": [1]}]}'),
+    "an index in quotes": (200, {}, b'{"data": [{"index": "0", "embedding": [1]}]}'),
+    "a zero vector": answer([[0.0] * WIDTH]),
+    "deep lists": (200, {}, b"[" * 100_000),
+    "a number of 10,000 digits": (200, {}, b'{"data": [{"embedding": [' + b"9" * 10_000 + b"]}]}"),
+    "millions of lists": (200, {}, b'{"data": [' + b"[]," * 300_000 + b"[]]}"),
+    "more bytes than vectors need": (200, {}, b" " * 3_000_000),
+    "a bomb": (200, {"content-encoding": "gzip"}, b"\x1f\x8b"),
+    "an error that is a list": (500, {}, b'[{"error": {"message": {"a": [1]}}}]'),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_answer_fails_its_own_request_alone(far, embeddings_server, what):
+    """Tokens that the text cannot have are estimated, and delay no request."""
+    tokens = find_encoder(far).usage["tokens"]
+    embeddings_server.script = unless_probing(HOSTILE[what])
+    response = embed(far, what)
+    assert response.status_code in (200, 422, 429, 502, 503), response.text
+    assert int(response.headers.get("retry-after", 0)) <= MAX_ASKED_PAUSE
+    assert find_encoder(far).usage["tokens"] - tokens < 100
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [("7", 7), ("-1", 0), ("inf", MAX_RETRY_SECONDS), ("nan", None), ("soon", None)]
+)
+def test_a_pause_is_bounded(header, seconds):
+    assert parse_retry_after(header) == seconds
+
+
+@pytest.mark.parametrize("place", ["model", "header", "error", "index", "content-type"])
+def test_no_key_that_an_api_repeats_is_shown(start_far, embeddings_server, caplog, place):
+    said = f"Bearer {KEY} " + "x" * 1000
+    scripts = {
+        "error": (400, {}, json.dumps({"error": said}).encode()),
+        "index": (200, {}, json.dumps({"data": [{"index": said, "embedding": [1]}]}).encode()),
+        "content-type": (200, {"content-type": said}, b"<html>"),
+        "model": lambda body: answer(rows_of(body["input"]).tolist(), model=said),
+        "header": lambda body: answer(rows_of(body["input"]).tolist(), headers={"x-space-id": said}),
+    }
+    with start_far() as app, caplog.at_level(logging.DEBUG, "lathe"):
+        embeddings_server.headers_sent = {"x-space-id": "space"} if place == "header" else {}
+        embeddings_server.script = unless_probing(scripts[place])
+        response = app.client.post("/v1/embeddings", json={"input": "a text"})
+        shown = response.text + caplog.text
+        shown += "".join(app.client.get(path).text for path in ("/health", "/encoders", "/info", "/metrics"))
+        assert response.status_code in (200, 400, 409, 422, 502, 503)
+        assert KEY not in shown
+        assert "x" * 300 not in shown
+
+
+def test_a_long_answer_takes_memory_by_what_was_asked(far, embeddings_server):
+    embeddings_server.script = lambda *_: (200, {}, (b'{"data":[' + b"[]," * 100_000 for _ in range(500)))
+    tracemalloc.start()
+    try:
+        responses = [embed(far, f"long {number}") for number in range(4)]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert {response.status_code for response in responses} == {502}
+    assert peak < 20_000_000
+
+
+def test_an_exception_that_nothing_expects_is_logged_once_shown_in_health_and_closes_nothing(far, monkeypatch, caplog):
+    monkeypatch.setattr(UpstreamEncoder, "_accept", lambda *_: {}[KEY])
+    with caplog.at_level(logging.ERROR):
+        for text in ("unexpected", "unexpected too"):
+            response = embed(far, text)
+            assert response.status_code in (502, 503) and "KeyError" in response.text
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
+    assert any("KeyError" in warning for warning in read_health(far)["warnings"])
+    monkeypatch.undo()
+    assert embed(far, "unexpected").status_code == 200
+    assert read_health(far)["warnings"] == []
+
+
+def test_an_exception_of_a_worker_leaves_the_connection_to_the_others(far, monkeypatch):
+    eventually(lambda: len(far.services.embedder.default.ready_dispatchers) == 8)
+    encoder = find_encoder(far)
+    monkeypatch.setattr(UpstreamEncoder, "encode_each", lambda *_: {}[0])
+    assert "encoder_failed" in embed(far, "of a worker").text
+    monkeypatch.undo()
+    monkeypatch.setattr(UpstreamWorker, "receive", lambda *_: {}[0])  # ends this worker, which is replaced
+    assert embed(far, "of a worker").status_code == 503
+    monkeypatch.undo()
+    assert find_encoder(far) is encoder
+    assert embed(far, "of a worker").status_code == 200
+
+
+def test_tenants_behind_one_host_do_not_share_vectors(start_far, embeddings_server):
+    embeddings_server.script = lambda server, number, body: answer(
+        rows_of(body["input"], salt=server.paths[-1]).tolist()
+    )
+    found = {}
+    for tenant in ("a", "b"):
+        with start_far(upstream={"url": f"{embeddings_server.url}/{tenant}/v1"}) as app:
+            found[tenant] = (app.services.embedder.default.info.fingerprint, np.array(embed(app, "a text").json()))
+    assert found["a"][0] != found["b"][0]
+    assert not np.allclose(found["a"][1], found["b"][1])
+
+
+def test_one_provider_of_two_addresses_is_believed_only_if_the_probes_agree(start_far, embeddings_server):
+    fingerprints = set()
+    for place in ("a", "b"):
+        with start_far(upstream={"url": f"{embeddings_server.url}/{place}/v1", "provider": "us"}) as app:
+            fingerprints.add(app.services.embedder.default.info.fingerprint)
+    assert len(fingerprints) == 1
+    embeddings_server.salt = "another model"
+    with start_far(upstream={"url": f"{embeddings_server.url}/c/v1", "provider": "us"}) as app:
+        assert "give the encoder far another provider" in embed(app, "a text").text
 
 
 def test_a_text_without_a_finite_vector_is_an_error_with_its_index_and_is_never_cached(start_far, embeddings_server):
@@ -223,9 +323,7 @@ def test_a_model_that_changes_under_its_name_is_answered_409_with_a_warning(star
         assert again.json() == stored and again.headers["x-space-id"] == space
 
 
-def test_a_server_is_ready_while_its_api_is_down_from_the_start_and_takes_it_up_later(
-    start_far, embeddings_server, impatient
-):
+def test_a_server_is_ready_while_its_api_is_down_from_the_start_and_takes_it_up_later(start_far, embeddings_server):
     embeddings_server.script = lambda *_: (503, {}, b"{}")
     with start_far() as app:
         assert app.client.get("/health/ready").json()["encoders"] == {"far": "failed"}
@@ -253,7 +351,7 @@ def test_a_slow_api_blocks_neither_other_requests_nor_more_texts_than_the_queue_
 
 
 def test_an_upstream_encoder_is_removed_and_added_again_over_the_admin_routes(start_far, embeddings_server, tmp_path):
-    other = {"url": f"{embeddings_server.url}/v2", "protocol": "cohere", "model": "n"}
+    other = {"url": f"{embeddings_server.url}/v1", "protocol": "openai", "model": "n"}
     with start_far() as app:
         added = EncoderSettings(name="other", upstream=other, load=False)
         (tmp_path / "home" / "encoders.json").write_text(json.dumps([added.model_dump(exclude_defaults=True)]))
@@ -262,7 +360,7 @@ def test_an_upstream_encoder_is_removed_and_added_again_over_the_admin_routes(st
         eventually(lambda: embed(app, "a", model="other").status_code == 200)
         listed = app.client.get("/encoders").json()[1]
         assert (listed["device"], listed["model"], listed["dimensions"]) == ("upstream", "n", WIDTH)
-        assert listed["upstream"]["protocol"] == "cohere" and "url" not in listed["upstream"]
+        assert listed["upstream"]["protocol"] == "openai" and "url" not in listed["upstream"]
         assert app.client.delete("/encoders/other", headers=app.admin).json()["state"] == "stopped"
         assert embed(app, "a", model="other").status_code == 404
 
@@ -289,25 +387,37 @@ def test_usage_and_cost_are_counted_in_the_metrics(start_far):
     np.testing.assert_allclose(np.subtract(after, before), [1, 6, 18, 18 * 2e-6])
 
 
-def test_no_address_of_a_request_is_called(start_far, embeddings_server):
-    with start_far() as app:
-        calls = embeddings_server.calls
-        body = {"inputs": "a", "upstream": {"url": embeddings_server.url}, "model": f"{embeddings_server.url}/v1"}
-        assert app.client.post("/embed", json=body).status_code == 404
-        put = app.client.put("/encoders/mine", headers=app.admin, json={"upstream": {"url": embeddings_server.url}})
-        assert put.status_code == 404 and embeddings_server.calls == calls
+def test_no_address_of_a_request_is_called(far, embeddings_server):
+    body = {"inputs": "a", "upstream": {"url": embeddings_server.url}, "model": f"{embeddings_server.url}/v1"}
+    assert far.client.post("/embed", json=body).status_code == 404
+    put = far.client.put("/encoders/mine", headers=far.admin, json={"upstream": {"url": embeddings_server.url}})
+    assert put.status_code == 404 and embeddings_server.calls == 0
 
 
-def test_a_damaged_store_of_vectors_is_named_and_nothing_is_asked(start_far, embeddings_server, tmp_path):
-    (tmp_path / "home" / "upstream").mkdir(parents=True, mode=0o700)
-    (tmp_path / "home" / "upstream" / "vectors.db").write_bytes(b"no database" * 1000)
+def test_a_store_of_vectors_that_cannot_be_used_is_named_and_nothing_is_asked(start_far, embeddings_server, tmp_path):
+    store = tmp_path / "home" / "upstream" / "vectors.db"
+    store.parent.mkdir(parents=True, mode=0o700)
+    store.write_bytes(b"no database" * 1000)
     with start_far() as app:
-        answer = embed(app, "a")
-        assert answer.status_code == 503 and "vectors.db" in answer.json()["error"]["message"]
+        refused = embed(app, "a")
+        assert refused.status_code == 503 and "vectors.db" in refused.json()["error"]["message"]
     assert embeddings_server.calls == 0
+    store.unlink()
+    with start_far() as app:
+        with sqlite3.connect(store) as connection:
+            connection.execute("DROP TABLE vectors")
+        assert embed(app, "a text").status_code >= 500
+        assert any("vectors.db" in warning for warning in read_health(app)["warnings"])
 
 
-# Settings.
+def test_a_damaged_row_of_the_stored_spaces_is_named(start_far, tmp_path):
+    with start_far():
+        pass
+    with sqlite3.connect(tmp_path / "home/upstream/vectors.db") as connection:
+        connection.execute("UPDATE spaces SET width = 'x'")
+    with start_far() as app:
+        problem = embed(app, "a text").text
+        assert "vectors.db" in problem and "damaged" in problem
 
 
 @pytest.mark.parametrize(
@@ -324,9 +434,7 @@ def test_a_damaged_store_of_vectors_is_named_and_nothing_is_asked(start_far, emb
             "a key is sent over https or to this machine only",
         ),
         ({"upstream": {"api_key_env": "sk-1"}}, "takes the name of an environment variable"),
-        ({"upstream": {"protocol": "grpc"}}, "upstream.protocol"),
         ({"upstream": {"batch_size": 0}}, "upstream.batch_size"),
-        ({"upstream": {"novel": 1}}, "upstream.novel"),
         ({"upstream": None}, "name a model, or an upstream"),
     ],
 )

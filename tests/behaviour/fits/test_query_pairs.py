@@ -1,14 +1,12 @@
 """Fits on queries and their relevant documents, and chains with two sides, over HTTP."""
 
 import json
-import os
-import signal
+import re
 
 import pytest
 
 from lathe.service.jobs.requests import FitJob, parse_request
 from lathe.training.fitting.requests import NewFit
-from tests.helpers import eventually
 
 ADAPTER = [{"kind": "query_adapter", "steps": 20}]
 PAIRS = [{"query": f"What is number {n}?", "document": f"This text is about {n}."} for n in range(260)]
@@ -48,12 +46,6 @@ def test_a_job_keeps_its_pairs():
     assert read.paths == [] and set(read.files) == set(files)
 
 
-def find_traces(home, needles):
-    """Return the files of the state folder that hold one of some byte strings."""
-    files = [path for path in home.rglob("*") if path.is_file()]
-    return [str(path.relative_to(home)) for path in files if any(needle in path.read_bytes() for needle in needles)]
-
-
 def test_a_fit_on_pairs_runs_goes_live_and_has_relevance_in_its_certificate(app, source, finish):
     repeated = [*PAIRS, PAIRS[3], {"query": " what is  NUMBER 5?", "document": PAIRS[5]["document"]}]
     job = finish(post(app, name="to-the-end", steps=ADAPTER, source=source, pairs=repeated).json()["job_id"], app)
@@ -75,32 +67,12 @@ def test_a_fit_on_pairs_runs_goes_live_and_has_relevance_in_its_certificate(app,
 def test_a_fit_leaves_no_text_of_its_pairs_and_queries_in_the_state_folder(app, source, finish):
     pairs = [*PAIRS, {"query": "Who is Quillfeather Ozymandias?", "document": "Nobody by the name of Vexworthy."}]
     queries = {"texts": [*(pair["query"] for pair in PAIRS), "Where does Quillfeather live?"]}
-    fits = [
-        {"steps": ADAPTER, "pairs": pairs, "test_pairs": None},
-        {"bytes": 24, "queries": queries, "personal_data": True},
-    ]
-    for body in fits:
+    for body in ({"steps": ADAPTER, "pairs": pairs}, {"bytes": 24, "queries": queries, "personal_data": True}):
         job = finish(post(app, source=source, **body).json()["job_id"], app)
         assert (job["state"], job["error"]) == ("succeeded", None)
-        assert find_traces(app.settings.home, [b"Quillfeather", b"Vexworthy"]) == []
+        files = [path for path in app.settings.home.rglob("*") if path.is_file()]
+        assert [path for path in files if re.search(b"Quillfeather|Vexworthy", path.read_bytes())] == []
         assert ("personal_data" in job["result"]["certificate"]) == ("queries" in body)
-
-
-def test_a_killed_fit_on_personal_data_leaves_no_text_of_its_pairs(app, source, finish):
-    pairs = [*PAIRS, {"query": "Who is Quillfeather Ozymandias?", "document": "Nobody by the name of Vexworthy."}]
-    steps = [{"kind": "query_adapter", "steps": 100_000, "learning_rate": 1e-4}]
-    job_id = post(app, steps=steps, source=source, pairs=pairs, personal_data=True).json()["job_id"]
-
-    def has_begun():
-        job = app.client.get(f"/jobs/{job_id}").json()
-        return job if "query_adapter step" in job["message"] or job["state"] != "running" else None
-
-    eventually(lambda: app.client.get(f"/jobs/{job_id}").json()["state"] == "running")
-    job = eventually(has_begun)
-    assert job["state"] == "running", job
-    os.kill(json.loads((app.settings.home / "jobs" / job_id / "job.json").read_text())["pid"], signal.SIGKILL)
-    assert finish(job_id, app)["state"] == "failed"
-    assert find_traces(app.settings.home, [b"Quillfeather", b"Vexworthy"]) == []
 
 
 @pytest.mark.parametrize(
@@ -110,21 +82,13 @@ def test_a_killed_fit_on_personal_data_leaves_no_text_of_its_pairs(app, source, 
         ({"steps": [{"kind": "r2"}], "pairs": PAIRS}, "no step is fitted on pairs of query and document"),
         ({"steps": ADAPTER, "pairs": []}, "the list of pairs is empty"),
         ({"steps": {"query": [{"kind": "r2"}]}}, "steps with two sides have exactly query and document"),
-        ({"steps": {"query": [], "document": []}}, "neither queries nor documents have a step"),
         ({"steps": ADAPTER, "pairs": [{"query": "x"}]}, "document"),
         ({"steps": ADAPTER, "pairs": PAIRS[:149]}, "the pairs have 149 different queries: a fifth of them"),
-        ({"steps": ADAPTER, "pairs": PAIRS, "test_pairs": PAIRS[:29]}, "the test pairs have 29 queries, at least 30"),
         (
             {"steps": ADAPTER, "pairs": PAIRS, "test_pairs": PAIRS[200:240]},
             "40 queries of the test pairs are among the pairs to fit on, such as 'What is number 200?'",
         ),
-        (
-            {"steps": ADAPTER, "pairs": PAIRS, "test_pairs": PAIRS[200:240], "personal_data": True},
-            "40 queries of the test pairs are among the pairs to fit on: they would",
-        ),
         ({"steps": [{"kind": "r2"}], "personal_data": True}, "personal data are marked, and there are none"),
-        ({"steps": {"document": [{"kind": "r2"}]}}, "steps with two sides have exactly query and document"),
-        ({"steps": ADAPTER, "pairs": [{"query": "", "document": "y"}]}, "at least 1 character"),
     ],
 )
 def test_impossible_pairs_and_sides_are_refused_before_a_job_is_queued(app, source, more, words):
@@ -137,10 +101,7 @@ def test_impossible_pairs_and_sides_are_refused_before_a_job_is_queued(app, sour
 
 @pytest.mark.parametrize(
     ("more", "param"),
-    [
-        ({"out_of_domain": {"news": "/etc/passwd"}}, "out_of_domain.news"),
-        ({"test_pairs": "/etc/passwd"}, "test_pairs"),
-    ],
+    [({"out_of_domain": {"news": "/etc/passwd"}}, "out_of_domain.news"), ({"test_pairs": "/etc/passwd"}, "test_pairs")],
 )
 def test_paths_of_a_fit_outside_of_the_data_folder_are_refused_by_the_name_of_their_field(app, source, more, param):
     answer = post(app, source=source, **{"steps": [{"kind": "r2"}]} | more)

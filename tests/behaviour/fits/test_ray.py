@@ -33,7 +33,6 @@ WIDTH = 10
 
 
 def folder_of_vectors(folder, rows=30):
-    """Write `FILES` files of vectors and return their folder."""
     generator = np.random.default_rng(0)
     for file in range(FILES):
         np.save(folder / f"{file:02}.npy", generator.standard_normal((rows, WIDTH)).astype(np.float32) + 0.3)
@@ -61,7 +60,6 @@ def fit(engine, source, encoder, workspace, steps, on_progress=no_progress):
 
 
 def pids(engine):
-    """Return the process ids of an engine's workers."""
     return [introduction.pid for introduction in engine.pool.ready.values()]
 
 
@@ -148,7 +146,6 @@ def test_two_files_of_equal_name_and_content_are_encoded_once_and_count_twice(en
 
 
 def pool_of(actor, count=1):
-    """Return a pool of Ray actors of a class."""
     import ray
 
     remote = ray.remote(num_cpus=1)(actor)

@@ -94,17 +94,14 @@ def rewrite_schema(name, old, new):
 
 
 def set_meta(key, text):
-    """Return a change of a value of the table `meta`."""
     return lambda db: db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, text))
 
 
-def set_vector(value, **parameters):
-    """Return a change of the vector of one item."""
+def set_vector(value):
     return lambda db: db.execute("UPDATE vectors_1 SET vector = ? WHERE label = 10", (value,))
 
 
 def set_item(column, value):
-    """Return a change of one column of one item."""
     return lambda db: db.execute(f"UPDATE items SET {column} = ? WHERE label = 10", (value,))
 
 
@@ -123,11 +120,6 @@ def change_spec(**changes):
     return change
 
 
-def cast_to_bfloat16(tensors):
-    """Cast all float tensors in place."""
-    tensors.update({name: tensor.bfloat16() for name, tensor in tensors.items() if tensor.is_floating_point()})
-
-
 def change_chain(change_tensors):
     """Return a change of the tensors of the stored chain, which keeps its digests valid."""
 
@@ -144,22 +136,14 @@ def change_chain(change_tensors):
 
 
 DEEP = "[" * 100_000
-NAN, INF = (np.array([1, value] * 8, "<f4").tobytes() for value in (np.nan, np.inf))
 HOSTILE_RECORDS = {
     "a check that takes gigabytes": (
         "raw",
         rewrite_schema("items", "metadata BLOB", "metadata BLOB CHECK (length(hex(zeroblob(1000000000))) > 0)"),
     ),
-    "a generated column": ("raw", "ALTER TABLE items ADD COLUMN more AS (hex(zeroblob(1000000000)))"),
-    "another column": ("raw", "ALTER TABLE items ADD COLUMN more TEXT DEFAULT 'x'"),
-    "a default": ("raw", rewrite_schema("items", "metadata BLOB", "metadata BLOB DEFAULT (randomblob(1000000000))")),
-    "a foreign key": ("raw", rewrite_schema("items", "metadata BLOB", "metadata BLOB REFERENCES items (label)")),
     "an index": ("raw", "CREATE INDEX more ON items (metadata)"),
-    "an index of an expression": ("raw", "CREATE INDEX more ON items (length(metadata))"),
     "another table": ("raw", "CREATE TABLE more (a)"),
-    "a virtual table": ("raw", "CREATE VIRTUAL TABLE more USING fts5 (a)"),
-    "statistics of a planner": ("raw", "ANALYZE"),
-    "many tables": ("raw", ";".join(f"CREATE TABLE t{n} (a)" for n in range(300))),
+    "many tables": ("raw", ";".join(f"CREATE TABLE t{n} (a)" for n in range(101))),
     "a trigger": ("raw", "CREATE TRIGGER more AFTER INSERT ON items BEGIN DELETE FROM items; END"),
     "a view": ("raw", "CREATE VIEW more AS SELECT 1"),
     "a table too few": ("raw", "DROP TABLE tombstones"),
@@ -169,77 +153,45 @@ HOSTILE_RECORDS = {
         "".join(f"CREATE TABLE vectors_{n} (label INTEGER PRIMARY KEY, vector BLOB NOT NULL);" for n in (2, 3)),
     ),
     "a column without NOT NULL": ("raw", rewrite_schema("vectors_1", " NOT NULL", "")),
-    "ids that need not be unique": ("raw", rewrite_schema("items", " NOT NULL UNIQUE", " NOT NULL")),
-    "a collation": ("raw", rewrite_schema("items", "id TEXT", "id TEXT COLLATE NOCASE")),
     "an index that lacks ids": ("raw", lambda db: hide_index_entry(db)),
     "the id of another application": ("raw", "PRAGMA application_id = 1"),
     "schema 0": ("raw", "PRAGMA user_version = 0"),
-    "schema -1": ("raw", "PRAGMA user_version = -1"),
-    "schema 99": ("raw", "PRAGMA user_version = 99"),
     "no settings": ("raw", "DELETE FROM meta WHERE key = 'spec'"),
     "deep settings": ("raw", set_meta("spec", DEEP)),
     "settings that are a list": ("raw", set_meta("spec", "[1, 2]")),
-    "settings that are no JSON": ("raw", set_meta("spec", "{")),
-    "wider vectors": ("raw", change_spec(width=17, dimensions=17)),
     "other dimensions": ("reduced", change_spec(dimensions=9)),
-    "another width": ("reduced", change_spec(width=15)),
     "another dtype": ("raw", change_spec(originals="float16")),
     "codes of no chain": ("raw", change_spec(originals="none")),
     "a table of vectors that is missing": ("raw", change_spec(vectors=7)),
     "a chain that is missing": ("raw", change_spec(chain="mine@1")),
-    "sequence 2^63": ("raw", set_meta("sequence", str(2**63))),
-    "sequence 2^63 - 1": ("raw", set_meta("sequence", str(2**63 - 1))),
-    "sequence 10^400": ("raw", set_meta("sequence", "1" + "0" * 400)),
+    "sequence 2^53 + 1": ("raw", set_meta("sequence", str(2**53 + 1))),
     "sequence -1": ("raw", set_meta("sequence", "-1")),
-    "sequence 1.5": ("raw", set_meta("sequence", "1.5")),
     "sequence true": ("raw", set_meta("sequence", "true")),
-    "a sequence that is a text": ("raw", set_meta("sequence", '"3"')),
-    "a deep sequence": ("raw", set_meta("sequence", DEEP)),
     "no sequence": ("raw", "DELETE FROM meta WHERE key = 'sequence'"),
-    "last label 2^63 - 1": ("raw", set_meta("last_label", str(2**63 - 1))),
     "a last label below the labels": ("raw", set_meta("last_label", "3")),
-    "no last label": ("raw", "DELETE FROM meta WHERE key = 'last_label'"),
-    "a label of 2^63 - 1": ("raw", set_label(2**63 - 1)),
-    "a label of -5": ("raw", set_label(-5)),
     "a label of 0": ("raw", set_label(0)),
     "a short vector": ("raw", set_vector(bytes(8))),
-    "a long vector": ("raw", set_vector(bytes(1000))),
-    "an empty vector": ("raw", set_vector(b"")),
     "a vector that is a text": ("raw", set_vector("x" * 64)),
-    "a vector that is a number": ("raw", set_vector(5)),
-    "a vector with NaN": ("raw", set_vector(NAN)),
-    "a vector with inf": ("reduced", set_vector(INF)),
+    "a vector with NaN": ("raw", set_vector(np.array([1, np.nan] * 8, "<f4").tobytes())),
     "a vector too few": ("raw", "DELETE FROM vectors_1 WHERE label = 10"),
-    "a vector too many": ("raw", "INSERT INTO vectors_1 VALUES (1, zeroblob(64))"),
     "a vector of another label": ("raw", "UPDATE vectors_1 SET label = 1 WHERE label = 10"),
     "a short code": ("codes", set_vector(bytes(7))),
-    "a long code": ("codes", set_vector(bytes(9))),
     "an id that is bytes": ("raw", set_item("id", b"\xff\xfe")),
-    "an empty id": ("raw", set_item("id", "")),
-    "an id of a megabyte": ("raw", set_item("id", "x" * 1_000_000)),
     "an id with a line feed": ("raw", set_item("id", "a\nb")),
     "an id that is no UTF-8": ("raw", "UPDATE items SET id = CAST(x'ff80' AS TEXT) WHERE label = 10"),
     "deep metadata": ("raw", set_item("metadata", DEEP.encode())),
     "metadata that are a list": ("raw", set_item("metadata", b"[1]")),
-    "metadata that are no JSON": ("raw", set_item("metadata", b"[[[")),
-    "metadata with NaN": ("raw", set_item("metadata", b'{"a": NaN}')),
     "metadata that are a text": ("raw", set_item("metadata", '{"a": 1}')),
-    "metadata that are a number": ("raw", set_item("metadata", 7)),
     "metadata of a megabyte": ("raw", set_item("metadata", b'{"a": "%s"}' % (b"x" * 1_000_000))),
-    "metadata that are no UTF-8": ("raw", set_item("metadata", b'{"a": "\xff"}')),
     "a field that is bytes": ("raw", "UPDATE fields SET value = x'00ff' WHERE name = 'n' AND label = 10"),
     "metadata nested 20 deep": ("raw", set_item("metadata", b'{"a":' * 20 + b"1" + b"}" * 20)),
-    "metadata of 1,000 fields": ("raw", set_item("metadata", json.dumps({f"f{n}": n for n in range(1000)}).encode())),
     "a field whose name is bytes": ("raw", "INSERT INTO fields VALUES (x'00ff', 1, 10)"),
     "a tombstone of an item": ("raw", "INSERT INTO tombstones VALUES (10, 1)"),
     "a tombstone of label 2^62": ("raw", f"INSERT INTO tombstones VALUES ({2**62}, 1)"),
     "a tombstone of a later write": ("raw", f"UPDATE tombstones SET sequence = {2**62}"),
     "two chains": ("reduced", "INSERT INTO chains SELECT 'other@1', manifest, tensors FROM chains"),
     "a chain that is a text": ("reduced", "UPDATE chains SET manifest = 'x', tensors = 'y'"),
-    "a chain without tensors": ("reduced", "UPDATE chains SET tensors = x''"),
-    "a chain with a deep manifest": ("reduced", f"UPDATE chains SET manifest = CAST('{DEEP}' AS BLOB)"),
     "a chain of bits that overlap": ("codes", change_chain(lambda tensors: tensors["1.layout"].fill_(1))),
-    "a chain of bfloat16": ("reduced", change_chain(cast_to_bfloat16)),
 }  # fmt: skip
 
 
@@ -266,28 +218,18 @@ def test_a_backup_whose_record_is_not_one_of_ours_is_refused_by_name(what, forge
 HOSTILE_MANIFESTS = {
     "deep": lambda path: path.write_text(DEEP),
     "a list": lambda path: path.write_text("[1]"),
-    "no JSON": lambda path: path.write_bytes(b"\xff\xfe"),
-    "empty": lambda path: path.write_text(""),
     "10 MB": lambda path: path.write_text(json.dumps({"x": "y" * 10_000_000})),
     "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
-    "a folder": lambda path: (path.unlink(), path.mkdir()),
     "a link that leads out": lambda path: (
         path.rename(path.parent.parent / "out.json"),
         path.symlink_to(path.parent.parent / "out.json"),
     ),
-    "schema 10^400": lambda path: seal(path.parent, schema=10**400),
+    "schema 2": lambda path: seal(path.parent, schema=2),
     "schema true": lambda path: seal(path.parent, schema=True),
-    "schema of text": lambda path: seal(path.parent, schema="1"),
     "schema 0": lambda path: seal(path.parent, schema=0),
-    "schema -7": lambda path: seal(path.parent, schema=-7),
-    "schema infinity": lambda path: seal(path.parent, schema=float("inf")),
     "a checksum that is a list": lambda path: seal(path.parent, sha256=["x"]),
     "a name that leads out": lambda path: seal(path.parent, index="../../evil"),
-    "a name that is absolute": lambda path: seal(path.parent, index="/tmp/evil"),
-    "a name that is hidden": lambda path: seal(path.parent, index=".evil"),
     "a name that is a number": lambda path: seal(path.parent, index=5),
-    "a name with a null byte": lambda path: seal(path.parent, index="a\0b"),
-    "a name of a megabyte": lambda path: seal(path.parent, index="x" * 900_000),
 }
 
 
@@ -303,13 +245,10 @@ def test_a_backup_with_an_odd_manifest_is_refused_by_name(what, forge, tmp_path,
 
 HOSTILE_FILES = {
     "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
-    "a folder": lambda path: (path.unlink(), path.mkdir()),
-    "a device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
     "a link that leads out": lambda path: (
         path.rename(path.parent.parent / "out.db"),
         path.symlink_to(path.parent.parent / "out.db"),
     ),
-    "missing": lambda path: path.unlink(),
 }
 
 
@@ -322,15 +261,11 @@ def test_a_backup_whose_record_is_no_plain_file_is_refused(what, forge, tmp_path
     assert [path.name for path in (tmp_path / "indexes").iterdir()] == []
 
 
-def cut(size):
-    """Return a change that cuts a file, and seals the backup."""
-    return lambda path: (os.truncate(path, size), seal(path.parent))
-
-
-@pytest.mark.parametrize("size", [0, 100, 4096, 8192, 30_000])
+@pytest.mark.parametrize("size", [0, 30_000])
 def test_a_backup_whose_record_is_cut_off_is_refused(size, forge, tmp_path, within_limits):
     folder = forge("raw", "")
-    cut(size)(folder / "record.db")
+    os.truncate(folder / "record.db", size)
+    seal(folder)
     with within_limits(), pytest.raises(ServiceError):
         restore_index(folder, tmp_path / "indexes")
     assert [path.name for path in (tmp_path / "indexes").iterdir()] == []
@@ -355,8 +290,9 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("what", HARMLESS)
+@pytest.mark.parametrize(
+    ("what", "kind"), [*((what, "raw") for what in HARMLESS), ("as it is", "reduced"), ("as it is", "codes")]
+)
 def test_a_backup_of_ours_is_restored_and_serves(what, kind, forge, tmp_path, rows, within_limits):
     folder = forge(kind, HARMLESS[what])
     if what == "another count":

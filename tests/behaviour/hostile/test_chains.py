@@ -29,7 +29,6 @@ CODES = "r2,codes:8"
 
 
 def replace_tensor(name, change):
-    """Return a change that replaces a tensor by what a function makes of it."""
     return lambda tensors: tensors.update({name: change(tensors[name])})
 
 
@@ -56,55 +55,32 @@ def cast_all(dtype):
 
 HOSTILE_TENSORS = {
     "bfloat16": ("r2,pca:8", cast_all(torch.bfloat16)),
-    "float16": ("r2,pca:8", cast_all(torch.float16)),
-    "float8": ("pca:8", replace_tensor("0.weight", lambda t: t.to(torch.float8_e4m3fn))),
-    "complex": ("pca:8", replace_tensor("0.weight", lambda t: t.to(torch.complex64))),
-    "integers": ("pca:8", replace_tensor("0.weight", lambda t: t.to(torch.int64))),
-    "booleans": ("pca:8", replace_tensor("0.weight", lambda t: t > 0)),
-    "mixed dtypes": ("pca:8", replace_tensor("0.weight", lambda t: t.double())),
     "NaN": ("pca:8", set_entry("0.weight", (0, 0), np.nan)),
     "weights of 1e30 in two steps": (
         "pca:12,pca:8",
         lambda tensors: [replace_tensor(f"{step}.weight", lambda t: t * 1e30)(tensors) for step in (0, 1)],
     ),
-    "a mean of 3e38": ("pca:8", replace_tensor("0.mean", lambda t: torch.full_like(t, 3e38))),
     "three axes": ("pca:8", replace_tensor("0.weight", lambda t: t.unsqueeze(0))),
-    "a vector for a matrix": ("pca:8", replace_tensor("0.weight", lambda t: t[0])),
-    "a mean that broadcasts to rows": ("pca:8", replace_tensor("0.mean", lambda t: t.repeat(5, 1))),
     "a mean of one entry": ("pca:8", replace_tensor("0.mean", lambda t: t[:1])),
     "no rows": ("pca:8", replace_tensor("0.weight", lambda t: t[:0])),
     "an int8 scale of 0": ("int8", set_entry("0.scale", 0, 0.0)),
-    "an int8 scale below 0": ("int8", set_entry("0.scale", 0, -1.0)),
-    "int8 scales for rows": ("int8", replace_tensor("0.scale", lambda t: t.repeat(1000, 1))),
     "an int8 zero point of 1e9": ("int8", set_entry("0.zero_point", 0, 1e9)),
-    "binary sizes for rows": ("binary", replace_tensor("0.size", lambda t: t.repeat(3, 1))),
     "binary sizes for more dimensions": ("r2,binary", replace_tensor("1.size", lambda t: t.repeat(1000))),
-    "a bit count of 1e6": (CODES, set_entry("1.layout", (0, 0), 1_000_000)),
     "a bit count of 255": (CODES, set_entry("1.layout", (0, 0), 255)),
-    "a bit count of 2^40": (CODES, set_entry("1.layout", (0, 0), 2**40)),
-    "a bit count of -1": (CODES, set_entry("1.layout", (0, 0), -1)),
     "a bit count of 0": (CODES, set_entry("1.layout", (0, 0), 0)),
     "a byte of the code of -1": (CODES, set_entry("1.layout", (1, 0), -1)),
     "a byte beyond the code": (CODES, set_entry("1.layout", (1, 0), 8)),
-    "a byte of 2^40": (CODES, set_entry("1.layout", (1, 0), 2**40)),
     "a shift of -3": (CODES, set_entry("1.layout", (2, 0), -3)),
     "a shift of 200": (CODES, set_entry("1.layout", (2, 0), 200)),
     "bits that overlap": (CODES, replace_tensor("1.layout", lambda t: torch.tensor([[4], [0], [0]]).expand(t.shape))),
-    "a layout of floats": (CODES, replace_tensor("1.layout", lambda t: t.float())),
     "a layout of other coordinates": (CODES, replace_tensor("1.layout", lambda t: t[:, :2])),
-    "a layout without rows": (CODES, replace_tensor("1.layout", lambda t: t[0])),
     "a norm below 0": (CODES, replace_tensor("1.norm", lambda t: torch.full_like(t, -1.0))),
     "norms for coordinates": (CODES, replace_tensor("1.norm", lambda t: t.repeat(7))),
     "a query count below 0": (CODES, replace_tensor("1.query_count", lambda t: torch.full_like(t, -1))),
-    "a decoder of other dimensions": (CODES, replace_tensor("1.decoder", lambda t: t[:, :3])),
     "fewer centroids": ("product_codes:4", replace_tensor("0.centroids", lambda t: t[:, :200])),
-    "deviations of 0 coordinates": ("product_codes:4", replace_tensor("0.deviations", lambda t: t[:1])),
     "columns below 0": ("truncation:8", set_entry("0.columns", 0, -1)),
-    "columns beyond the width": ("truncation:8", set_entry("0.columns", 0, 10_000)),
-    "columns of floats": ("truncation:8", replace_tensor("0.columns", lambda t: t.float())),
     "a width of 2^40": ("truncation:8", replace_tensor("0.width", lambda t: torch.tensor(2**40))),
     "a width below 0": ("truncation:8", replace_tensor("0.width", lambda t: torch.tensor(-16))),
-    "a width of two numbers": ("truncation:8", replace_tensor("0.width", lambda t: torch.tensor([16, 16]))),
     "columns of random selection": ("random_selection:8", set_entry("0.columns", 3, 2**40)),
     "queries of bfloat16": (
         '{"query": [{"kind": "mc"}], "document": []}',
@@ -116,7 +92,6 @@ HOSTILE_TENSORS = {
     ),
     "an unknown tensor": ("pca:8", lambda tensors: tensors.update({"0.more": torch.zeros(3)})),
     "a tensor of no step": ("pca:8", lambda tensors: tensors.update({"7.weight": torch.zeros(3)})),
-    "a tensor too few": ("pca:8", lambda tensors: tensors.pop("0.mean")),
 }  # fmt: skip
 
 
@@ -132,7 +107,6 @@ def test_a_chain_with_tensors_that_it_cannot_have_is_refused_by_name(what, forge
 
 
 def header(content):
-    """Return safetensors bytes with any header and no data."""
     payload = content if isinstance(content, bytes) else json.dumps(content).encode()
     return len(payload).to_bytes(8, "little") + payload
 
@@ -140,18 +114,9 @@ def header(content):
 ENTRY = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
 HOSTILE_PAYLOADS = {
     "nothing": b"",
-    "seven bytes": b"1234567",
-    "a header beyond the file": (2**62).to_bytes(8, "little") + b"{}",
-    "a header of 200,000 tensors": header({f"t{i}": ENTRY for i in range(200_000)}),
     "a header of 20,000 tensors": header({f"t{i}": ENTRY for i in range(20_000)}),
     "a deep header": header(b"[" * 100_000),
-    "a header of spaces": header(b"{}" + b" " * 40_000_000),
     "a shape of 2^60": header({"0.weight": {"dtype": "F32", "shape": [2**60], "data_offsets": [0, 0]}}),
-    "a shape of 8 x 0": header({"0.weight": {"dtype": "F32", "shape": [8, 0], "data_offsets": [0, 0]}}),
-    "one tensor twice": header(
-        b'{"0.weight":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},'
-        b'"0.weight":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
-    ),
     "offsets that overlap": header(
         {f"0.{n}": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for n in ("weight", "mean")}
     ) + bytes(4),
@@ -179,7 +144,6 @@ def at(*path, value):
 
 
 def nested(depth):
-    """Return lists in lists."""
     found = []
     for _ in range(depth):
         found = [found]
@@ -194,56 +158,32 @@ HOSTILE_MANIFESTS = {
     "a kind that is a list": at("steps", 0, "kind", value=["r2"]),
     "an unknown parameter": at("steps", 0, "evil", value=1),
     "dimensions of 2^50": at("steps", 1, "dimensions", value=2**50),
-    "dimensions of true": at("steps", 1, "dimensions", value=True),
     "other dimensions": at("output_dimensions", value=9),
     "input dimensions of true": at("input_dimensions", value=True),
-    "nested, which it is not": at("nested", value="yes"),
     "normalize is null": at("normalize", value=None),
     "nested is missing": lambda manifest: manifest.pop("nested"),
     "steps nested 63 deep": at("steps", 0, "x", value=nested(60)),
     "a schema of true": at("schema_version", value=True),
-    "a schema of 0": at("schema_version", value=0),
-    "a schema of -1": at("schema_version", value=-1),
     "an encoder without a fingerprint": at("encoder", value={}),
-    "an encoder that is a list": at("encoder", value=["enc"]),
     "a fingerprint that is a number": at("encoder", "fingerprint", value=5),
     "an encoder's name that is an object": at("encoder", "name", value={"a": 1}),
-    "a model that is a list": at("encoder", "model", value=["m"]),
-    "a target encoder without a fingerprint": at("target_encoder", value={"name": "x"}),
     "a certificate that is a text": at("certificate", value="good"),
     "recall that is a text": at("certificate", "recall_at_10", value="0.99"),
-    "recall that is a list": at("certificate", "recall_at_10", value=[1]),
     "an out-of-domain corpus that is a number": at("certificate", "out_of_domain", value={"x": 5}),
-    "out of domain that is a list": at("certificate", "out_of_domain", value=[5]),
-    "an out-of-domain recall that is a text": at("certificate", "out_of_domain", value={"x": {"recall_at_10": "1"}}),
-    "sizes that are a list": at("certificate", "sizes", value=[1, 2]),
     "sizes that are no numbers": at("certificate", "sizes", value={"many": {"recall_at_10": 1}}),
     "warnings that are a number": at("certificate", "warnings", value=5),
-    "warnings that are objects": at("certificate", "warnings", value=[{"a": 1}]),
-    "bytes that are a number": at("certificate", "bytes_per_vector", value=3),
     "bytes without a side": at("certificate", "bytes_per_vector", value={"after": 3}),
-    "bytes that are texts": at("certificate", "bytes_per_vector", value={"before": "x", "after": "y"}),
-    "a spread that is a list": at("certificate", "diagnostics", value=[1]),
     "gates that are a list": at("provenance", "gates", value=["recall_at_10"]),
     "a gate that is a text": at("provenance", "gates", value={"recall_at_10": "high"}),
-    "a gate that is an object": at("provenance", "gates", value={"recall_at_10": {}}),
     "added rows that are a number": at("provenance", "added_to", value=7),
-    "added rows that are texts": at("provenance", "added_to", value=["x"]),
-    "provenance that is a list": at("provenance", value=[1]),
-    "a training log that is a number": at("provenance", "training", value=1),
     "a distribution of texts": at("reference", "norms", value=["a", "b"]),
-    "a distribution of three norms": at("reference", "norms", value=[1, 2, 3]),
     "a distribution of a list of rows": at("reference", "count", value=[1]),
-    "a distribution of rows below 0": at("reference", "count", value=-5),
-    "a share outside that is a text": at("reference", "outside", value="none"),
     "a spectrum that is a number": at("reference", "spectrum", value=1),
     "moments that are a list": at("moments", value=[1]),
     "moments of true stages": at("moments", "stages", value={"x": {"dimensions": 16}}),
-    "moments of a text of rows": at("moments", "count", value="many"),
     "a name that is a list": at("name", value=["mine"]),
     "a name that leads elsewhere": at("name", value="../../evil"),
     "a field of NaN": at("certificate", "recall_at_10", value=float("nan")),
-    "a field of infinity": at("certificate", "recall_at_10", value=float("inf")),
     "an integer of 400 digits": at("certificate", "n_fit", value=10**400),
     "a lone surrogate": at("certificate", "warnings", value=["\ud800"]),
     "a megabyte of warnings": at("certificate", "warnings", value=["x" * 1_000_000]),
@@ -302,10 +242,8 @@ def test_a_manifest_with_odd_fields_is_refused_or_served_and_never_an_unexpected
 HOSTILE_DISTRIBUTIONS = {
     "bfloat16": cast_all(torch.bfloat16),
     "NaN": set_entry("mean", 0, np.nan),
-    "variances below 0": set_entry("variances", 0, -1.0),
     "variances of 0": replace_tensor("variances", torch.zeros_like),
     "a mean of other dimensions": replace_tensor("mean", lambda t: t[:3]),
-    "directions of other dimensions": replace_tensor("directions", lambda t: t[:, :3]),
     "directions of three axes": replace_tensor("directions", lambda t: t.unsqueeze(0)),
     "fewer variances": replace_tensor("variances", lambda t: t[:2]),
     "one score": replace_tensor("scores", lambda t: t[:1]),

@@ -53,9 +53,22 @@ DAMAGED = {
 }
 
 
-@pytest.fixture(params=DAMAGED)
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_json_file_is_a_value_error(what, within_limits):
+    with within_limits(), pytest.raises(ValueError):  # noqa: PT011 - the parser's own message
+        parse_json_object(DAMAGED[what])
+
+
+@pytest.mark.parametrize("content", [DEEP, b"{" * 10, b"[" * 2000 + b"]" * 2000, b"9" * 30, b'"\\udfff"', b"\xff"])
+def test_json_that_other_parsers_read_otherwise_is_a_value_error(content):
+    for parse in (parse_json, parse_json_object):
+        with pytest.raises(ValueError):  # noqa: PT011 - the parser's own message
+            parse(content)
+
+
+@pytest.fixture(params=["deep lists", "a list", "no text"])
 def damaged(request):
-    """Return the content of each damaged JSON file in turn."""
+    """Return damaged content of a JSON file: one that the parser refuses by itself, no object, and no Unicode."""
     return DAMAGED[request.param]
 
 
@@ -78,13 +91,6 @@ def refusing():
     with pytest.raises(Exception) as refused:
         yield
     assert convert_error(refused.value).status != 500, repr(refused.value)
-
-
-@pytest.mark.parametrize("content", [DEEP, b"{" * 10, b"[" * 2000 + b"]" * 2000, b"9" * 30, b'"\\udfff"', b"\xff"])
-def test_json_that_other_parsers_read_otherwise_is_a_value_error(content):
-    for parse in (parse_json, parse_json_object):
-        with pytest.raises(ValueError):  # noqa: PT011 - the parser's own message
-            parse(content)
 
 
 def test_the_pointer_size_routes_and_uses_are_named_when_they_are_damaged(damaged, tmp_path, within_limits):
@@ -148,21 +154,19 @@ def test_a_pipe_or_device_in_place_of_a_file_of_the_state_folder_is_not_waited_f
 KEYS = {
     "a pipe without a writer": lambda path: os.mkfifo(path),
     "an endless device": lambda path: path.symlink_to("/dev/zero"),
-    "an empty device": lambda path: path.symlink_to("/dev/null"),
     "a folder": lambda path: path.mkdir(),
     "2 MB": lambda path: path.write_bytes(b"k" * 2_000_000),
-    "missing": lambda path: None,
 }
 
 
 @pytest.mark.parametrize("what", KEYS)
 def test_a_key_file_that_cannot_be_read_to_its_end_is_refused_in_time(what, tmp_path, within_limits):
     KEYS[what](tmp_path / "keys")
-    with within_limits(), pytest.raises(ValueError, match=r"keys (cannot be read|holds no key)"):
+    with within_limits(), pytest.raises(ValueError, match="keys cannot be read"):
         KeyFile.read(tmp_path / "keys", seconds=0.1)
 
 
-@pytest.mark.parametrize("written", [b"", b"k\n", b"k" * 2_000_000])
+@pytest.mark.parametrize("written", [b"k\n", b"k" * 2_000_000])
 def test_a_pipe_that_its_writer_leaves_open_is_no_key_file(written, within_limits):
     read_end, write_end = os.pipe()
     writer = threading.Thread(target=write_quietly, args=(write_end, written), daemon=True)
@@ -202,7 +206,6 @@ def whole(tmp_path_factory, artifacts, rows):
 
 @pytest.fixture
 def root(tmp_path, whole):
-    """Return a copy of the folder of all indexes."""
     shutil.copytree(whole, tmp_path / "indexes")
     return tmp_path / "indexes"
 
@@ -224,23 +227,14 @@ def test_an_index_with_a_damaged_snapshot_is_rebuilt(damaged, root, rows, within
 
 ODD_SNAPSHOTS = {
     "rows -1": {"rows": -1},
-    "rows 10^15": {"rows": 10**15},
-    "rows of text": {"rows": "300"},
     "rows true": {"rows": True},
-    "fewer rows": {"rows": 7},
     "covered 10^12": {"covered": 10**12},
-    "covered 7": {"covered": 7},
-    "covered of text": {"covered": "x"},
     "digests that are a list": {"digests": ["codes.u8"]},
     "digests of numbers": {"digests": {"codes.u8": 5}},
-    "no digests": {"digests": {}},
     "a graph that leads out": {"graph": "../../../etc/passwd"},
     "a graph that is a number": {"graph": 5},
-    "schema of text": {"schema": "2"},
-    "schema 99": {"schema": 99},
     "schema null": {"schema": None},
     "written at infinity": {"written_at": float("inf")},
-    "written at a text": {"written_at": "now"},
     "another space": {"space_id": ["x"]},
 }
 
@@ -256,17 +250,16 @@ def test_an_index_with_an_odd_snapshot_of_a_valid_checksum_is_rebuilt(what, root
         assert_serves(root, rows)
 
 
-@pytest.mark.parametrize("name", ["codes.u8", "labels.i64", "originals.f16"])
-@pytest.mark.parametrize("size", [0, 1, 1000, -1])
+@pytest.mark.parametrize(
+    ("name", "size"), [("codes.u8", 0), ("labels.i64", 1), ("originals.f16", 2 * WIDTH * ITEMS - 8)]
+)
 def test_an_index_with_a_cut_off_row_file_is_rebuilt(name, size, root, rows, within_limits):
-    path = root / "docs" / "graph-1" / name
-    used = {"codes.u8": 8, "labels.i64": 8, "originals.f16": 2 * WIDTH}[name] * ITEMS
-    os.truncate(path, size if size >= 0 else used - 8)
+    os.truncate(root / "docs" / "graph-1" / name, size)
     with within_limits():
         assert_serves(root, rows)
 
 
-@pytest.mark.parametrize("content", [b"", b"IHNf" * 100, b"\x00" * 5000, os.urandom(5000)])
+@pytest.mark.parametrize("content", [b"", b"IHNf" * 100])
 def test_a_graph_file_of_somebody_else_with_a_valid_checksum_is_rebuilt(content, root, rows, within_limits):
     """The checksum says only that the file is the one that the snapshot names."""
     folder = root / "docs" / "graph-1"
@@ -310,7 +303,7 @@ def test_damaged_files_of_a_reindexing_are_named_and_the_index_serves_on(damaged
         assert index.get_serving().search(Query(rows[20:21], 1))[0][0]["id"] == "id 20"
 
 
-BAD_METADATA = [b"[[[", b"[1]", b"", DEEP, b'{"a": NaN}', b'{"a": "\xff"}', b'{"a": 1}}, {"id": "forged"', b"null"]
+BAD_METADATA = [b"[[[", b"[1]", b'{"a": 1}}, {"id": "forged"']
 
 
 @pytest.mark.parametrize("metadata", BAD_METADATA, ids=[repr(content[:12]) for content in BAD_METADATA])
@@ -339,10 +332,7 @@ def test_the_check_of_records_finds_damaged_metadata(root):
 
 
 ODD_RECORDS = {
-    "a sequence that is a text": ("UPDATE meta SET value = '\"x\"' WHERE key = 'sequence'", "sequence"),
     "a sequence of 2^63": (f"UPDATE meta SET value = '{2**63}' WHERE key = 'sequence'", "sequence"),
-    "a deep sequence": (f"UPDATE meta SET value = '{DEEP.decode()}' WHERE key = 'sequence'", "sequence"),
-    "no last label": ("DELETE FROM meta WHERE key = 'last_label'", "last_label"),
     "deep settings": (f"UPDATE meta SET value = '{DEEP.decode()}' WHERE key = 'spec'", "spec"),
     "a chain that is a text": ("UPDATE chains SET manifest = 'x'", "chain mine@1"),
     "no chain": ("DELETE FROM chains", "chain mine@1"),

@@ -54,7 +54,6 @@ def fuzz(examples, **inputs):
 
 
 def nested(depth, inner=0):
-    """Nest lists or objects to this depth."""
     for _ in range(depth):
         inner = [inner] if depth % 2 else {"a": inner}
     return inner
@@ -126,7 +125,6 @@ NOT_REACHED = {"encoder_failed", "encoder_crashed", "not_ready"}
 
 @pytest.fixture(scope="module")
 def index(lathe):
-    """Create the index `odd`, and delete it afterwards."""
     made = lathe.client.put("/indexes/odd", json={"chain": "compact"}, headers=lathe.admin)
     assert made.status_code == 200, made.text
     yield
@@ -137,7 +135,7 @@ def index(lathe):
 def test_malformed_requests_to_every_post_route_get_no_5xx_and_a_short_error(lathe, index, path):
     """A request body with one or two replaced values is answered below 500. An error has the documented fields."""
 
-    @fuzz(12, body=like(CALLS[path]))
+    @fuzz(6, body=like(CALLS[path]))
     def ask(body):
         answer = lathe.client.post(path, json=body, headers=lathe.admin)
         assert answer.status_code < 500, (answer.status_code, answer.text[:300], str(body)[:500])
@@ -148,14 +146,14 @@ def test_malformed_requests_to_every_post_route_get_no_5xx_and_a_short_error(lat
     ask()
 
 
-@fuzz(15, body=like({"chain": "compact", "width": 8, "dimensions": 4, "metric": "ip", "m": 4, "text_field": "t"}))
+@fuzz(7, body=like({"chain": "compact", "width": 8, "dimensions": 4, "metric": "ip", "m": 4, "text_field": "t"}))
 def test_put_index_with_malformed_settings_gets_no_5xx(lathe, body):
     answer = lathe.client.put("/indexes/asked-for", json=body, headers=lathe.admin)
     assert answer.status_code < 500, (answer.text[:300], str(body)[:500])
     lathe.client.delete("/indexes/asked-for", headers=lathe.admin)
 
 
-@fuzz(40, model=st.sampled_from(MODELS), content=odd)
+@fuzz(20, model=st.sampled_from(MODELS), content=odd)
 def test_validate_json_returns_the_model_or_raises_a_service_error_for_any_json(model, content):
     """Other than a ServiceError, only the recursion error of the test's own JSON writer may be raised."""
     fields = dict.fromkeys(model.model_fields, content)
@@ -169,7 +167,7 @@ def test_validate_json_returns_the_model_or_raises_a_service_error_for_any_json(
 
 
 @fuzz(
-    60,
+    30,
     body=st.one_of(st.binary(max_size=60), odd.map(lambda value: json.dumps(value).encode())),
     cut=st.integers(0, 60),
 )
@@ -183,13 +181,12 @@ def test_parse_json_raises_only_service_errors_and_count_containers_counts_lists
 
 
 def containers(value):
-    """Count the lists and objects in a JSON value."""
     if isinstance(value, dict):
         return 1 + sum(map(containers, value.values()))
     return 1 + sum(map(containers, value)) if isinstance(value, list) else 0
 
 
-@fuzz(50, content=st.recursive(texts, lambda inner: st.lists(inner, max_size=4), max_leaves=8))
+@fuzz(25, content=st.recursive(texts, lambda inner: st.lists(inner, max_size=4), max_leaves=8))
 def test_count_containers_ignores_brackets_and_quotes_inside_strings(content):
     assert count_containers(json.dumps([content, '"[{\\']).encode()) == containers(content) + 1
 
@@ -202,7 +199,7 @@ rows = st.one_of(
 )
 
 
-@fuzz(100, given_rows=st.lists(rows, max_size=4), width=st.none() | st.integers(1, 3))
+@fuzz(50, given_rows=st.lists(rows, max_size=4), width=st.none() | st.integers(1, 3))
 def test_as_vectors_returns_the_given_numbers_as_float32_or_raises_a_service_error(given_rows, width):
     try:
         found = as_vectors(given_rows, 3, width)
@@ -218,7 +215,6 @@ def test_as_vectors_returns_the_given_numbers_as_float32_or_raises_a_service_err
 
 
 def npy_of(shape, dtype="<f4", fortran=False, values=b"", version=(1, 0)):
-    """Build the bytes of an .npy file from the parts of its header and its values."""
     header = f"{{'descr': {dtype!r}, 'fortran_order': {fortran!r}, 'shape': {shape}, }}".encode("latin-1", "replace")
     length = len(header).to_bytes(2 if version == (1, 0) else 4, "little")
     return b"\x93NUMPY" + bytes(version) + length + header + values
@@ -241,7 +237,7 @@ files = st.builds(
 )
 
 
-@fuzz(100, body=st.one_of(st.binary(max_size=80), files), flip=st.integers(0, 79), other=st.integers(0, 255))
+@fuzz(50, body=st.one_of(st.binary(max_size=80), files), flip=st.integers(0, 79), other=st.integers(0, 255))
 @pytest.mark.filterwarnings("ignore")
 def test_parse_npy_returns_what_numpy_reads_as_float32_or_raises_a_service_error(body, flip, other):
     for content in (body, body[:flip] + bytes([other]) + body[flip + 1 :]):
@@ -264,7 +260,7 @@ filters = st.recursive(
 )
 
 
-@fuzz(60, wanted=st.one_of(filters, odd))
+@fuzz(30, wanted=st.one_of(filters, odd))
 def test_parse_filter_refuses_a_filter_or_evaluates_at_most_max_conditions(wanted):
     asked = []
 
@@ -283,7 +279,6 @@ def test_parse_filter_refuses_a_filter_or_evaluates_at_most_max_conditions(wante
 
 @pytest.fixture(scope="module")
 def chains(tmp_path_factory):
-    """Return a registry with two copies of a starter chain: `good`, and `odd`, whose files get random content."""
     root = tmp_path_factory.mktemp("chains")
     for name in ("good", "odd"):
         shutil.copytree(STARTERS / "compact", root / name)
@@ -293,7 +288,7 @@ def chains(tmp_path_factory):
 MANIFEST_NOW = orjson.loads((STARTERS / "compact" / "1" / MANIFEST).read_bytes())
 
 
-@fuzz(25, manifest=like(MANIFEST_NOW))
+@fuzz(12, manifest=like(MANIFEST_NOW))
 def test_a_malformed_manifest_does_not_affect_other_chains(chains, manifest):
     """A registry with one malformed manifest still lists both chains as JSON and loads the sound one."""
     write_manifest(chains, manifest)
@@ -323,7 +318,7 @@ def write_manifest(chains, manifest):
 
 
 @fuzz(
-    40, content=st.one_of(st.binary(max_size=30), like({"live": 1, "earlier": [1], "last": 2, "forced": {"1": ["a"]}}))
+    20, content=st.one_of(st.binary(max_size=30), like({"live": 1, "earlier": [1], "last": 2, "forced": {"1": ["a"]}}))
 )
 def test_pointer_parse_raises_artifact_error_or_returns_whole_numbers_that_round_trip(content):
     content = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -335,7 +330,7 @@ def test_pointer_parse_raises_artifact_error_or_returns_whole_numbers_that_round
     assert Pointer.parse("odd", pointer.serialize()) == pointer
 
 
-@fuzz(40, content=st.one_of(odd, like({"128": "compact", "nested": "compact"})))
+@fuzz(20, content=st.one_of(odd, like({"128": "compact", "nested": "compact"})))
 def test_parse_size_routes_returns_chain_names_by_size_or_raises_value_or_attribute_error(content):
     try:
         found = parse_size_routes(content)
@@ -363,7 +358,7 @@ heads = st.one_of(
 )
 
 
-@fuzz(40, messages=st.lists(st.one_of(heads, st.binary(max_size=16)), max_size=4))
+@fuzz(20, messages=st.lists(st.one_of(heads, st.binary(max_size=16)), max_size=4))
 def test_framing_receive_raises_os_or_eof_error_for_malformed_messages(messages):
     """Any messages give a head and numeric arrays, or an OSError or EOFError."""
     ours, theirs = Pipe()
@@ -378,7 +373,7 @@ def test_framing_receive_raises_os_or_eof_error_for_malformed_messages(messages)
         assert isinstance(head, dict) and all(array.dtype.kind in "fiu" for array in found)
 
 
-@fuzz(20, raw=st.binary(max_size=40))
+@fuzz(10, raw=st.binary(max_size=40))
 def test_framing_receive_raises_os_or_eof_error_for_any_raw_bytes(raw):
     ours, theirs = Pipe()
     with ours:

@@ -83,7 +83,7 @@ def test_a_server_its_encoder_and_its_fits_execute_nothing_of_the_folder(hostile
 def test_commands_execute_nothing_of_the_folder(hostile, tmp_path):
     np.save(hostile / "rows.npy", (np.random.default_rng(0).normal(size=(300, 16)) + 1).astype(np.float32))
     fit = ("fit", "--name", "mine", "--steps", "r2,pca:8", "--source", "rows.npy")
-    for words in (("--version",), fit, ("chains", "list"), ("doctor",)):
+    for words in (("--version",), fit):
         ended = subprocess.run(
             [*LATHE, *words],
             env=os.environ | {"LATHE_HOME": str(tmp_path / "home")},
@@ -113,6 +113,7 @@ if __name__ == "__main__":
     assert str(hostile) in ended.stdout, ended.stderr
 
 
+@pytest.mark.release
 def test_the_precompiler_as_make_runs_it_executes_nothing_of_the_folder(hostile):
     (line,) = re.findall(r"^COMPILE := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     words = shlex.split(line.replace("$(BIN)/python", shlex.quote(sys.executable)))
@@ -120,6 +121,7 @@ def test_the_precompiler_as_make_runs_it_executes_nothing_of_the_folder(hostile)
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.release
 @pytest.mark.services
 def test_a_worker_of_shared_jobs_executes_nothing_of_the_folder(hostile, redis_server, tmp_path):
     settings = {"LATHE_HOME": str(tmp_path / "home"), "LATHE_REDIS_URL": redis_server.url}
