@@ -67,17 +67,13 @@ NOT_TEXTS = [
     ("classification", {"text": 5, "label": "x"}, "'text' must be a string, not 5"),
     ("classification", {"text": "a"}, "no field 'label'; it has text"),
     ("classification", {"text": "a", "label": None}, "'label' must be"),
-    ("classification", {"text": "a", "label": ["x", "y"]}, "'label' must be"),
-    ("clustering", {"text": "a", "label": None}, "'label' must be"),
     ("clustering", {"sentences": ["a", "b"], "labels": ["x"]}, "2 sentences and 1 labels"),
     ("clustering", {"sentences": ["a", 5], "labels": ["x", "x"]}, "'text' must be a string, not 5"),
     ("reranking", {"query": "a", "positive": [5]}, "'positive' must be"),
-    ("reranking", {"query": "a", "positive": 5}, "'positive' must be"),
     ("summarization", {"text": "a", "human_summaries": [5]}, "'human_summaries' must be"),
     ("sts", {"sentence1": "a", "sentence2": "b", "score": "5"}, "'score' must be a number, not '5'"),
     ("pair_classification", {"sentence1": "a", "sentence2": "b", "label": 2}, "'label' must be 0 or 1, not 2"),
     ("pairs", {"anchor": "a", "positive": ["b"]}, "'positive' must be a string, not ['b']"),
-    ("pairs", {"anchor": 5, "positive": "b"}, "'anchor' must be a string, not 5"),
     ("pairs", {"question": "a", "positive": "b"}, "no field 'anchor'; it has question, positive"),
 ]
 SCRIPTS = ["银行的利润增长了", "ارتفعت أرباح البنك", "📈🚀 to the moon 👩‍👩‍👧", "прибыль банка", "é vs é", "ธนาคาร"]
@@ -111,14 +107,12 @@ def texts(found):
     return [(pair.anchor, pair.positive) for pair in found.pairs]
 
 
-@pytest.mark.parametrize("packed", ["", ".gz"])
 @pytest.mark.parametrize("task", TASKS)
-def test_find_pairs_keeps_explicit_positives_and_reports_the_dropped_rows(find, task, packed):
+def test_find_pairs_keeps_explicit_positives_and_reports_the_dropped_rows(find, task):
     rows, expected, dropped = TASKS[task]
-    found = find(task, rows, packed=packed)
+    found = find(task, rows)
     assert texts(found) == expected
-    places = {why: [place.replace(".jsonl.gz", ".jsonl") for place in at] for why, at in found.dropped.places.items()}
-    assert places == dropped
+    assert found.dropped.places == dropped
     assert (found.split, found.rows) == ("train", len(rows))
 
 
@@ -153,8 +147,8 @@ def test_a_data_set_without_a_split_rows_or_positives_is_refused(refusal):
     assert "set has no positive pair in train: 2 labelled 0" in refusal("pair_classification", SAME[::2])
 
 
-@pytest.mark.parametrize("labels", [{"0": "hawkish", "1": "dovish policy"}, {"0": "鹰派", "1": "متساهل"}])
-def test_numeric_labels_need_texts_from_the_settings_or_labels_json(find, refusal, tmp_path, labels):
+def test_numeric_labels_need_texts_from_the_settings_or_labels_json(find, refusal, tmp_path):
+    labels = {"0": "鹰派", "1": "dovish policy"}
     assert "set has labels without a text ('0', '1')" in refusal("classification", NUMBERED)
     expected = [("a", labels["0"]), ("b", labels["1"]), ("c", labels["0"])]
     assert texts(find("classification", NUMBERED, labels=labels)) == expected
@@ -165,15 +159,13 @@ def test_numeric_labels_need_texts_from_the_settings_or_labels_json(find, refusa
     assert texts(find("classification", NUMBERED, labels={"1": "of the job"}))[1] == ("b", "of the job")
 
 
-@pytest.mark.parametrize("label", ["10", "-1", "3.5", "", "  ", "?"])
-def test_labels_without_letters_are_refused(refusal, label):
-    assert f"labels without a text ({label!r})" in refusal("classification", [*LABELLED, {"text": "x", "label": label}])
-
-
-@pytest.mark.parametrize("written", [b"[1]", b'{"0": 1}', b"{", b"\xff"])
-def test_a_malformed_labels_json_is_refused(refusal, tmp_path, write_data_set, written):
-    write_data_set(tmp_path / "set", {}, {"labels.json": [written]})
-    assert "labels.json" in refusal("classification", NUMBERED)
+def test_labels_without_letters_and_a_malformed_labels_json_are_refused(refusal, tmp_path, write_data_set):
+    for label in ("10", "-1", "3.5", "", "  ", "?"):
+        said = refusal("classification", [*LABELLED, {"text": "x", "label": label}])
+        assert f"labels without a text ({label!r})" in said
+    for written in (b"[1]", b'{"0": 1}', b"{", b"\xff"):
+        write_data_set(tmp_path / "set", {}, {"labels.json": [written]})
+        assert "labels.json" in refusal("classification", NUMBERED)
 
 
 @pytest.mark.parametrize(("task", "fields"), [("pairs", ("anchor", "positive")), ("sts", ("sentence1", "sentence2"))])
@@ -202,12 +194,11 @@ def test_an_invalid_row_is_refused_with_its_line(refusal, task, row, reason):
     assert f"train.jsonl line {len(rows[task]) + 1}" in message
 
 
-@pytest.mark.parametrize("packed", ["", ".gz"])
-def test_texts_of_every_script_are_read_unchanged(find, packed):
+def test_texts_of_every_script_are_read_unchanged(find):
     rows = [{"anchor": text, "positive": f"  {text[::-1]}\n"} for text in SCRIPTS]
-    assert texts(find("pairs", rows, packed)) == [(row["anchor"], row["positive"]) for row in rows]
+    assert texts(find("pairs", rows, ".gz")) == [(row["anchor"], row["positive"]) for row in rows]
     rows = [{"text": text, "label": label} for text, label in zip(SCRIPTS, SCRIPTS[::-1], strict=True)]
-    assert texts(find("classification", rows, packed)) == [(row["text"], row["label"]) for row in rows]
+    assert texts(find("classification", rows)) == [(row["text"], row["label"]) for row in rows]
 
 
 def test_clustering_joins_texts_of_a_label_to_anchors_and_the_rest_to_a_smaller_one(find):
@@ -252,9 +243,9 @@ def test_a_file_of_pairs_is_read_by_the_fields_that_the_settings_name(tmp_path):
     assert found.pairs[0].parts == ("a", "b")
 
 
-@pytest.mark.parametrize("damaged", [b'{"anchor": ', b"[1]", b"\xff\xfe"])
-def test_a_line_that_is_not_a_json_object_is_refused_with_its_number(refusal, damaged):
-    assert "train.jsonl line 3: not " in refusal("pairs", [*PAIRS, damaged])
+def test_a_line_that_is_not_a_json_object_is_refused_with_its_number(refusal):
+    for damaged in (b'{"anchor": ', b"[1]", b"\xff\xfe"):
+        assert "train.jsonl line 3: not " in refusal("pairs", [*PAIRS, damaged])
 
 
 def test_a_truncated_gzip_file_and_a_missing_file_are_refused(tmp_path):

@@ -17,10 +17,10 @@ from lathe.training.sources.shards import Shard
 from tests.helpers import find_free_port
 
 
-@pytest.mark.parametrize("address", ["ray://head:10001", "head", ":6379", "head:port", "", "auto"])
-def test_a_malformed_address_is_refused_and_the_format_is_named(address):
-    with pytest.raises(EngineError, match="HOST:PORT"), ray_engine(address, 1):
-        pass
+def test_a_malformed_address_is_refused_and_the_format_is_named():
+    for address in ("ray://head:10001", "head", ":6379", "head:port", ""):
+        with pytest.raises(EngineError, match="HOST:PORT"), ray_engine(address, 1):
+            pass
 
 
 def test_a_port_without_a_listener_raises_engine_error():
@@ -29,7 +29,7 @@ def test_a_port_without_a_listener_raises_engine_error():
         pass
 
 
-@pytest.mark.trial
+@pytest.mark.release
 @pytest.mark.services  # it waits as long as a user would
 def test_a_listener_that_is_not_ray_is_given_up_within_the_time_limits():
     with socket.create_server(("127.0.0.1", 0)) as bound:
@@ -72,7 +72,7 @@ def test_a_worker_of_the_same_versions_is_accepted():
     require_same_versions(describe_environment(None), introduction())
 
 
-@pytest.mark.parametrize("what", ["lathe-training", "python", "torch", "numpy"])
+@pytest.mark.parametrize("what", ["lathe-training", "torch"])
 def test_a_worker_of_another_version_is_refused_with_its_node_and_both_versions(what):
     with pytest.raises(
         EngineError, match=rf"node-7 .* {what} is 0\.0\.9 there and {describe_environment(None)[what][:3]}"

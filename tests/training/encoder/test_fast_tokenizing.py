@@ -4,7 +4,6 @@ import torch
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.fast_tokenizing import PROBES, open_fast_tokenizer
 from lathe.training.encoder.spec import DEFAULT_ENCODER
-from lathe.training.sources.docstrings import read_docstring_paragraphs
 
 
 @pytest.fixture
@@ -14,13 +13,14 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def texts():
-    return [*PROBES, *read_docstring_paragraphs()[:200]]
+def texts(paragraphs):
+    return [*PROBES, *paragraphs[:100]]
 
 
-@pytest.mark.parametrize("padding", ["left", "right"])
-@pytest.mark.parametrize("truncation", ["left", "right"])
-@pytest.mark.parametrize("prompt", [None, "query: "])
+@pytest.mark.parametrize(
+    ("padding", "truncation", "prompt"),
+    [("left", "left", None), ("right", "left", "query: "), ("left", "right", "query: "), ("right", "right", None)],
+)
 def test_the_input_is_that_of_the_model_itself(model, texts, padding, truncation, prompt):
     model.tokenizer.padding_side, model.tokenizer.truncation_side = padding, truncation
     fast = open_fast_tokenizer(model)

@@ -10,7 +10,6 @@ from transformers.activations import GELUActivation
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.packing import PackedLinear, can_pack, pack_linear_layers, unpack_linear_layers
 from lathe.training.encoder.precision import PROBES
-from lathe.training.encoder.spec import DEFAULT_ENCODER
 
 
 @pytest.fixture
@@ -20,11 +19,11 @@ def pack_float32(monkeypatch):
 
 
 @pytest.fixture
-def plain():
+def plain(tiny):
     """An encoder in float32 with its own layers, as on other processors."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lathe.training.encoder.packing.prefers_onednn", lambda: False)
-        return Encoder(DEFAULT_ENCODER, "cpu")
+        return Encoder(tiny, "cpu")
 
 
 def count_packed(encoder):
@@ -33,20 +32,16 @@ def count_packed(encoder):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("gelu", [True, False])
-@pytest.mark.parametrize("shape", [(5,), (1, 33), (2, 3, 7), (0,)])
-def test_packed_linear_equals_the_layer_and_the_gelu_after_it(bias, gelu, shape):
+def test_packed_linear_equals_the_layer_and_the_gelu_after_it_and_is_unpacked_to_it(bias, gelu):
     torch.manual_seed(0)
-    linear, inputs = torch.nn.Linear(24, 40, bias=bias), torch.randn(*shape, 24)
-    packed = PackedLinear(linear, gelu)
-    with torch.inference_mode():
-        expected = torch.nn.functional.gelu(linear(inputs)) if gelu else linear(inputs)
-        torch.testing.assert_close(packed(inputs), expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_unpack_returns_the_same_weights(bias):
     linear = torch.nn.Linear(24, 40, bias=bias)
-    found = PackedLinear(linear).unpack()
+    packed = PackedLinear(linear, gelu)
+    for shape in ((5,), (1, 33), (2, 3, 7), (0,)):
+        inputs = torch.randn(*shape, 24)
+        with torch.inference_mode():
+            expected = torch.nn.functional.gelu(linear(inputs)) if gelu else linear(inputs)
+            torch.testing.assert_close(packed(inputs), expected, rtol=0, atol=1e-5)
+    found = packed.unpack()
     assert torch.equal(found.weight, linear.weight) and found.in_features == 24 and found.out_features == 40
     assert found.bias is None if not bias else torch.equal(found.bias, linear.bias)
 
@@ -101,38 +96,38 @@ def test_can_pack_float32_exactly_on_processors_of_amd(monkeypatch, amd):
     assert can_pack(torch.nn.Linear(2, 2)) == amd
 
 
-def test_encoder_in_bfloat16_is_packed_exactly_if_the_cpu_multiplies_it():
-    encoder = Encoder(replace(DEFAULT_ENCODER, dtype="bfloat16"), "cpu")
+def test_encoder_in_bfloat16_is_packed_exactly_if_the_cpu_multiplies_it(tiny):
+    encoder = Encoder(replace(tiny, dtype="bfloat16"), "cpu")
     layer = torch.nn.Linear(2, 2, dtype=torch.bfloat16)
-    assert count_packed(encoder) == (6 * 6 + 1 if can_pack(layer) else 0)
+    assert count_packed(encoder) == (6 + 1 if can_pack(layer) else 0)
     assert encoder.model_bytes == 2 * sum(tensor.numel() for tensor in encoder.model.state_dict().values())
     assert encoder.agreement.mean > 0.999
 
 
-def test_encoder_gives_the_same_vectors_with_packed_layers(plain, pack_float32):
-    packed = Encoder(DEFAULT_ENCODER, "cpu")
-    assert count_packed(packed) == 6 * 6 + 1 and count_packed(plain) == 0
+def test_encoder_gives_the_same_vectors_with_packed_layers(tiny, plain, pack_float32):
+    packed = Encoder(tiny, "cpu")
+    assert count_packed(packed) == 6 + 1 and count_packed(plain) == 0
     assert packed.fingerprint == plain.fingerprint and packed.agreement.min > 0.999999
     np.testing.assert_allclose(packed.encode(PROBES).vectors, plain.encode(PROBES).vectors, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("wrong", ["an error", "other numbers"])
-def test_encoder_unpacks_layers_that_do_not_work_in_its_model(plain, pack_float32, monkeypatch, wrong):
+def test_encoder_unpacks_layers_that_do_not_work_in_its_model(tiny, plain, pack_float32, monkeypatch, wrong):
     def forward(self, inputs):
         if wrong == "an error":
             raise NotImplementedError
-        return torch.ones(*inputs.shape[:-1], self.out_features)
+        return torch.randn(*inputs.shape[:-1], self.out_features)  # where all vectors are near one another
 
     monkeypatch.setattr(PackedLinear, "forward", forward)
-    found = Encoder(DEFAULT_ENCODER, "cpu")
+    found = Encoder(tiny, "cpu")
     assert count_packed(found) == 0
     np.testing.assert_allclose(found.encode(PROBES).vectors, plain.encode(PROBES).vectors, rtol=0, atol=1e-6)
     assert found.agreement.min > 0.999999
 
 
-def test_restore_model_unpacks_layers_for_exports(encoder, pack_float32):
-    found = Encoder(DEFAULT_ENCODER, "cpu")
+def test_restore_model_unpacks_layers_for_exports(tiny, plain, pack_float32):
+    found = Encoder(tiny, "cpu")
     assert count_packed(found) > 0
     found.restore_model()
     assert count_packed(found) == 0 and not found.unpadded
-    np.testing.assert_allclose(found.encode(PROBES).vectors, encoder.encode(PROBES).vectors, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found.encode(PROBES).vectors, plain.encode(PROBES).vectors, rtol=0, atol=1e-5)

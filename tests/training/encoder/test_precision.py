@@ -82,10 +82,5 @@ def test_a_bfloat16_encoder_gives_unit_float32_vectors_near_those_of_float32(enc
     measured = measure_agreement(vectors, encoder.encode(PROBES).vectors)
     assert measured.min == pytest.approx(half.agreement.min, abs=1e-4)
     assert half.fingerprint == encoder.fingerprint
+    assert encoder.spec.dtype == "float32" and encoder.agreement.min == pytest.approx(1, abs=1e-6)
     assert half.batch_tokens == BATCH_TOKENS["bfloat16"]
-
-
-def test_a_float32_encoder_has_an_agreement_of_1(encoder):
-    assert encoder.spec.dtype == "float32"
-    assert encoder.agreement.min == pytest.approx(1, abs=1e-6)
-    assert encoder.agreement.mean == pytest.approx(1, abs=1e-6)

@@ -82,9 +82,10 @@ def test_attend_within_texts_equals_attention_masked_to_each_text(causal, key_he
     torch.testing.assert_close(told, found)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("lengths", [[31], [16, 32], [1, 15, 16, 17], [40, 3]])
-@pytest.mark.parametrize("learns", [(), (2,), (0, 1, 2)])
+@pytest.mark.parametrize(
+    ("causal", "lengths", "learns"),
+    [(False, [31], ()), (True, [16, 32], (2,)), (False, [1, 15, 16, 17], (0, 1, 2)), (True, [40, 3], ())],
+)
 def test_attend_within_texts_equals_attention_of_each_text_alone(causal, lengths, learns):
     torch.manual_seed(0)
     bounds = torch.tensor([0, *lengths]).cumsum(0).int()
@@ -149,8 +150,8 @@ def test_unpadded_vectors_equal_those_after_restore_model():
     assert one.tokens.sum() <= one.padded < other.padded
 
 
-def test_a_named_attention_implementation_is_kept_and_padding_with_it():
-    named = Encoder(replace(DEFAULT_ENCODER, attention="eager", layer=1))
+def test_a_named_attention_implementation_is_kept_and_padding_with_it(tiny):
+    named = Encoder(replace(tiny, attention="eager"))
     assert not named.unpadded and named.transformer.auto_model.config._attn_implementation == "eager"
 
 
@@ -179,8 +180,8 @@ def attention_that_cannot(request):
     AttentionInterface.register(NAME, attend_within_texts)
 
 
-def test_try_unpadding_restores_padding_if_the_attention_fails_or_gives_other_vectors(attention_that_cannot, encoder):
-    padded, (attention, called) = Encoder(DEFAULT_ENCODER), attention_that_cannot
+def test_try_unpadding_restores_padding_if_the_attention_fails_or_gives_other_vectors(attention_that_cannot, tiny):
+    padded, (attention, called), encoder = Encoder(tiny), attention_that_cannot, Encoder(tiny)
     padded.restore_model()
     assert try_unpadding(padded.model, PROBES, attention) is None and called
     assert padded.transformer.auto_model.config._attn_implementation == "sdpa"

@@ -5,7 +5,6 @@ import functools
 import numpy as np
 import pytest
 
-from lathe.training.sources.source import open_source
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.codes import Int8
 
@@ -13,22 +12,21 @@ FITTED, NEW = 250, 12
 
 
 @pytest.fixture(scope="session")
-def paragraphs():
+def texts(paragraphs):
     """Return real English texts short enough to be encoded in seconds."""
-    found = [text for batch in open_source("pydoc:").batches() for text in batch.values if 40 < len(text) < 160]
-    return [found[i] for i in np.linspace(0, len(found) - 1, FITTED + NEW).astype(int)]
+    return [text for text in paragraphs if len(text) < 160][: FITTED + NEW]
 
 
 @pytest.fixture(scope="session")
-def vectors(encoder, paragraphs):
+def vectors(encoder, texts):
     """Return the vectors that chains are fitted on."""
-    return encoder.encode(paragraphs[:FITTED]).vectors
+    return encoder.encode(texts[:FITTED]).vectors
 
 
 @pytest.fixture(scope="session")
-def new_texts(paragraphs):
+def new_texts(texts):
     """Return texts that no chain was fitted on and no export is checked on."""
-    return [*paragraphs[FITTED:], "naïve Ωmega 東京 🚲", "short"]
+    return [*texts[FITTED:], "naïve Ωmega 東京 🚲", "short"]
 
 
 @pytest.fixture(scope="session")

@@ -76,13 +76,8 @@ def make(fitted, encoder, tmp_path_factory):
     return export
 
 
-@pytest.fixture(scope="module", params=CHAINS)
+@pytest.fixture(scope="module", params=["nested", "whitened", "two products", "bytes", "bits"])
 def export(request, make):
-    return make(request.param)
-
-
-@pytest.fixture(params=["bytes", "bits"])
-def quantised(request, make):
     return make(request.param)
 
 
@@ -93,71 +88,52 @@ def read_readme_code(export):
     return code.replace("path/to/this/folder", str(export.folder))
 
 
-def test_the_modules_are_sentence_transformers_own_unless_the_chain_has_codes(export):
-    types = [module["type"] for module in json.loads((export.folder / "modules.json").read_text())]
+def test_the_folder_has_sentence_transformers_own_modules_unless_the_chain_has_codes_and_imports_no_lathe(export):
+    """The difference from the chain is at most 1e-4."""
+    modules = json.loads((export.folder / "modules.json").read_text())
+    types = [module["type"] for module in modules]
     own = [kind for kind in types if not kind.startswith("sentence_transformers.")]
     assert own == (["lathe_quantization.Quantization"] if export.quantises else [])
     assert types[-1] in own or not export.quantises
     assert any(export.folder.glob("*.py")) == export.quantises
-
-
-def test_every_module_has_a_folder_and_an_index(export):
-    modules = json.loads((export.folder / "modules.json").read_text())
     assert [module["idx"] for module in modules] == list(range(len(modules)))
     assert all((export.folder / module["path"]).is_dir() for module in modules)
     assert len({module["path"] for module in modules}) == len(modules)
-
-
-def test_nothing_in_the_folder_imports_lathe(export):
-    for path in export.folder.rglob("*"):
+    there = {path for path in export.folder.rglob("*") if path.is_file()}
+    assert {str(path.relative_to(export.folder)) for path in there} == {*export.files}
+    assert {"README.md", "lathe.json", "modules.json"} <= {*export.files} and 0 <= export.difference <= 1e-4
+    for path in there:
         if path.suffix in {".py", ".json", ".md"} and not path.name.startswith("tokenizer"):
             assert not IMPORT.search(path.read_text()), path.name
 
 
-def test_the_export_lists_exactly_the_files_on_disk(export):
-    """Its difference from the chain is at most 1e-4."""
-    there = {str(path.relative_to(export.folder)) for path in export.folder.rglob("*") if path.is_file()}
-    assert there == set(export.files)
-    assert {"README.md", "lathe.json", "modules.json"} <= there
-    assert 0 <= export.difference <= 1e-4
-
-
 def test_the_loaded_model_equals_encoder_and_chain(export, new_texts, new_vectors, decided):
-    found, expected = export.load().encode(new_texts), export.chain.floats(new_vectors)
+    """Only a model with codes needs to run code of its own, and returns the chain's codes."""
+    model = export.load()
+    assert model.get_embedding_dimension() == export.chain.output_dimensions
+    found, expected = model.encode(new_texts), export.chain.floats(new_vectors)
     assert found.shape == expected.shape and found.dtype == np.float32
     clear = decided(export.chain, new_vectors) if export.quantises else np.ones(expected.shape, bool)
     np.testing.assert_allclose(found[clear], expected[clear], atol=1e-4)
+    assert ("trust_remote_code=True" in read_readme_code(export)) == export.quantises
+    if export.quantises:
+        with pytest.raises(ValueError, match="trust_remote_code"):
+            SentenceTransformer(str(export.folder), device="cpu")
+        rows = model.encode(new_texts, output_value=None)
+        codes, expected = np.stack([np.asarray(row["codes"]) for row in rows]), export.chain.transform(new_vectors)
+        assert (codes.dtype, codes.shape) == (expected.dtype, expected.shape)
+        assert (export.chain.dequantize(codes) == export.chain.dequantize(expected))[clear].all()
 
 
-def test_the_loaded_model_has_the_chains_output_dimensions(export):
-    assert export.load().get_embedding_dimension() == export.chain.output_dimensions
-
-
-def test_the_readme_code_gives_the_chains_vectors(export, encoder, decided):
+@pytest.mark.parametrize("name", ["nested", "bytes"])
+def test_the_readme_code_gives_the_chains_vectors(make, name, encoder, decided):
+    export, names = make(name), {}
     *lines, last = read_readme_code(export).splitlines()
-    names = {}
     exec("\n".join(lines), names)
     raw = encoder.encode(["some text"]).vectors
     found, expected = eval(last, names), export.chain.floats(raw)
     clear = decided(export.chain, raw) if export.quantises else np.ones(expected.shape, bool)
     np.testing.assert_allclose(found[clear], expected[clear], atol=1e-4)
-
-
-def test_only_a_model_with_codes_needs_trust_remote_code(export):
-    assert ("trust_remote_code=True" in read_readme_code(export)) == export.quantises
-    if export.quantises:
-        with pytest.raises(ValueError, match="trust_remote_code"):
-            SentenceTransformer(str(export.folder), device="cpu")
-    else:
-        SentenceTransformer(str(export.folder), trust_remote_code=False, device="cpu")
-
-
-def test_a_model_with_codes_returns_the_chains_codes(quantised, new_texts, new_vectors, decided):
-    rows = quantised.load().encode(new_texts, output_value=None)
-    codes, expected = np.stack([np.asarray(row["codes"]) for row in rows]), quantised.chain.transform(new_vectors)
-    assert (codes.dtype, codes.shape) == (expected.dtype, expected.shape)
-    same = quantised.chain.dequantize(codes) == quantised.chain.dequantize(expected)
-    assert same[decided(quantised.chain, new_vectors)].all()
 
 
 def test_a_loaded_and_saved_model_gives_the_same_embeddings(make, new_texts, tmp_path):
@@ -252,7 +228,7 @@ def test_an_export_for_a_server_that_would_give_other_vectors_is_refused(fitted,
     assert "modules.json" in exported.files
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_exported_models_load_without_lathe_installed(make, new_texts, new_vectors, decided, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
     (site_packages,) = (tmp_path / "env").glob("lib/python*/site-packages")

@@ -169,12 +169,10 @@ def test_read_queries_takes_vectors_of_the_fitted_dimensions_and_texts_only_with
     assert fitted.certificate["codes"]["query_count"] == 20
 
 
-def test_fit_of_texts_to_a_byte_budget_tries_the_weightings_by_split_half_retrieval(tmp_path, brief_encoder, workspace):
-    from lathe.training.sources.docstrings import read_docstring_paragraphs
-
-    long = [text for text in read_docstring_paragraphs() if len(text.split()) > 12]
-    texts = [long[i] for i in np.linspace(0, len(long) - 1, 700).astype(int)]
-    (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()[:24]) for text in texts))
+def test_fit_of_texts_to_a_byte_budget_tries_the_weightings_by_split_half_retrieval(
+    tmp_path, brief_encoder, workspace, paragraphs
+):
+    (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()[:24]) for text in paragraphs))
     fitted = fit(tmp_path / "texts.txt", brief_encoder, workspace, steps=[], bytes=24)
     found = fitted.certificate["codes"]
     assert found["chosen_by"] == "split-half retrieval"

@@ -232,21 +232,17 @@ def stacked(tmp_path):
     return Stacked(parts, 4), rows
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
+def test_stacked_indexes_like_one_array(stacked):
+    vectors, rows = stacked
+    assert (vectors.shape, len(vectors), vectors.dtype) == (rows.shape, 60, rows.dtype)
+    for chosen in (
         slice(None), slice(0, 1), slice(5, 5), slice(19, 25), slice(-3, None), slice(50, 900), slice(None, None, 7),
         slice(None, None, -1), 0, -1, 23, np.arange(60)[::-1], np.array([59, 0, 20, 20, 21]), np.array([-1, -60]),
         np.array([], np.int64), np.arange(60) % 3 == 0, [1, 2, 40],
-    ],
-    ids=str,
-)  # fmt: skip
-def test_stacked_indexes_like_one_array(stacked, chosen):
-    vectors, rows = stacked
-    assert (vectors.shape, len(vectors), vectors.dtype) == (rows.shape, 60, rows.dtype)
-    found = vectors[chosen]
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, rows[chosen])
+    ):  # fmt: skip
+        found = vectors[chosen]
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, rows[chosen], err_msg=str(chosen))
 
 
 def test_stacked_raises_index_error_beyond_its_rows_and_converts_to_an_array(stacked):

@@ -62,7 +62,7 @@ def test_encode_source_returns_the_encoders_vectors_in_source_order(folder_of_te
     assert encoded.blank == 0
 
 
-@pytest.mark.parametrize("call", range(FILES))
+@pytest.mark.parametrize("call", [0, FILES - 1])
 def test_a_stopped_encoding_resumes_at_the_next_batch_and_ends_with_equal_files(
     folder_of_texts, whole, counting, stopped, tmp_path, call
 ):
@@ -127,36 +127,32 @@ def test_another_encoder_does_not_reuse_stored_vectors(folder_of_texts, counting
     np.testing.assert_array_equal(encoded.vectors[0], expected)
 
 
-@pytest.mark.parametrize("name", [VECTORS, HASHES])
-@pytest.mark.parametrize("damage", ["truncated", "gone"])
-def test_a_shard_with_a_truncated_or_missing_file_is_encoded_from_the_start(
-    folder_of_texts, counting_hashes, tmp_path, name, damage
-):
+def test_a_shard_with_a_truncated_or_missing_file_is_encoded_from_the_start(folder_of_texts, counting_hashes, tmp_path):
     work = tmp_path / "work"
     encode(folder_of_texts, counting_hashes(), work)
-    before, again = read_all_files(work), counting_hashes()
-    damaged = sorted(work.rglob(name))[1]
-    if damage == "gone":
-        damaged.unlink()
-    else:
-        damaged.write_bytes(damaged.read_bytes()[:-1])
-    encode(folder_of_texts, again, work)
-    assert read_all_files(work) == before
-    assert again.calls == 1
+    before = read_all_files(work)
+    for name in (VECTORS, HASHES):
+        for gone in (False, True):
+            damaged = sorted(work.rglob(name))[1]
+            content = damaged.read_bytes()[:-1]
+            damaged.unlink()
+            if not gone:
+                damaged.write_bytes(content)
+            again = counting_hashes()
+            encode(folder_of_texts, again, work)
+            assert read_all_files(work) == before and again.calls == 1, (name, gone)
 
 
-@pytest.mark.parametrize("position", ["", "{", "[]", "null", '{"key": 1, "rows": "x", "kept": "x"}', '{"other": 1}'])
-def test_a_shard_with_a_damaged_position_file_is_encoded_from_the_start(
-    folder_of_texts, counting_hashes, tmp_path, position
-):
+def test_a_shard_with_a_damaged_position_file_is_encoded_from_the_start(folder_of_texts, counting_hashes, tmp_path):
     work = tmp_path / "work"
     encode(folder_of_texts, counting_hashes(), work)
-    before, again = read_all_files(work), counting_hashes()
-    for path in work.rglob(POSITION):
-        path.write_text(position)
-    encode(folder_of_texts, again, work)
-    assert read_all_files(work) == before
-    assert again.calls == FILES
+    before = read_all_files(work)
+    for position in ("", "{", "[]", "null", '{"key": 1, "rows": "x", "kept": "x"}', '{"other": 1}'):
+        again = counting_hashes()
+        for path in work.rglob(POSITION):
+            path.write_text(position)
+        encode(folder_of_texts, again, work)
+        assert read_all_files(work) == before and again.calls == FILES, position
 
 
 def test_blank_texts_are_left_out_and_counted(counting_hashes, tmp_path):

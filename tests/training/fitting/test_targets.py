@@ -8,7 +8,6 @@ from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import FitError
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit
-from lathe.training.sources.docstrings import read_docstring_paragraphs
 from lathe.transforms.progress import no_progress
 
 
@@ -58,30 +57,16 @@ def test_the_held_out_split_keeps_source_and_target_rows_paired(files, pairs, tm
     assert wrong.certificate["alignment"]["cosine"] < 0.5 < right.certificate["alignment"]["cosine"]
 
 
-@pytest.mark.parametrize(
-    ("steps", "with_targets", "reason"),
-    [
-        ([{"kind": "procrustes"}], False, "procrustes is fitted on pairs"),
-        ([{"kind": "r2"}], True, "no step is fitted on targets"),
-    ],
-)
-def test_targets_without_a_step_on_pairs_and_such_a_step_without_targets_are_refused(
-    steps, with_targets, reason, files, tmp_path
-):
-    source, targets = files
-    with pytest.raises(FitError, match=reason):
-        fit(steps, source, tmp_path / "work", targets if with_targets else None)
-    assert not (tmp_path / "work").exists()
-
-
 def test_targets_with_another_number_of_rows_are_refused(files, pairs, tmp_path):
     np.save(tmp_path / "fewer.npy", pairs[1][:-1])
     with pytest.raises(FitError, match="399 rows and the source 400"):
         fit([{"kind": "procrustes"}], files[0], tmp_path / "work", str(tmp_path / "fewer.npy"))
 
 
-def test_an_alignment_of_texts_raises_the_cosine_to_the_target_encoders_vectors(brief_encoder, workspace, tmp_path):
-    texts = read_docstring_paragraphs()[:160]
+def test_an_alignment_of_texts_raises_the_cosine_to_the_target_encoders_vectors(
+    brief_encoder, workspace, tmp_path, paragraphs
+):
+    texts = paragraphs[:160]
     source = tmp_path / "texts.jsonl"
     source.write_text("\n".join(json.dumps({"text": text}) for text in [*texts, " "]))
     shallow = Encoder(EncoderSpec("shallow", layer=1, max_length=16))

@@ -13,6 +13,8 @@ from lathe.training.sources.docstrings import (
     read_docstring_paragraphs,
     read_topic_paragraphs,
 )
+from lathe.training.sources.readers import BUILT_IN
+from lathe.training.sources.source import open_source
 
 COMMON = {"the", "a", "an", "of", "to", "is", "in", "and", "for", "if", "or", "be", "this", "that", "it", "by"}
 
@@ -28,12 +30,8 @@ def paragraphs(request):
     return request.param()
 
 
-def test_paragraphs_are_over_1000_and_distinct(paragraphs):
-    assert len(paragraphs) > 1000
-    assert len(set(paragraphs)) == len(paragraphs)
-
-
-def test_paragraphs_are_single_lines_of_allowed_length(paragraphs):
+def test_paragraphs_are_over_1000_distinct_single_lines_of_allowed_length(paragraphs):
+    assert 1000 < len(set(paragraphs)) == len(paragraphs)
     assert MIN_CHARACTERS <= min(map(len, paragraphs))
     assert max(map(len, paragraphs)) <= MAX_CHARACTERS
     assert all(paragraph == " ".join(paragraph.split()) for paragraph in paragraphs)
@@ -51,7 +49,7 @@ def test_topic_paragraphs_share_less_than_1_percent_with_docstring_paragraphs():
     assert len(docstrings & topics) < 0.01 * len(topics)
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_paragraphs_do_not_depend_on_the_hash_seed_and_raise_no_warnings():
     here = hashlib.sha256(json.dumps([read_docstring_paragraphs(), read_topic_paragraphs()]).encode()).hexdigest()
     there = subprocess.run(
@@ -78,3 +76,10 @@ def test_distinct_paragraphs_keeps_texts_of_the_minimum_and_maximum_length():
         MIN_CHARACTERS,
         MAX_CHARACTERS,
     ]
+
+
+def test_the_built_in_sources_count_their_texts():
+    for written in BUILT_IN:
+        source = open_source(written)
+        assert (source.kind(), source.name) == ("texts", written)
+        assert sum(len(batch) for batch in source.batches()) == source.count() > 100

@@ -3,7 +3,6 @@
 import gzip
 import json
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,7 +24,7 @@ def write(path, content):
     return path
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.jsonl.gz"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl.gz"])
 def test_a_byte_order_mark_is_no_part_of_the_first_text(tmp_path, name):
     lines = ["häuser", "zwei"] if "txt" in name else ['{"text": "häuser"}', '{"text": "zwei"}']
     assert read(write(tmp_path / name, "\n".join(lines).encode("utf-8-sig"))) == ["häuser", "zwei"]
@@ -59,9 +58,9 @@ def test_a_text_that_is_a_vector_written_out_is_refused(tmp_path, name):
         read(put_text(tmp_path / name, VECTOR))
 
 
-@pytest.mark.parametrize("text", ["[1, 2, 3]", "[see below]", VECTOR[:-1], json.dumps(["a"] * 20), f"x = {VECTOR}"])
-def test_other_texts_in_brackets_are_texts(tmp_path, text):
-    assert read(put_text(tmp_path / "a.jsonl", text)) == ["a text", text]
+def test_other_texts_in_brackets_are_texts(tmp_path):
+    for text in ("[1, 2, 3]", "[see below]", VECTOR[:-1], json.dumps(["a"] * 20), f"x = {VECTOR}"):
+        assert read(put_text(tmp_path / "a.jsonl", text)) == ["a text", text]
 
 
 @pytest.mark.parametrize(
@@ -87,8 +86,3 @@ def test_names_of_files_and_folders_may_hold_the_sign_before_a_field(tmp_path, n
     write(tmp_path / name, b'{"text": "a"}')
     assert read(tmp_path / name, field) == ["a"]
     assert open_source(f"{tmp_path / name}{field}").location == str((tmp_path / name).resolve())
-
-
-def test_numbers_of_vectors_are_those_of_the_file(tmp_path):
-    np.save(tmp_path / "a.npy", np.array([[0.1, 2]], np.float32))
-    np.testing.assert_array_equal(read(tmp_path / "a.npy"), np.array([[0.1, 2]], np.float32))

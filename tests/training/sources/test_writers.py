@@ -31,20 +31,13 @@ def read(path):
 
 
 @EVERY
-@pytest.mark.parametrize("rows", [1, 3, 7])
-def test_written_vectors_and_records_are_read_back_as_a_source(tmp_path, suffix, rows):
-    write(tmp_path / f"out{suffix}", rows=rows)
-    vectors, records = read(tmp_path / f"out{suffix}")
-    np.testing.assert_array_equal(vectors, VECTORS)
-    assert records == ([] if suffix == ".npy" else RECORDS)
-
-
-@EVERY
-def test_vectors_of_any_memory_layout_are_read_back(tmp_path, suffix):
-    every_other = np.repeat(VECTORS, 2, axis=1)[:, ::2]
-    for vectors in (np.asfortranarray(VECTORS), every_other):
-        write(tmp_path / f"out{suffix}", vectors=vectors)
-        np.testing.assert_array_equal(read(tmp_path / f"out{suffix}")[0], VECTORS)
+def test_written_vectors_of_any_memory_layout_and_records_are_read_back_as_a_source(tmp_path, suffix):
+    path, every_other = tmp_path / f"out{suffix}", np.repeat(VECTORS, 2, axis=1)[:, ::2]
+    for rows, given in ((1, VECTORS), (3, np.asfortranarray(VECTORS)), (7, every_other)):
+        write(path, vectors=given, rows=rows)
+        vectors, records = read(path)
+        np.testing.assert_array_equal(vectors, VECTORS)
+        assert records == ([] if suffix == ".npy" else RECORDS)
 
 
 def test_npy_written_in_many_batches_is_read_by_numpy_as_a_memmap(tmp_path):
@@ -69,64 +62,41 @@ def test_a_writer_without_rows_writes_a_file_of_zero_rows(tmp_path, suffix):
 
 
 @EVERY
-def test_writing_an_empty_batch_adds_no_rows(tmp_path, suffix):
-    with open_writer(tmp_path / f"out{suffix}") as writer:
-        writer.write([], VECTORS[:0])
-        writer.write(RECORDS, VECTORS)
-        writer.write([], VECTORS[:0])
-    np.testing.assert_array_equal(read(tmp_path / f"out{suffix}")[0], VECTORS)
-
-
-@EVERY
-def test_a_writer_leaves_no_file_after_an_error_and_none_open(tmp_path, suffix):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with pytest.raises(KeyError), open_writer(tmp_path / f"out{suffix}") as writer:
-            writer.write(RECORDS, VECTORS)
-            raise KeyError
-        del writer
-        gc.collect()
-    assert list(tmp_path.iterdir()) == []
-    assert [str(warning.message) for warning in caught if warning.category is ResourceWarning] == []
-
-
-@EVERY
-def test_a_writer_leaves_an_existing_file_unchanged_after_an_error(tmp_path, suffix):
+def test_empty_batches_add_no_rows_and_the_file_exists_only_after_the_writer_is_closed(tmp_path, suffix):
     path = tmp_path / f"out{suffix}"
-    write(path)
-    before = path.read_bytes()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # a test of its own looks at files left open
-        with pytest.raises(KeyError), open_writer(path) as writer:
-            writer.write(RECORDS[:2], VECTORS[:2])
-            raise KeyError
-        del writer
-        gc.collect()
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@EVERY
-def test_the_file_exists_only_after_the_writer_is_closed(tmp_path, suffix):
-    path = tmp_path / f"out{suffix}"
-    with open_writer(path) as writer:
-        writer.write(RECORDS, VECTORS)
-        assert not path.exists()
-    assert path.exists()
-
-
-@EVERY
-def test_a_folder_as_source_does_not_read_a_file_being_written(tmp_path, suffix):
     write(tmp_path / "whole.npy")
-    with open_writer(tmp_path / f"out{suffix}") as writer:
+    with open_writer(path) as writer:
+        writer.write([], VECTORS[:0])
         writer.write(RECORDS, VECTORS)
-        assert open_source(str(tmp_path)).files == (str(tmp_path / "whole.npy"),)
+        writer.write([], VECTORS[:0])
+        assert not path.exists()
+        assert open_source(str(tmp_path)).files == (str(tmp_path / "whole.npy"),), "what is being written is not read"
+    np.testing.assert_array_equal(read(path)[0], VECTORS)
 
 
-@pytest.mark.parametrize("name", ["out.csv", "out", "out.jsonl.gz", "out.txt"])
-def test_open_writer_refuses_an_unknown_suffix_and_lists_the_known_ones(tmp_path, name):
-    with pytest.raises(SourceError, match=r"\.jsonl, \.parquet, \.npy"), open_writer(tmp_path / name):
-        pass
+@EVERY
+def test_a_writer_leaves_what_was_there_after_an_error_and_no_file_open(tmp_path, suffix):
+    path, before = tmp_path / f"out{suffix}", None
+    for existing in (False, True):
+        if existing:
+            write(path)
+            before = path.read_bytes()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with pytest.raises(KeyError), open_writer(path) as writer:
+                writer.write(RECORDS[:2], VECTORS[:2])
+                raise KeyError
+            del writer
+            gc.collect()
+        assert [str(warning.message) for warning in caught if warning.category is ResourceWarning] == []
+        assert list(tmp_path.iterdir()) == ([path] if existing else [])
+    assert path.read_bytes() == before
+
+
+def test_open_writer_refuses_an_unknown_suffix_and_lists_the_known_ones(tmp_path):
+    for name in ("out.csv", "out", "out.jsonl.gz"):
+        with pytest.raises(SourceError, match=r"\.jsonl, \.parquet, \.npy"), open_writer(tmp_path / name):
+            pass
     assert list(tmp_path.iterdir()) == []
 
 
@@ -141,9 +111,9 @@ def test_rows_may_lack_a_field_that_others_have(tmp_path, suffix):
 
 @pytest.mark.parametrize(
     ("first", "later"),
-    [(None, "a"), (1, "a"), (1, 2.5), (1.5, 2**53 + 1), ([], [1]), (2**63, 1), (1, 2**63), ({}, {"a": 1})],
+    [(None, "a"), (1, "a"), (1, 2.5), (1.5, 2**53 + 1), ([], [1]), (2**63, 1), ({}, {"a": 1})],
     ids=["missing, then text", "number, then text", "whole, then not", "not whole, then large"]
-    + ["empty list, then not", "unsigned, then not", "number, then unsigned", "empty object, then not"],
+    + ["empty list, then not", "unsigned, then not", "empty object, then not"],
 )
 def test_a_parquet_column_that_changes_its_type_is_written_exactly_or_refused_by_name(tmp_path, first, later):
     records = [{"note": first}, {"note": later}]

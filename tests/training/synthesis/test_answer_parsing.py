@@ -37,11 +37,9 @@ def test_parse_personas_finds_personas_in_json_code_fences_and_prose(said):
     assert parse_personas(remove_thoughts(said)) == [SPOKEN]
 
 
-@pytest.mark.parametrize(
-    "said", ["", "A risk officer.", '[{"persona": "A risk officer"}]', '[{"persona": 1, "task": 2}]', "[" * 9000, "[1]"]
-)
-def test_parse_personas_of_other_answers_is_empty(said):
-    assert parse_personas(said) == []
+def test_parse_personas_of_other_answers_is_empty():
+    for said in ("", "A risk officer.", '[{"persona": "A risk officer"}]', '[{"persona": 1, "task": 2}]', "[" * 9000):
+        assert parse_personas(said) == [], said
 
 
 PLAIN = "A compliance officer at a bank, responsible for tracking indicators, with a focus on risk."
@@ -58,16 +56,14 @@ PLAIN = "A compliance officer at a bank, responsible for tracking indicators, wi
         (f"[{PLAIN}", []),
         (f"1. **Question 1:** {PLAIN}\n2. Q: {PLAIN[2:]}", [PLAIN, PLAIN[2:]]),
         (f"The second question is: {PLAIN}", [PLAIN]),
-        (f"I will write one of them:\n\n{PLAIN}", [PLAIN]),
         (f"Sure, here is one more from the text.\n\n{PLAIN}", [PLAIN]),
         (f'{PLAIN}\n\n```\n{{\n "persona": {{"name": "A clerk"}}\n}}\n```', [PLAIN]),
         ('{"persona": {"name": "A clerk of the tax office"}, "task": {"title": "Checks forms"}}', []),
         ("合规经理在银行负责监测风险指标。", ["合规经理在银行负责监测风险指标。"]),
     ],
 )
-@pytest.mark.parametrize("parse", [parse_personas, parse_queries])
-def test_plain_paragraphs_and_lists_are_taken_as_they_are(parse, said, expected):
-    assert parse(said) == expected
+def test_plain_paragraphs_and_lists_are_taken_as_they_are(said, expected):
+    assert parse_personas(said) == parse_queries(said) == expected
 
 
 @pytest.mark.parametrize(
@@ -106,22 +102,13 @@ def test_parse_queries_takes_the_questions_of_prose_if_it_asks_some(said, expect
     assert parse_queries(said) == expected
 
 
-@pytest.mark.parametrize(
-    ("said", "verdict"),
-    [
-        ("yes", ["yes"]),
-        ("**No**, common knowledge is enough.", ["no"]),
-        ("True", ["yes"]),
-        ('{"needs_documents": false}', ["no"]),
-        ('{"answer": "Yes"}', ["yes"]),
-        ("```json\n[true]\n```", ["yes"]),
-        ("Nobody can say.", []),
-        ("It takes documents: yes", []),
-        ("", []),
-    ],
-)
-def test_parse_verdict_takes_a_leading_yes_or_no_or_a_json_truth_value(said, verdict):
-    assert parse_verdict(said) == verdict
+def test_parse_verdict_takes_a_leading_yes_or_no_or_a_json_truth_value():
+    for said in ("yes", "True", '{"answer": "Yes"}', "```json\n[true]\n```"):
+        assert parse_verdict(said) == ["yes"], said
+    for said in ("**No**, common knowledge is enough.", '{"needs_documents": false}'):
+        assert parse_verdict(said) == ["no"], said
+    for said in ("Nobody can say.", "It takes documents: yes", ""):
+        assert parse_verdict(said) == [], said
 
 
 @pytest.mark.parametrize(
@@ -166,16 +153,11 @@ def test_is_another_script_compares_with_the_script_of_the_seed():
     assert is_another_script(ENGLISH, CHINESE) and not is_another_script(CHINESE, CHINESE)
 
 
-@pytest.mark.parametrize(
-    "text", ["I’m sorry, no.", "**I cannot** do that", "抱歉，我不能", "Unfortunately, I must stop"]
-)
-def test_is_refusal_recognizes_refusals(text):
-    assert is_refusal(text)
-
-
-@pytest.mark.parametrize("text", ["1. I can't log in, why?", "Sorry state of the ledgers", "No."])
-def test_is_refusal_is_false_for_texts_that_resemble_refusals(text):
-    assert not is_refusal(text)
+def test_is_refusal_recognizes_refusals_and_no_texts_that_resemble_them():
+    for text in ("I’m sorry, no.", "**I cannot** do that", "抱歉，我不能", "Unfortunately, I must stop"):
+        assert is_refusal(text), text
+    for text in ("1. I can't log in, why?", "Sorry state of the ledgers", "No."):
+        assert not is_refusal(text), text
 
 
 def parse(stage, settings, text, reason="stop", count=2):

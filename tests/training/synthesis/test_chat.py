@@ -32,12 +32,8 @@ def ask(chat_server):
 
 def test_chat_sends_model_prompt_and_key_and_reads_text_finish_reason_and_tokens(ask, chat_server):
     answer = ask()
-    assert (answer.text, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens) == (
-        "Yes.",
-        "stop",
-        50,
-        20,
-    )
+    assert (answer.text, answer.finish_reason) == ("Yes.", "stop")
+    assert (answer.prompt_tokens, answer.completion_tokens) == (50, 20)
     assert chat_server.bodies == [
         {"model": "m", "messages": [{"role": "user", "content": "Say yes."}], "max_tokens": 5}
     ]
@@ -50,7 +46,6 @@ def test_chat_sends_model_prompt_and_key_and_reads_text_finish_reason_and_tokens
         ({"content": [{"type": "text", "text": "in "}, {"type": "text", "text": "parts"}]}, "in parts", "stop"),
         ({"content": None}, "", "stop"),
         ({"content": None, "refusal": "I will not."}, "I will not.", "content_filter"),
-        ({"content": None, "tool_calls": [{}]}, "", "stop"),
     ],
 )
 def test_chat_reads_messages_in_parts_empty_ones_and_refusals_and_estimates_tokens(
@@ -68,7 +63,6 @@ def test_chat_reads_messages_in_parts_empty_ones_and_refusals_and_estimates_toke
     [
         ((401, {}, b'{"error": {"message": "bad key sk-secret"}}'), "refused with 401", False, "401: bad key …"),
         ((404, {}, b'{"detail": "no such model"}'), "refused with 404", False, "no such model"),
-        ((400, {}, b"too long"), "refused with 400", False, "400: too long"),
         (
             (307, {"location": "http://elsewhere/"}, b""),
             "refused with 307",
@@ -77,17 +71,13 @@ def test_chat_reads_messages_in_parts_empty_ones_and_refusals_and_estimates_toke
         ),
         ((429, {"retry-after": "7"}, b"{}"), "rate limit", True, "429"),
         ((500, {}, b""), "server error 500", True, "500: Internal Server Error"),
-        ((408, {}, b"{}"), "server error 408", True, "408"),
         (
             (200, {"content-type": "text/html"}, b"<html>sk-secret</html>"),
             "not JSON",
             True,
             "not JSON but text/html came",
         ),
-        ((200, {}, b""), "not JSON", True, "came back: ''"),
-        ((200, {}, b"[]"), "other JSON", True, "JSON without choices came back: []"),
         ((200, {}, b'{"choices": [{}]}'), "other JSON", True, "JSON without a message"),
-        ((200, {}, b'{"choices": [{"message": "x"}]}'), "other JSON", True, "JSON without a message"),
         ((200, {}, b'{"error": "busy"}'), "other JSON", True, "an error came back: busy"),
         ((200, {"content-length": 999}, b'{"choices"'), "cut connection", True, "the connection was cut"),
         ((200, {"content-encoding": "gzip"}, b"no gzip"), "not JSON", True, "a response in gzip, not plain, came back"),
@@ -109,11 +99,6 @@ def test_an_unreachable_endpoint_raises_chat_error_to_be_retried(ask):
     with pytest.raises(ChatError, match="no connection") as raised:
         ask(f"http://127.0.0.1:{find_free_port()}/v1")
     assert (raised.value.kind, raised.value.retryable, raised.value.status) == ("no connection", True, 0)
-
-
-def test_an_invalid_address_raises_chat_error(ask):
-    with pytest.raises(ChatError, match="no connection: Invalid"):
-        ask("http://a\x7fb/v1")
 
 
 def test_an_answer_that_arrives_slowly_is_cut_off_at_the_timeout(ask, chat_server):

@@ -119,7 +119,6 @@ def test_read_held_out_reads_the_tests_of_a_suite_and_no_training_rows(tmp_path,
     ("given", "message"),
     [
         ({"jsonl": "none.jsonl"}, "the test set none.jsonl cannot be read: there is no file"),
-        ({"folder": "none"}, "the test set none cannot be read: there is no folder"),
         ({"jsonl": "empty.jsonl"}, "empty.jsonl cannot be read: it holds no text"),
         ({"jsonl": "torn.jsonl"}, "torn.jsonl line 1: not JSON"),
         ({"jsonl": "rows.jsonl", "fields": ["b"]}, "rows.jsonl line 1: no field 'b'; it has a"),

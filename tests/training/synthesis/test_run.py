@@ -6,10 +6,8 @@ import pytest
 from lathe.training.datasets.data_set import find_pairs
 from lathe.training.datasets.folder import FileDataSet
 from lathe.training.errors import JobError
-from lathe.training.finetuning.job import SourceSettings, read_settings
-from lathe.training.synthesis.job import SynthesisJob
+from lathe.training.finetuning.job import SourceSettings
 from lathe.training.synthesis.report import as_json, summarize_run
-from lathe.training.synthesis.run import estimate_run, prepare
 
 PROVENANCE = {"key", "attempt", "model", "endpoint", "template", "parameters", "created_at", "prompt_tokens", "seconds"}
 
@@ -53,6 +51,8 @@ def test_requests_have_the_key_model_and_parameters_of_the_settings(synthesize, 
     stages = {"documents": {"model": "larger", "temperature": None, "max_tokens": 77, "parameters": {"min_p": 0.1}}}
     synthesize(seeds=1, endpoint=endpoint, stages=stages)
     assert {headers["authorization"] for headers in chat_server.headers} == {"Bearer sk-secret"}
+    probed = [(body["model"], is_probe(body)) for body in chat_server.bodies[:3]]
+    assert probed == [("tester", True), ("larger", True), ("tester", False)]
     documents = [body for body in chat_server.bodies if body["model"] == "larger" and not is_probe(body)]
     assert [body.keys() - {"messages"} for body in documents] == [
         {"model", "max_completion_tokens", "top_p", "min_p"}
@@ -60,15 +60,6 @@ def test_requests_have_the_key_model_and_parameters_of_the_settings(synthesize, 
     assert documents[0]["max_completion_tokens"] == 77 and documents[0]["min_p"] == 0.1
     others = [body for body in chat_server.bodies if body["model"] == "tester" and not is_probe(body)]
     assert all(body["top_p"] == 0.9 and body["temperature"] in (0, 1) for body in others)
-
-
-def test_both_models_of_a_job_are_probed_before_the_first_call(synthesize, chat_server):
-    synthesize(seeds=1, stages={"documents": {"model": "larger"}})
-    assert [(body["model"], is_probe(body)) for body in chat_server.bodies[:3]] == [
-        ("tester", True),
-        ("larger", True),
-        ("tester", False),
-    ]
 
 
 def test_running_a_finished_synthesis_again_sends_nothing_and_writes_the_same_files(synthesize, tmp_path, chat_server):
@@ -133,7 +124,6 @@ def test_a_damaged_line_of_the_answer_log_is_refused_with_its_number(synthesize,
     [
         ({"seeds": 3}, "seeds"),
         ({"queries": 3}, "queries"),
-        ({"personas": 2}, "personas"),
         ({"stages": {"filter": {"model": "other"}}}, "stages"),
         ({"templates": {"folder": "mine"}}, "templates"),
     ],
@@ -245,24 +235,6 @@ def test_progress_gives_calls_done_the_rate_and_the_time_left(synthesize):
     synthesize(on_progress=lambda fraction, sentence: told.append((fraction, sentence)))
     assert len(told) == 4 + 4 + 8 + 8 and [fraction for fraction, _ in told] == sorted(fraction for fraction, _ in told)
     assert told[-1][0] == 1 and told[-1][1].startswith("documents: 8 of 8, ") and "a minute, 0 s left" in told[-1][1]
-
-
-def test_estimate_run_counts_the_calls_that_a_run_without_rejections_sends(
-    synthesize, synthesis_job, chat_server, tmp_path
-):
-    def ahead(**given):
-        job = synthesis_job(limits={"max_requests": 9}, prices={"input": 1, "output": 10}, **given)
-        return estimate_run(prepare(read_settings(job, SynthesisJob)), tmp_path / "out")
-
-    before = ahead()
-    assert [stage.calls for stage in before.stages] == [4, 4, 8, 8] and before.cost() < before.cost(most=True)
-    assert [stage.calls for stage in ahead(filter=False).stages] == [4, 4, 0, 8]
-    assert not (tmp_path / "out").exists() and chat_server.bodies == []
-    synthesize(limits={"max_requests": 9})  # a probe, 4 personas, 4 queries
-    after = ahead()
-    assert [stage.calls for stage in after.stages] == [0, 0, 8, 8] and after.calls == 16
-    synthesize()
-    assert len(chat_server.prompts) == before.calls and ahead().calls == 0
 
 
 def test_without_the_filter_every_query_gets_a_document_and_the_filter_is_not_asked(

@@ -21,15 +21,8 @@ def is_probe(body):
     ("stage", "said", "reason"),
     [
         ("personas", "Hello!", "not as asked"),
-        ("personas", "I'm sorry, but I cannot help with that.", "refused"),
         ("queries", '["short?"]', "too short"),
-        ("queries", "", "empty"),
-        ("filter", "It depends.", "not as asked"),
         ("documents", "Too little.", "too short"),
-        ("documents", "Dear [insert name], " + "many words follow here. " * 10, "blanks left open"),
-        ("documents", "Отчёт о прибылях и убытках банка за прошлый год. " * 6, "another script"),
-        ("documents", "the same words again " * 40, "repeats itself"),
-        ("documents", "word " * 2000, "too long"),
     ],
 )
 def test_unusable_answers_are_asked_for_again_and_then_rejected_with_the_reason(
@@ -68,22 +61,6 @@ def test_a_second_attempt_has_a_higher_temperature_and_its_usable_answer_counts(
     assert as_json(outcome)["stages"]["filter"]["asked_again"] == {"not as asked": 2}
 
 
-def test_a_document_cut_off_at_the_token_limit_is_rejected(synthesize, chat_server, chat_completion):
-    def cut(server, body):
-        long = match_stage("documents")(body["messages"][0]["content"])
-        return (200, {}, chat_completion("Half a passage of many words, " * 10, "length")) if long else None
-
-    chat_server.script = cut
-    outcome = synthesize(seeds=1)
-    assert as_json(outcome)["stages"]["documents"]["rejected"] == {"cut off": 2} and outcome.pipeline.pairs == []
-
-
-def test_requests_keep_the_interval_of_requests_per_minute(synthesize, chat_server):
-    synthesize(seeds=1, limits={"requests_per_minute": 600})
-    times = chat_server.times[1:]  # but for the probe
-    assert len(times) == 6 and times[-1] - times[0] > 0.4  # five tenths of a second apart, less what arrives late
-
-
 def test_a_retry_after_of_one_request_delays_all_requests(synthesize, chat_server, chat_completion):
     refused = []
 
@@ -111,13 +88,7 @@ def test_a_retry_after_of_hours_ends_the_run(synthesize, chat_server):
     ("failure", "kind"),
     [
         ((500, {}, b"oops"), "server error 500"),
-        ((503, {"retry-after": "0"}, b"{}"), "server error 503"),
         ((429, {}, b'{"error": {"message": "slow down"}}'), "rate limit"),
-        ((200, {"content-type": "text/html"}, b"<html>A gateway</html>"), "not JSON"),
-        ((200, {}, b'{"object": "list", "data": []}'), "other JSON"),
-        ((200, {}, b'{"choices": []}'), "other JSON"),
-        ((200, {}, b'{"error": {"message": "overloaded"}}'), "other JSON"),
-        ((200, {"content-length": 5000}, b'{"choices": [{"mess'), "cut connection"),
     ],
 )
 def test_temporary_failures_are_retried_and_counted_by_kind(synthesize, chat_server, failure, kind):
@@ -126,19 +97,6 @@ def test_temporary_failures_are_retried_and_counted_by_kind(synthesize, chat_ser
     outcome = synthesize()
     assert outcome.is_complete and len(outcome.pipeline.pairs) == 8
     assert outcome.sender.failures.keys() == {kind} and outcome.sender.failures[kind] >= 7
-
-
-def test_a_request_that_times_out_is_retried(synthesize, chat_server):
-    slow = []
-
-    def wait(server, body):
-        if not is_probe(body) and not slow:
-            slow.append(body)
-            time.sleep(1)
-
-    chat_server.script = wait
-    outcome = synthesize(seeds=1, endpoint={"timeout": 0.5})
-    assert outcome.sender.failures["time-out"] >= 1 and outcome.is_complete
 
 
 def test_a_refused_call_is_left_for_the_next_run_and_the_others_are_answered(synthesize, chat_server):
@@ -152,14 +110,6 @@ def test_a_refused_call_is_left_for_the_next_run_and_the_others_are_answered(syn
     assert found["pairs"] == 6 and "1 calls were not answered" in " ".join(summarize_run(found))
     chat_server.script = None
     assert len(synthesize().pipeline.pairs) == 8
-
-
-def test_refused_prompts_do_not_end_the_run(synthesize, chat_server):
-    chat_server.script = lambda server, body: (
-        None if is_probe(body) or "What is a bond?" in body["messages"][0]["content"] else (422, {}, b"{}")
-    )
-    found = as_json(synthesize(seeds=20, limits={"concurrency": 1}))
-    assert found["this_run"]["unanswered"] == 19 + 1 and found["stages"]["personas"]["kept"] == 1
 
 
 def test_five_failed_calls_in_a_row_end_the_run_and_keep_its_answers(synthesize, chat_server):

@@ -98,7 +98,7 @@ def test_flipped_bits_give_an_error_or_no_vector_but_never_another_one(open_stor
     whole = store.path.read_bytes()
     store.close()
     chance, damaged = np.random.default_rng(0), 0
-    for _ in range(40):
+    for _ in range(12):
         payload = bytearray(whole)
         for place in chance.integers(0, len(payload), 300):
             payload[place] ^= 1 << int(chance.integers(8))
@@ -136,6 +136,7 @@ def test_two_stores_write_the_same_file_at_once(open_store):
     assert stores[0].count() == 120
 
 
+@pytest.mark.release
 def test_a_killed_job_asks_again_for_no_text_whose_answer_is_stored(embeddings_server, build_spec, tmp_path):
     """The stub counts: only texts of the calls in flight at the kill are asked for a second time."""
     texts = [f"text {number}" for number in range(400)]
