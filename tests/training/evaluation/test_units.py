@@ -94,6 +94,27 @@ def test_values_of_queries_are_their_ndcg_as_scikit_learn_computes_it(search):
     assert found.values == pytest.approx([expected[query] for query in sorted(expected)], abs=1e-6)
 
 
+def test_the_own_text_of_a_query_is_left_out_of_its_results_and_no_other_document_is():
+    """The score is that without these documents. Ids that queries and documents share by chance leave nothing out."""
+    data = build_search()
+    shared = {key.replace("d", "q"): key for key in data.corpus}  # document n has the id of query n
+    corpus = {new: data.corpus[key] for new, key in shared.items()}
+    relevant = {q: {key.replace("d", "q"): 1 for key in judged} for q, judged in data.relevant.items()}
+    own = {f"own {q}": ("", text.upper()) for q, text in list(data.queries.items())[:20]}
+    tasks = [
+        build_task(LAYOUTS["retrieval"], "search", "en", Search(documents, data.queries, relevant))
+        for documents in (corpus, own | corpus)
+    ]
+
+    class Lowercase(Noisy):
+        def embed(self, texts):
+            return super().embed([text.lower() for text in texts])
+
+    plain, with_own = (measure(Lowercase(0.5), task, with_units=True).units.values for task in tasks)
+    # A query's text may still stand in the results of others.
+    assert np.mean(with_own[:20]) > 0.9 * np.mean(plain[:20])
+
+
 def test_the_interval_over_queries_is_that_of_scipys_paired_t_test(search):
     one, other = (measure(Noisy(noise), search, with_units=True) for noise in (1.4, 1.0))
     difference = 100 * (other.score - one.score)

@@ -13,6 +13,7 @@ from mteb.abstasks.task_metadata import TaskMetadata
 
 from lathe.training.datasets.contents import Search, Tables
 from lathe.training.datasets.layout import Layout
+from lathe.training.datasets.overlap import normalize_text
 
 LANGUAGES = {
     "ar": "arb-Arab",
@@ -97,14 +98,31 @@ def _convert_tables(data: Tables) -> DatasetDict:
 
 
 def _convert_search(data: Search) -> dict[str, Any]:
-    """Convert a search's corpus, queries and judgements to the nested dict that mteb's retrieval tasks hold."""
-    corpus = [{"id": key, "title": title, "text": text} for key, (title, text) in data.corpus.items()]
+    """Convert a search's corpus, queries and judgements to the nested dict that mteb's retrieval tasks hold.
+
+    A document that is the text of a query gets the id of that query, and no other document has the id of a query. Then
+    mteb's `ignore_identical_ids` leaves out each query's own text from its results, and nothing else.
+    """
+    by_text = {normalize_text(text): query for query, text in reversed(data.queries.items())}
+    ids: dict[str, str] = {}
+    for key, (title, text) in data.corpus.items():
+        own_query = by_text.pop(normalize_text(f"{title} {text}"), None)
+        new = key if own_query is None else own_query
+        while own_query is None and (new in data.queries or (new != key and new in data.corpus)):
+            new = f"document {new}"
+        ids[key] = new
+
+    corpus = [{"id": ids[key], "title": title, "text": text} for key, (title, text) in data.corpus.items()]
     queries = {"id": list(data.queries), "text": list(data.queries.values())}
+    relevant = {
+        query: {ids[document]: grade for document, grade in judged.items()} for query, judged in data.relevant.items()
+    }
+    ranked = data.ranked and {query: [ids[key] for key in keys] for query, keys in data.ranked.items()}
     split = {
         "corpus": Dataset.from_list(corpus),
         "queries": Dataset.from_dict(queries),
-        "relevant_docs": {query: dict(judged) for query, judged in data.relevant.items()},
-        "top_ranked": data.ranked,
+        "relevant_docs": relevant,
+        "top_ranked": ranked,
     }
 
     return {"default": {"test": split}}

@@ -73,8 +73,8 @@ class Retrieval(Layout):
         return Search(corpus, {query: query_rows[query]["text"] for query in useful_judgements}, useful_judgements)
 
     def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the cut-offs of the metrics."""
-        return {"k_values": RANKS}
+        """Return the cut-offs of the metrics, and that a query's own text is left out of its results."""
+        return {"k_values": RANKS, "ignore_identical_ids": True}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
         """Return a pair of query and document for each positive relevance judgement of the split. Other judgements are
