@@ -5,9 +5,12 @@ import orjson
 import pytest
 
 from lathe.service.errors import BadValueError
+from lathe.service.http.json_body import validate_json
+from lathe.service.http.schemas import UpsertBody
 from lathe.service.index.importing import Ids, write_id
 from lathe.service.index.items import serialize_metadata
 from lathe.training.sources.kinds import RowBatch
+from lathe.training.sources.source import open_source
 
 
 def test_an_id_is_written_as_text():
@@ -53,10 +56,20 @@ def test_a_list_of_ids_begins_without_a_byte_order_mark_and_is_utf_8(tmp_path):
         build([{}, {}], tmp_path / "ids.txt")
 
 
-def test_a_number_that_would_be_rounded_is_refused_in_metadata_and_others_are_stored_as_written():
-    for number in (2**64, -(2**64) - 1, 10**30, 1e300):
-        (read,) = orjson.loads(f'[{{"n": [{{"deep": {number}}}]}}]')
-        with pytest.raises(BadValueError, match=r"metadata\[3\] holds .*beyond 64 bits .*write larger ones as texts"):
-            serialize_metadata(3, read)
-    for number in (2**64 - 1, -(2**63), 1.5, 2.0**63, None, True):
+def test_an_integer_beyond_64_bits_is_refused_in_metadata_and_floats_of_any_size_are_stored():
+    for number in (2**64, -(2**63) - 1, 10**30):
+        with pytest.raises(BadValueError, match=rf"metadata\[3\] holds {number}, an integer beyond 64 bits: write"):
+            serialize_metadata(3, {"n": [{"deep": number}]})
+    for number in (2**64 - 1, -(2**63), 1.5, 2.0**64, 1e300, None, True):
         assert orjson.loads(serialize_metadata(0, {"n": number})) == {"n": number}
+
+
+def test_lines_and_bodies_tell_long_integers_from_floats(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"text": "a", "n": [1e30]}\n{"text": "b", "n": [1000000000000000000000]}')
+    (batch,) = open_source(str(tmp_path / "rows.jsonl")).raw_batches(10)
+    assert [type(record["n"][0]) for record in batch.records] == [float, int]
+    body = b'{"ids": ["a", "b"], "texts": ["a", "b"], "metadata": [{"n": 1e30}, {"n": 1000000000000000000000}]}'
+    assert [type(fields["n"]) for fields in validate_json(body, UpsertBody).metadata] == [float, int]
+    deep = b'{"ids": ["a"], "texts": ["a"], "metadata": [{"n": [1e30, ' + b"[" * 900 + b"]" * 900 + b"]}]}"
+    with pytest.raises(BadValueError, match="nested too deep"):
+        serialize_metadata(0, validate_json(deep, UpsertBody).metadata[0])

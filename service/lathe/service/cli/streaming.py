@@ -17,7 +17,7 @@ from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError, SourceError
 from lathe.training.fitting.encoding import encode_source, format_progress
 from lathe.training.sources.kinds import RowBatch
-from lathe.training.sources.raw import Record, find_rounded_number
+from lathe.training.sources.raw import Record, find_number, is_long_integer
 from lathe.training.sources.source import Source, open_source
 from lathe.training.sources.writers import open_writer
 from lathe.training.workspace import claim_workspace_folder
@@ -139,14 +139,12 @@ def _build_records(batch: RowBatch, field: str) -> list[Record]:
     """Return the fields to write beside each vector of a batch: the source's row without its vector field.
 
     Raises:
-        SourceError: if a field holds a number of 2^64 or more, which may have been rounded.
+        SourceError: if a field holds an integer beyond 64 bits.
     """
     for record in batch.records:
         for name, value in record.items():
-            if name != field and (number := find_rounded_number(value)) is not None:
-                raise SourceError(
-                    f"the field {name!r} holds {number:g}: an integer beyond 64 bits is rounded; write it as text"
-                )
+            if name != field and (number := find_number(value, is_long_integer)) is not None:
+                raise SourceError(f"the field {name!r} holds {number}, an integer beyond 64 bits: write it as text")
     if not isinstance(batch.values, list):
         return [{k: v for k, v in record.items() if k != field} for record in batch.records] or [
             {} for _ in batch.values

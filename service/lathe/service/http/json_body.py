@@ -25,6 +25,7 @@ from lathe.service.http.parse_queue import ParseReservation
 from lathe.service.http.request_body import read_body
 from lathe.service.settings import Settings
 from lathe.training.json_object import UNKNOWN_FIELD, JsonObject
+from lathe.training.sources.raw import restore_long_integers
 
 FREE_CONTAINERS = 131_072
 BYTES_PER_CONTAINER = 32
@@ -103,7 +104,10 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
         TooLargeError: if the body holds too many lists and objects for its size.
         WrongShapeError: if the body is no JSON object, or a field has a wrong type or is missing.
     """
-    return validate_object(parse_object(body), schema)
+    content = parse_object(body)
+    if "metadata" in schema.known:
+        content = restore_long_integers(body, content, content.get("metadata"))
+    return validate_object(content, schema)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

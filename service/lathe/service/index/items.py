@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from lathe.service.errors import BadValueError, ConflictError, TooLargeError, UnavailableError
-from lathe.training.sources.raw import find_rounded_number
+from lathe.training.sources.raw import find_number, is_long_integer
 
 ID_CHARACTERS = 512
 """Maximum number of characters of an id."""
@@ -42,20 +42,18 @@ def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> byt
 
     Raises:
         TooLargeError: if it takes more than 256 KiB.
-        BadValueError: if it is nested too deep, or holds a number of 2^64 or more.
+        BadValueError: if it is nested too deep, or holds an integer beyond 64 bits.
     """
     if not metadata:
         return None
     try:
         serialized = orjson.dumps(metadata)
     except orjson.JSONEncodeError:
-        raise BadValueError(f"metadata[{position}] is nested too deep", param="metadata") from None
-    if (number := find_rounded_number(metadata)) is not None:
-        raise BadValueError(
-            f"metadata[{position}] holds {number:g}: an integer beyond 64 bits would be rounded, so that numbers must "
-            "be below 2^64; write larger ones as texts",
-            param="metadata",
+        number = find_number(metadata, is_long_integer)
+        problem = (
+            "is nested too deep" if number is None else f"holds {number}, an integer beyond 64 bits: write it as text"
         )
+        raise BadValueError(f"metadata[{position}] {problem}", param="metadata") from None
     if len(serialized) > METADATA_BYTES:
         raise TooLargeError(f"metadata[{position}] is larger than {METADATA_BYTES:,} bytes", param="metadata")
     return serialized

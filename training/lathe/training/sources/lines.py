@@ -15,7 +15,16 @@ from typing import IO, Any
 import orjson
 
 from lathe.training.errors import SourceError
-from lathe.training.sources.raw import MAX_BATCH_BYTES, WHOLE, RawBatch, Readable, Record, Span, split_bounded_batches
+from lathe.training.sources.raw import (
+    MAX_BATCH_BYTES,
+    WHOLE,
+    RawBatch,
+    Readable,
+    Record,
+    Span,
+    restore_long_integers,
+    split_bounded_batches,
+)
 
 
 @contextmanager
@@ -161,7 +170,9 @@ def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Re
     if not isinstance(record[field], str | list):
         raise SourceError(f"{file.name} line {number}: {field!r} is neither a text nor a list of numbers")
 
-    return record
+    others = [value for name, value in record.items() if name != field]
+    restored: Record = restore_long_integers(line, record, others)
+    return restored
 
 
 def _explain_json(line: bytes, error: orjson.JSONDecodeError) -> str:

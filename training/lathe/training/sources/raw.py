@@ -1,6 +1,6 @@
 """Unvalidated rows of a file, the interface of readable files, and spans of rows."""
 
-import math
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,19 +16,42 @@ Record = dict[str, Any]
 """Whole row of a source, a dict from field names to values."""
 
 
-def find_rounded_number(value: Any) -> float | None:
-    """Search a JSON value, with all that is nested in it, for a float of 2^64 or more, which may be a rounded integer.
-    Returns the first such number, or None if there is none.
+def find_number(value: Any, is_wanted: Callable[[int | float], bool]) -> int | float | None:
+    """Search a JSON value, with all that is nested in it, for a number that is wanted, and return it, or None."""
+    pending = [value]  # a value may be nested deeper than Python's calls
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+        elif isinstance(value, int | float) and is_wanted(value):
+            return value
+    return None
+
+
+def restore_long_integers(content: bytes, parsed: Any, searched: Any) -> Any:
+    """Return parsed JSON with integers of any length.
 
     orjson, which reads all JSON here, rounds integers beyond 64 bits to floats, and does not say so.
+
+    Args:
+        content: the JSON text.
+        parsed: what orjson made of it.
+        searched: the part of it in which rounded integers matter. If it has no float of 2^64 or more, nothing is parsed
+            again.
     """
-    if isinstance(value, float):
-        return value if math.isfinite(value) and abs(value) >= 2.0**64 else None
-    if isinstance(value, dict):
-        value = list(value.values())
-    if not isinstance(value, list):
-        return None
-    return next((number for number in map(find_rounded_number, value) if number is not None), None)
+    if find_number(searched, lambda number: isinstance(number, float) and abs(number) >= 2.0**64) is None:
+        return parsed
+    try:
+        return json.loads(content)
+    except RecursionError:  # whoever stores it refuses it for its depth
+        return parsed
+
+
+def is_long_integer(number: int | float) -> bool:
+    """Return whether a number is an integer beyond 64 bits, which cannot be stored as it is."""
+    return isinstance(number, int) and not -(2**63) <= number < 2**64
 
 
 class Readable(Protocol):
