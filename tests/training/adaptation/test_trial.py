@@ -55,9 +55,4 @@ def test_a_trial_is_described_as_json():
     assert described["choose"]["gain"] == pytest.approx(0.1, abs=0.01)
     assert described["encodes_documents_again"] is True
     refused = Trial(RUNGS[4], 48, 48, None, problem="no folders").describe(rows[0].require_relevance())
-    assert refused == {
-        "rung": "pre_finetuning",
-        "bytes": 48,
-        "vector_bytes": 48,
-        "problem": "no folders",
-    }
+    assert refused == {"rung": "pre_finetuning", "bytes": 48, "vector_bytes": 48, "problem": "no folders"}

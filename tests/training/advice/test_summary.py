@@ -124,7 +124,7 @@ def test_the_summary_names_the_fewest_bytes_with_their_command():
     assert find_sentences("codes of", budgets=budgets, fewest_bytes=few) == [
         "Fewest bytes: codes of 96 bytes a vector keep 95 % of the ten nearest neighbours with rescoring and of the "
         "score in split-half retrieval, by the lower bounds of their intervals; recall@10 without rescoring is "
-        "0.900 [0.890, 0.910]. Fit them by: lathe fit --steps r2 --bytes 96",
+        "0.900 [0.890, 0.910]. Fit them by: lathe fit --steps r2 --bytes 96"
     ]
     (none,) = find_sentences("not reduce", budgets=budgets)
     assert none.startswith("Do not reduce to codes: not even 96 bytes a vector keep 95 % of the ten nearest")

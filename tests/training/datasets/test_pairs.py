@@ -215,10 +215,7 @@ def test_clustering_joins_texts_of_a_label_to_anchors_and_the_rest_to_a_smaller_
 
 
 def test_clustering_reads_rows_of_sentences_and_labels(find):
-    rows = [
-        {"sentences": ["a", "b", " ", "c"], "labels": ["x", "y", "x", "x"]},
-        {"sentences": ["d"], "labels": ["y"]},
-    ]
+    rows = [{"sentences": ["a", "b", " ", "c"], "labels": ["x", "y", "x", "x"]}, {"sentences": ["d"], "labels": ["y"]}]
     found = find("clustering", rows)
     assert texts(found) == [("a\nc", "x"), ("b\nd", "y")]
     assert found.dropped.places == {"blank text": ["train.jsonl line 1"]}

@@ -58,8 +58,7 @@ def test_vectors_and_tokens_are_those_of_the_model(model, stored):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"normalize": False}, {"truncation_side": "left"}, {"long_text": "mean"}, {"prompt_name": "query"}],
+    "options", [{"normalize": False}, {"truncation_side": "left"}, {"long_text": "mean"}, {"prompt_name": "query"}]
 )
 def test_what_changes_a_vector_has_a_row_of_its_own(model, stored, encoded, options, monkeypatch):
     monkeypatch.setitem(model.prompts, "query", "query: ")

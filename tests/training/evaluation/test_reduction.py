@@ -1,12 +1,6 @@
 import pytest
 
 from lathe.training.evaluation import reduction
-from lathe.training.evaluation.methods import Method
-
-
-def chain(name, size):
-    """Build the method of a nested chain cut to a size."""
-    return Method(name, "chain", "compact@1", size=size)
 
 
 def test_retention_is_the_mean_score_divided_by_the_mean_raw_score(grid_of, table):
@@ -42,13 +36,3 @@ def test_retentions_and_differences_from_pca_are_given_by_task_type(grid_of, tab
     assert {name: found.value for name, found in one.ahead.items()} == pytest.approx(
         {"all": (0.5 + 0 - 0.25) / 3, "STS": 0.25, "Retrieval": -0.25}
     )
-
-
-def test_a_nested_chain_has_a_retention_at_each_of_its_sizes(grid_of, table):
-    scores = {"compact": [0.4, 0.4], "compact 2": [0.3, 0.3], "pca:4": [0.35, 0.35], "pca:2": [0.35, 0.35]}
-    values = {
-        (e, m.replace(" ", ", "), t): s for (e, m, t), s in table("e", "ab", control=[0.5, 0.5], **scores).items()
-    }
-    found = reduction.compute_retentions(grid_of(values, methods=[chain("compact", 4), chain("compact, 2", 2)]))
-    kept = {one.share: (one.mean.value, one.ahead["all"].sign) for one in found if one.label == "compact@1"}
-    assert kept == {0.5: (pytest.approx(0.8), 1), 0.25: (pytest.approx(0.6), -1)}

@@ -1,10 +1,7 @@
 import numpy as np
 import pytest
 
-from lathe.training.evaluation.statistics import (
-    Interval,
-    bootstrap_ratio,
-)
+from lathe.training.evaluation.statistics import Interval, bootstrap_ratio
 
 
 @pytest.fixture

@@ -123,17 +123,6 @@ def test_the_interval_over_queries_is_that_of_scipys_paired_t_test(search):
     assert (found.value, found.low, found.high) == pytest.approx((difference, 100 * low, 100 * high), abs=2e-3)
 
 
-def test_the_interval_over_queries_is_near_scipys_paired_bootstrap(search):
-    one, other = (measure(Noisy(noise), search, with_units=True).units.values for noise in (1.4, 1.0))
-    found = compare_scores(one, other, 100 * float((other - one).mean()))
-    resampled = stats.bootstrap(
-        (100 * (other - one),), np.mean, n_resamples=4000, method="percentile", rng=np.random.default_rng(0)
-    ).confidence_interval
-    assert (found.low, found.high) == pytest.approx(
-        (resampled.low, resampled.high), abs=0.15 * (found.high - found.low)
-    )
-
-
 @pytest.mark.parametrize("layout", ["sts", "pair_classification"])
 def test_the_jackknife_interval_over_pairs_is_near_a_paired_bootstrap_of_the_metric(scored_pairs, layout):
     """The metric is computed again on every resample of the pairs, with scipy and scikit-learn."""

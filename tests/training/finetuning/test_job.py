@@ -32,7 +32,7 @@ UNKNOWN = [
     ("target: {folder: a, prompts: {query: b}}\n", "unknown setting target.prompts.query; there are anchor, positive"),
 ]
 UNKNOWN_OF_SOURCE = [
-    ("[{jsonl: a}, {jsonl: b, paths: c}]", "unknown setting sources.1.paths; there are folder, jsonl, hub"),
+    ("[{jsonl: a}, {jsonl: b, paths: c}]", "unknown setting sources.1.paths; there are folder, jsonl, hub")
 ]
 WRONG = [
     ("training: {learning_rate: 0}\n", "training.learning_rate: Input should be greater than 0, got 0"),

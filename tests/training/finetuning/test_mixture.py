@@ -219,8 +219,7 @@ def test_a_job_without_pairs_is_refused_with_the_reason_of_each_source(written, 
         build_mixture(settings(tmp_path / "data", overlap="drop"), target)
     with pytest.raises(JobError, match="a: the target, left out"):
         build_mixture(
-            settings({"folder": tmp_path / "data", "exclude": ["b"]}),
-            open_left_out(folder=tmp_path / "data" / "a"),
+            settings({"folder": tmp_path / "data", "exclude": ["b"]}), open_left_out(folder=tmp_path / "data" / "a")
         )
 
 

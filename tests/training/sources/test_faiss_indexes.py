@@ -50,10 +50,7 @@ def written(path, kind, vectors, ids=None, metric=faiss.METRIC_L2):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["HNSW8", "IVF4_HNSW4,Flat", "NSG8", "SQ8,RFlat", "IDMap,HNSW8", "IDMap2,IVF4,Flat"],
-)
+@pytest.mark.parametrize("kind", ["HNSW8", "IVF4_HNSW4,Flat", "NSG8", "SQ8,RFlat", "IDMap,HNSW8", "IDMap2,IVF4,Flat"])
 def test_an_index_that_keeps_the_vectors_is_read_in_the_order_of_its_rows(tmp_path, vectors, kind):
     ids = np.arange(2500)[::-1] * 7 if "IDMap" in kind else None
     source = open_source(written(tmp_path / "a.faiss", kind, vectors, ids))

@@ -324,6 +324,7 @@ def test_hub_data_sets_are_streamed_with_the_token_or_refused_with_the_reason(hu
     assert not list(Path(tmp_path).rglob("*.parquet"))  # streamed, not downloaded
 
 
+@pytest.mark.release  # me/broken is refused alike
 def test_an_unreachable_hub_raises_access_error(tmp_path):
     (said,), wrote = open_in_process(f"http://127.0.0.1:{find_free_port()}", tmp_path, "hf:me/news/en:train")
     assert said[0] == "AccessError" and said[1].startswith("hf:me/news/en:train cannot be reached: ")

@@ -1,5 +1,3 @@
-import time
-
 import pytest
 
 from lathe.training.errors import JobError
@@ -42,42 +40,6 @@ def test_unusable_answers_are_asked_for_again_and_then_rejected_with_the_reason(
     assert len(chat_server.bodies) == asked, "what is rejected is not asked again"
 
 
-def test_a_second_attempt_has_a_higher_temperature_and_its_usable_answer_counts(synthesize, chat_server):
-    seen = set()
-
-    def bad_at_first(server, body):
-        prompt = body["messages"][0]["content"]
-        if match_stage("filter")(prompt) and prompt not in seen:
-            seen.add(prompt)
-            return "Perhaps."
-        return None
-
-    chat_server.script = bad_at_first
-    outcome = synthesize(seeds=1)
-    asked = [
-        body["temperature"] for body in chat_server.bodies if match_stage("filter")(body["messages"][0]["content"])
-    ]
-    assert sorted(asked) == [0, 0, 0.7, 0.7] and len(outcome.pipeline.pairs) == 2
-    assert as_json(outcome)["stages"]["filter"]["asked_again"] == {"not as asked": 2}
-
-
-def test_a_retry_after_of_one_request_delays_all_requests(synthesize, chat_server, chat_completion):
-    refused = []
-
-    def busy(server, body):
-        if not is_probe(body) and not refused:
-            refused.append(time.monotonic())
-            return 429, {"retry-after": "0.4"}, b'{"error": {"message": "slow down"}}'
-        return None
-
-    chat_server.script = busy
-    outcome = synthesize(limits={"requests_per_minute": 6000})
-    assert outcome.sender.failures == {"rate limit": 1} and outcome.is_complete
-    meanwhile = [when for when in chat_server.times if 0 < when - refused[0] < 0.38]
-    assert len(meanwhile) <= 3, "those that were under way"
-    assert len(outcome.pipeline.pairs) == 8
-
-
 def test_a_retry_after_of_hours_ends_the_run(synthesize, chat_server):
     chat_server.script = lambda server, body: None if is_probe(body) else (429, {"retry-after": "7200"}, b"{}")
     with pytest.raises(JobError, match="asks to wait 120 minutes.*the same command goes on"):
@@ -86,10 +48,7 @@ def test_a_retry_after_of_hours_ends_the_run(synthesize, chat_server):
 
 @pytest.mark.parametrize(
     ("failure", "kind"),
-    [
-        ((500, {}, b"oops"), "server error 500"),
-        ((429, {}, b'{"error": {"message": "slow down"}}'), "rate limit"),
-    ],
+    [((500, {}, b"oops"), "server error 500"), ((429, {}, b'{"error": {"message": "slow down"}}'), "rate limit")],
 )
 def test_temporary_failures_are_retried_and_counted_by_kind(synthesize, chat_server, failure, kind):
     turns = iter(range(100))
