@@ -370,6 +370,13 @@ def test_a_model2vec_folder_that_does_not_say_how_it_is_read_is_refused(tmp_path
     assert Encoder(EncoderSpec("tiny", str(tmp_path)), "cpu").encode(TEXTS).vectors.shape == (4, 8)
 
 
+def test_a_reranker_or_classifier_of_transformers_is_refused_by_its_architecture(tmp_path, tiny_model):
+    shutil.copytree(tiny_model.parent / "bert", tmp_path / "bert")
+    change_settings(tmp_path / "bert", "config.json", architectures=["BertForSequenceClassification"])
+    with pytest.raises(EncoderError, match="tiny is a BertForSequenceClassification, a reranker or classifier, which"):
+        Encoder(EncoderSpec("tiny", str(tmp_path / "bert")), "cpu")
+
+
 @pytest.mark.parametrize(
     ("file", "settings", "message"),
     [

@@ -20,6 +20,9 @@ POOLER = "pooler"
 ADAPTER = "lora_"
 """Part of the names of weights that PEFT adds."""
 
+TASK_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+"""Ends of the names of architectures in config.json that answer with scores. Rerankers are of the first kind."""
+
 
 def require_loadable(spec: EncoderSpec, model: str) -> None:
     """Check, before loading, that sentence-transformers would load a model as its files mean it. The spec and the
@@ -42,18 +45,26 @@ def require_loadable(spec: EncoderSpec, model: str) -> None:
     kind = _read_settings(model, "config_sentence_transformers.json", spec).get("model_type", MODEL_TYPE)
     if kind != MODEL_TYPE:
         raise EncoderError(f"{spec.name} is a {kind}, which is not supported; models may be a {MODEL_TYPE}")
-    if not has_modules(spec, model) and _read_settings(model, "config.json", spec).get("model_type") == MODEL2VEC:
-        raise EncoderError(
-            f"{spec.name} is a {MODEL2VEC} folder without modules.json, which does not say how it is read; save it "
-            f"again with a {MODEL2VEC} that writes that file"
-        )
+    if not has_modules(spec, model):
+        config = _read_settings(model, "config.json", spec)
+        if config.get("model_type") == MODEL2VEC:
+            raise EncoderError(
+                f"{spec.name} is a {MODEL2VEC} folder without modules.json, which does not say how it is read; save it "
+                f"again with a {MODEL2VEC} that writes that file"
+            )
+        for architecture in config.get("architectures") or ():
+            if str(architecture).endswith(TASK_HEADS):
+                raise EncoderError(
+                    f"{spec.name} is a {architecture}, a reranker or classifier, which gives scores and no vectors of "
+                    "texts; models may be bare encoders or have modules.json"
+                )
 
     if spec.layer is not None:
         from transformers import AutoConfig
 
-        config = AutoConfig.from_pretrained(model, revision=spec.revision, trust_remote_code=spec.trust_remote_code)
-        if not 1 <= spec.layer <= config.num_hidden_layers:
-            raise EncoderError(f"{spec.name} has layers 1 to {config.num_hidden_layers}, not {spec.layer}")
+        loaded = AutoConfig.from_pretrained(model, revision=spec.revision, trust_remote_code=spec.trust_remote_code)
+        if not 1 <= spec.layer <= loaded.num_hidden_layers:
+            raise EncoderError(f"{spec.name} has layers 1 to {loaded.num_hidden_layers}, not {spec.layer}")
 
 
 def has_modules(spec: EncoderSpec, model: str) -> bool:
