@@ -38,15 +38,14 @@ def test_a_key_file_has_one_key_per_line_added_to_the_keys_that_are_set(key_file
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("setting", "content", "reason"),
     [
-        (None, "cannot be read: No such file"),
-        ("", "holds no key"),
-        ("# s3cret\n \n", "holds no key"),
-        (b"s3cret\xff\n", "not UTF-8 text"),
+        ("api_keys_file", None, "cannot be read: No such file"),
+        ("admin_keys_file", "", "holds no key"),
+        ("api_keys_file", "# s3cret\n \n", "holds no key"),
+        ("admin_keys_file", b"s3cret\xff\n", "not UTF-8 text"),
     ],
 )
-@pytest.mark.parametrize("setting", ["api_keys_file", "admin_keys_file"])
 def test_a_key_file_without_keys_raises_one_line_that_quotes_no_content(
     key_file, tmp_path, monkeypatch, setting, content, reason
 ):
@@ -59,11 +58,6 @@ def test_a_key_file_without_keys_raises_one_line_that_quotes_no_content(
     assert "s3cret" not in message and "\n" not in message
 
 
-def test_a_folder_as_key_file_raises_value_error(tmp_path):
-    with pytest.raises(ValueError, match="LATHE_API_KEYS_FILE: .*cannot be read"):
-        read_settings(api_keys_file=tmp_path)
-
-
 def test_a_key_file_may_be_a_pipe_that_is_read_once():
     read_end, write_end = os.pipe()
     os.write(write_end, b"piped\n")
@@ -72,12 +66,9 @@ def test_a_key_file_may_be_a_pipe_that_is_read_once():
     os.close(read_end)
 
 
-def test_an_api_key_file_lets_clients_without_the_admin_key_use_a_public_address(key_file):
+def test_an_api_key_file_lets_clients_without_the_admin_key_use_a_public_address_and_no_repr_shows_keys(key_file):
     assert read_settings(host="0.0.0.0", admin_keys_file=key_file("boss")).admin_key_only
     assert not read_settings(host="0.0.0.0", api_keys_file=key_file("k")).admin_key_only
-
-
-def test_the_repr_of_settings_contains_no_keys(key_file):
     settings = read_settings(api_keys="s3cret", admin_keys_file=key_file("s3cret"))
     assert "s3cret" not in repr(settings)
 
@@ -104,7 +95,7 @@ NOT_UTF8 = "\udcff"
 """How Python decodes the byte 255 of an environment variable, which is no UTF-8."""
 
 
-@pytest.mark.parametrize("key", ["ascii", "schlüssel", "clé à", "Å", "鍵", NOT_UTF8])
+@pytest.mark.parametrize("key", ["ascii", "clé à", "鍵", NOT_UTF8])
 def test_keys_are_accepted_in_the_bytes_in_which_they_were_set(key):
     keys = Keys((key,), ("boss",), needed=True)
     sent = key.encode("utf-8", "surrogateescape")
@@ -114,12 +105,10 @@ def test_keys_are_accepted_in_the_bytes_in_which_they_were_set(key):
         keys.require_admin(asking(b"Bearer " + sent))
 
 
-@pytest.mark.parametrize(
-    "header", [b"Bearer \xff\xfe", b"\xc3\xa9", b"Bearer \xc3", b"", b"Bearer", b"Bearer \x85\xa0"]
-)
 @pytest.mark.parametrize("key", ["ascii", "è", "\udcfe"])
-def test_malformed_or_unknown_tokens_raise_unauthorized_error(header, key):
+def test_malformed_or_unknown_tokens_raise_unauthorized_error(key):
     keys = Keys((key,), (f"{key}-boss",), needed=True)
-    for require in (keys.require_use, keys.require_admin):
-        with pytest.raises(UnauthorizedError):
-            require(asking(header))
+    for header in (b"Bearer \xff\xfe", b"\xc3\xa9", b"Bearer \xc3", b"", b"Bearer", b"Bearer \x85\xa0"):
+        for require in (keys.require_use, keys.require_admin):
+            with pytest.raises(UnauthorizedError):
+                require(asking(header))

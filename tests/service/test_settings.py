@@ -51,8 +51,9 @@ def test_api_keys_are_separated_by_commas_and_stripped(monkeypatch):
     assert read_settings().api_keys == ()
 
 
-@pytest.mark.parametrize("name", ["API_KEYS", "ADMIN_KEYS", "CORS_ORIGINS", "ALLOWED_HOSTS"])
-@pytest.mark.parametrize("value", [",", " ", " , ,"])
+@pytest.mark.parametrize(
+    ("name", "value"), [("API_KEYS", ","), ("ADMIN_KEYS", " "), ("CORS_ORIGINS", " , ,"), ("ALLOWED_HOSTS", ",")]
+)
 def test_a_list_setting_of_only_commas_and_spaces_is_rejected(monkeypatch, name, value):
     monkeypatch.setenv(f"LATHE_{name}", value)
     with pytest.raises(ValueError, match=f"LATHE_{name}: .*only commas and spaces"):

@@ -47,11 +47,10 @@ def test_promote_with_force_shows_the_overridden_gates_while_the_version_is_live
     rolled_back = lathe.client.post(f"/chains/{NAME}/rollback", headers=lathe.admin).json()
     assert (rolled_back["live"], rolled_back["forced"]) == (1, [])
     assert lathe.services.registry.read_pointer(NAME).forced == {2: tuple(past)}
-    lathe.services.registry.delete(NAME, 2)
+    for version, status in ((1, 409), (2, 200), (2, 404)):  # the first is live
+        assert lathe.client.delete(f"/chains/{NAME}/{version}", headers=lathe.admin).status_code == status
     assert lathe.services.registry.read_pointer(NAME).forced == {}
-
-
-def test_promote_with_force_records_no_gates_if_none_failed(lathe, gated):
+    assert lathe.client.post(f"/chains/{NAME}/rollback", headers=lathe.admin).status_code == 409
     assert promote(lathe, version=1, force=True) == (200, {"name": NAME, "live": 1, "earlier": [], "forced": []})
 
 
@@ -77,23 +76,19 @@ def test_promote_also_checks_the_gates_of_the_request(lathe, add_version, real_r
         assert "(asked for)" in body["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "words"),
-    [
+def test_promote_answers_4xx_with_a_reason_for_invalid_gates_force_or_version(lathe, gated):
+    for body, status, words in [
         ({"gates": {"beauty": 1}}, 400, "no gate 'beauty'"),
         ({"gates": {"recall_at_10": "much"}}, 422, "gates.recall_at_10"),
         ({"gates": [1]}, 422, "gates"),
         ({"force": "yes"}, 422, "force"),
-        ({"version": 9}, 404, "no version 9"),
         ({"version": 9, "force": True}, 404, "no version 9"),
-    ],
-)
-def test_promote_answers_4xx_with_a_reason_for_invalid_gates_force_or_version(lathe, gated, body, status, words):
-    found, answer = promote(lathe, **body)
-    assert found == status and words in answer["error"]["message"]
+    ]:
+        found, answer = promote(lathe, **body)
+        assert found == status and words in answer["error"]["message"]
 
 
-def test_chains_promote_command_checks_gates_of_the_fit_and_of_gate_options_and_can_force(run, home, real_rows):
+def test_chains_commands_check_gates_promote_by_force_roll_back_delete_and_show_versions(run, home, real_rows):
     registry = Registry(home / "chains")
     for gates, promoted in ({}, True), ({"recall_at_10": 1.5}, False):
         chain = Chain(parse_steps("r2")).fit(real_rows)
@@ -107,6 +102,11 @@ def test_chains_promote_command_checks_gates_of_the_fit_and_of_gate_options_and_
     status, out, _ = run("chains", "promote", f"{NAME}@2", "--force")
     assert (status, out) == (0, f"{NAME}@2 is live, promoted past recall_at_10\n")
     assert run("chains", "promote", f"{NAME}@1")[1] == f"{NAME}@1 is live\n"
+    assert "2 is live" in run("chains", "rollback", NAME)[1]
+    assert run("chains", "delete", f"{NAME}@1")[0] == 0
+    assert json.loads(run("chains", "show", NAME)[1])["live"] == 2
+    assert NAME in {chain["name"] for chain in json.loads(run("chains", "list", "--json")[1])}
+    assert NAME in run("chains", "list")[1]
 
 
 @pytest.mark.services

@@ -43,13 +43,6 @@ def comparing(suite, out, *more):
     return ("evaluate", "--suite", suite, "--out", out, *chains, *more)
 
 
-def test_evaluate_help_names_every_option(run):
-    status, printed, _ = run("evaluate", "--help")
-    assert status == 0
-    for option in "suite out encoder chain ladder sweep-dimensions corpus limit processes dtype".split():
-        assert f"--{option} " in printed
-
-
 def test_evaluate_compares_chains_with_raw_vectors_in_a_table_and_three_files(run, suite, out):
     """A data set that cannot be read is named, and no file contains an absolute path."""
     status, printed, err = run(*comparing(suite, out))
@@ -91,23 +84,15 @@ def test_evaluate_compares_chains_with_raw_vectors_in_a_table_and_three_files(ru
         assert str(suite.parent) not in text and str(out.parent) not in text
 
 
-def test_evaluate_prints_one_line_for_an_invalid_sweep_dimensions(run, suite, out):
-    ended = run(*comparing(suite, out, "--sweep-dimensions", "96,x"))
-    require_one_line(ended, "sizes are numbers such as 96 or shares such as 1/4, not 'x'")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_evaluate_prints_one_line_for_an_unknown_chain_corpus_or_size_and_for_a_missing_or_unusable_suite(
+    run, suite, tmp_path
+):
+    for options, message in [
         (["--chain", "nobody"], "nobody"),
         (["--ladder", "--corpus", "absent.txt"], "there is no file or folder 'absent.txt'"),
-    ],
-)
-def test_evaluate_prints_one_line_for_an_unknown_chain_or_corpus(run, suite, tmp_path, options, message):
-    require_one_line(run("evaluate", "--suite", suite, "--out", tmp_path / "out", *options), message)
-
-
-def test_evaluate_prints_one_line_for_a_missing_or_unusable_suite(run, tmp_path):
+        (["--sweep-dimensions", "96,x"], "sizes are numbers such as 96 or shares such as 1/4, not 'x'"),
+    ]:
+        require_one_line(run("evaluate", "--suite", suite, "--out", tmp_path / "out", *options), message)
     known = "there is no suite 'nowhere': name a folder, a YAML file, mteb:TASK,… or one of finmteb, mean-bias-panel"
     require_one_line(run(*comparing("nowhere", tmp_path / "out")), known)
     (tmp_path / "data" / "a set").mkdir(parents=True)

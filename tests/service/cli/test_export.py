@@ -53,15 +53,18 @@ def listed(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_export_without_a_format_writes_a_sentence_transformers_model(run, compact, sentences, raw, tmp_path):
-    status, out, err = run("export", "compact", "--to", tmp_path / "model")
+def test_export_without_a_format_writes_a_sentence_transformers_model_of_the_chosen_dimensions(
+    run, compact, sentences, raw, tmp_path
+):
+    status, out, err = run("export", "compact", "--to", tmp_path / "model", "--dimensions", 64)
     assert status == 0 and "of compact@1" in err
     assert out.startswith(str(tmp_path / "model")) and all(name in out for name in listed(tmp_path / "model"))
-    found = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(sentences)
-    np.testing.assert_allclose(found, compact.transform(raw), atol=1e-4)
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    assert model.get_embedding_dimension() == 64
+    np.testing.assert_allclose(model.encode(sentences), compact.transform(raw, dimensions=64), atol=1e-4)
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_export_onnx_writes_the_chain_and_its_encoder_as_graphs(run, compact, raw, tmp_path):
     status, out, err = run("export", "compact@1", "--to", tmp_path / "graph", "--format", "onnx")
     assert status == 0 and "of compact@1" in err
@@ -70,14 +73,10 @@ def test_export_onnx_writes_the_chain_and_its_encoder_as_graphs(run, compact, ra
     np.testing.assert_allclose(in_graph(tmp_path / "graph", raw), compact.transform(raw), atol=1e-4)
 
 
-def test_export_faiss_writes_transforms_that_equal_the_chain(run, compact, raw, tmp_path):
+def test_export_faiss_writes_transforms_that_equal_the_chain_and_what_it_is_to_lathe_json(run, compact, raw, tmp_path):
     status, out, _ = run("export", "compact", "--to", tmp_path / "index", "--format", "faiss")
     assert status == 0 and all(name in out for name in listed(tmp_path / "index"))
     np.testing.assert_allclose(in_index(tmp_path / "index", raw), compact.transform(raw), atol=1e-4)
-
-
-def test_export_writes_the_version_steps_and_certificate_to_lathe_json(run, compact, tmp_path):
-    assert run("export", "compact", "--to", tmp_path / "index", "--format", "faiss")[0] == 0
     said = json.loads((tmp_path / "index/lathe.json").read_text())
     assert said["chain"] == "compact@1"
     assert said["steps"] == compact.specs()
@@ -92,32 +91,16 @@ def test_export_faiss_with_dimensions_cuts_a_nested_chain(run, compact, raw, tmp
     assert found.shape == (len(raw), 64)
     np.testing.assert_allclose(found, compact.transform(raw, dimensions=64), atol=1e-4)
     assert "384 → 64 dimensions" in (tmp_path / "index/README.md").read_text()
-
-
-def test_export_writes_the_chosen_dimensions_to_lathe_json(run, tmp_path):
-    arguments = ["export", "compact", "--to", tmp_path / "index", "--format", "faiss", "--dimensions", 64]
-    assert run(*arguments)[0] == 0
     assert json.loads((tmp_path / "index/lathe.json").read_text())["output_dimensions"] == 64
 
 
-def test_an_exported_model_reports_the_chosen_dimensions(run, compact, sentences, raw, tmp_path):
-    assert run("export", "compact", "--to", tmp_path / "model", "--dimensions", 64)[0] == 0
-    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
-    assert model.get_embedding_dimension() == 64
-    np.testing.assert_allclose(model.encode(sentences), compact.transform(raw, dimensions=64), atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nobody"], ["no chain 'nobody'", "compact"]),
-        (["compact@7"], ["no version 7"]),
-        (["compact", "--dimensions", "129"], ["any number up to 128 dimensions", "129"]),
-        (["debias", "--dimensions", "64"], ["only 384", "64"]),
-    ],
-)
-def test_export_prints_one_line_and_writes_nothing_for_an_unknown_chain_or_size(run, tmp_path, arguments, words):
-    for format_ in ("sentence-transformers", "onnx", "faiss"):
+def test_export_prints_one_line_and_writes_nothing_for_an_unknown_chain_or_size(run, tmp_path):
+    for arguments, format_, *words in [
+        (["nobody"], "sentence-transformers", "no chain 'nobody'", "compact"),
+        (["compact@7"], "onnx", "no version 7"),
+        (["compact", "--dimensions", "129"], "faiss", "any number up to 128 dimensions", "129"),
+        (["debias", "--dimensions", "64"], "sentence-transformers", "only 384", "64"),
+    ]:
         require_one_line(run("export", *arguments, "--to", tmp_path / "out", "--format", format_), *words)
     assert not any(tmp_path.iterdir())
 
@@ -136,41 +119,26 @@ def test_export_prints_one_line_if_the_folder_is_there_or_cannot_be_created(run,
     assert listed(tmp_path) == ["notes.txt"]
 
 
-def test_export_faiss_of_a_chain_without_an_encoder_needs_none(run, unnamed_encoder, raw, tmp_path):
+def test_export_of_a_chain_without_an_encoder_writes_the_chain_alone(run, unnamed_encoder, raw, tmp_path):
     assert run("export", "unnamed_encoder", "--to", tmp_path / "index", "--format", "faiss")[0] == 0
     np.testing.assert_allclose(in_index(tmp_path / "index", raw), unnamed_encoder.transform(raw), atol=1e-4)
-
-
-def test_export_onnx_of_a_chain_without_an_encoder_writes_the_chain_alone(run, unnamed_encoder, raw, tmp_path):
     assert run("export", "unnamed_encoder", "--to", tmp_path / "graph", "--format", "onnx")[0] == 0
     assert listed(tmp_path / "graph") == ["README.md", "chain.onnx", "lathe.json"]
     np.testing.assert_allclose(in_graph(tmp_path / "graph", raw), unnamed_encoder.transform(raw), atol=1e-4)
 
 
 def test_export_model_of_a_chain_without_an_encoder_needs_an_encoder_option(
-    run, unnamed_encoder, sentences, raw, tmp_path
+    run, home, unnamed_encoder, tiny_model, sentences, tmp_path
 ):
     require_one_line(run("export", "unnamed_encoder", "--to", tmp_path / "model"), "name the encoder")
+    unknown = run("export", "unnamed_encoder", "--to", tmp_path / "model", "--encoder", "/nowhere/model")
+    require_one_line(unknown, "cannot be loaded")
     assert not (tmp_path / "model").exists()
-    status, _, _ = run("export", "unnamed_encoder", "--to", tmp_path / "model", "--encoder", "all-MiniLM-L6-v2")
-    assert status == 0
-    found = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(sentences)
-    np.testing.assert_allclose(found, unnamed_encoder.transform(raw), atol=1e-4)
-
-
-def test_export_prints_one_line_for_an_encoder_that_cannot_be_loaded(run, unnamed_encoder, tmp_path):
-    result = run("export", "unnamed_encoder", "--to", tmp_path / "model", "--encoder", "/nowhere/model")
-    require_one_line(result, "cannot be loaded")
-    assert not (tmp_path / "model").exists()
-
-
-@pytest.fixture
-def tiny_encoder_chain(run, tiny_model, tmp_path):
-    """A chain fitted on texts with a random encoder of one layer."""
-    (tmp_path / "fitted.txt").write_text("".join(f"a line about {number} things\n" for number in range(200)))
-    arguments = ("--steps", "pca:4", "--encoder", tiny_model, "--source", tmp_path / "fitted.txt")
-    assert run("fit", "--name", "tiny", *arguments)[0] == 0
-    return "tiny"
+    chain = Chain([PCA(4).fit(np.random.default_rng(0).normal(size=(60, 16)).astype(np.float32))])
+    Registry(home / "chains").publish(chain, "narrow", True)
+    assert run("export", "narrow", "--to", tmp_path / "model", "--encoder", tiny_model)[0] == 0
+    plain, exported = (SentenceTransformer(str(folder), device="cpu") for folder in (tiny_model, tmp_path / "model"))
+    np.testing.assert_allclose(exported.encode(sentences), chain.transform(plain.encode(sentences)), atol=1e-4)
 
 
 @pytest.fixture
@@ -196,10 +164,10 @@ def test_export_faiss_refuses_codes_that_cross_bytes_and_suggests_what_to_do(run
     assert not (tmp_path / "index").exists()
 
 
-@pytest.mark.parametrize("format_", ["faiss", "numpy"])
-def test_export_refuses_an_encoder_for_formats_without_one(run, five_bits, tmp_path, format_):
-    result = run("export", "five-bits", "--to", tmp_path / "out", "--format", format_, "--encoder", "all-MiniLM-L6-v2")
-    require_one_line(result, format_, "leave --encoder out")
+def test_export_refuses_an_encoder_for_formats_without_one(run, five_bits, tmp_path):
+    for format_ in ("faiss", "numpy"):
+        options = ("--to", tmp_path / "out", "--format", format_, "--encoder", "all-MiniLM-L6-v2")
+        require_one_line(run("export", "five-bits", *options), format_, "leave --encoder out")
 
 
 def test_an_encoder_behind_an_embeddings_api_is_refused(run, tmp_path):
@@ -235,19 +203,11 @@ def test_each_side_of_a_chain_is_exported_for_itself(run, two_sided, tmp_path):
         assert json.loads((out / "lathe.json").read_text())["side"] == side
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["two_sided"], ["maps queries otherwise than documents", "--side query and --side document"]),
-        (["two_sided_codes", "--side", "document"], ["ends in int8", "cannot export it"]),
-        (["compact", "--side", "query"], ["maps queries and documents alike: leave --side out"]),
-    ],
-)
-def test_export_refuses_a_missing_a_superfluous_and_an_impossible_side(run, two_sided, tmp_path, arguments, words):
-    require_one_line(run("export", *arguments, "--format", "faiss", "--to", tmp_path / "out"), *words)
+def test_export_refuses_a_missing_a_superfluous_and_an_impossible_side(run, two_sided, tmp_path):
+    for arguments, *words in [
+        (["two_sided"], "maps queries otherwise than documents", "--side query and --side document"),
+        (["two_sided_codes", "--side", "document"], "ends in int8", "cannot export it"),
+        (["compact", "--side", "query"], "maps queries and documents alike: leave --side out"),
+    ]:
+        require_one_line(run("export", *arguments, "--format", "faiss", "--to", tmp_path / "out"), *words)
     assert not (tmp_path / "out").exists()
-
-
-def test_export_help_names_its_options(run):
-    status, out, _ = run("export", "--help")
-    assert status == 0 and all(word in out for word in ("--to", "--format", "--encoder", "--dimensions"))

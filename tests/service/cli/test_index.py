@@ -14,14 +14,14 @@ from lathe.service.index.importing import parse_object
 from lathe.service.index.query import Query
 from lathe.service.index.spec import IndexSpec
 
-WIDTH = 384
+WIDTH, ROWS = 384, 1100
 SPEC = IndexSpec(None, None, 8, "raw", "none", 8, "raw")
 
 
 @pytest.fixture(scope="module")
 def vectors():
-    """Draw unit vectors `(1500, WIDTH)`."""
-    found = np.random.default_rng(0).normal(size=(1500, WIDTH)).astype(np.float32)
+    """Draw unit vectors `(ROWS, WIDTH)`."""
+    found = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)
     return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
@@ -41,16 +41,16 @@ def opened(home, name):
 def test_index_import_reports_the_chains_quality_and_writes_every_row(run, home, store, vectors):
     status, out, err = run("index", "import", "--name", "plain", "--source", store, "--chain", "debias")
     assert status == 0, err
-    assert "measured on 1,500 of 1,500 rows" in out
+    assert "measured on 1,100 of 1,100 rows" in out
     assert "recall@10" in out
-    assert "plain: 1,500 items" in out
+    assert "plain: 1,100 items" in out
     record = opened(home, "plain")
     label = record.find_items(["77"])["77"][0]
     np.testing.assert_array_equal(record.read_originals([label], record.spec)[label], vectors[77])
     record.close()
     assert "plain" in run("index", "list")[1]
     listed = json.loads(run("index", "list", "--json")[1])
-    assert [(index["name"], index["count"], index["chain"]) for index in listed] == [("plain", 1500, "debias@1")]
+    assert [(index["name"], index["count"], index["chain"]) for index in listed] == [("plain", ROWS, "debias@1")]
 
 
 def test_index_import_writes_nothing_in_a_dry_run_or_if_a_gate_fails(run, home, store):
@@ -68,7 +68,7 @@ def test_index_import_writes_nothing_in_a_dry_run_or_if_a_gate_fails(run, home, 
 
 
 def test_index_import_takes_ids_from_a_file_a_field_or_the_faiss_index(run, home, store, tmp_path, vectors):
-    (tmp_path / "ids.txt").write_text("\n".join(f"doc {number}" for number in range(1500)))
+    (tmp_path / "ids.txt").write_text("\n".join(f"doc {number}" for number in range(ROWS)))
     rows = [{"key": f"k{i}", "v": vectors[i].tolist(), "year": 2000 + i} for i in range(20)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     mapped = faiss.IndexIDMap(faiss.IndexFlatIP(WIDTH))
@@ -79,7 +79,7 @@ def test_index_import_takes_ids_from_a_file_a_field_or_the_faiss_index(run, home
     assert run(*base, f"{tmp_path / 'rows.jsonl'}#v", "--name", "keyed", "--id-field", "key")[0] == 0
     assert run(*base, tmp_path / "mapped.faiss", "--name", "mapped")[0] == 0
     for name, item, metadata in (
-        ("listed", "doc 1499", None),
+        ("listed", f"doc {ROWS - 1}", None),
         ("keyed", "k19", b'{"year":2019}'),
         ("mapped", "529", None),
     ):
@@ -88,25 +88,29 @@ def test_index_import_takes_ids_from_a_file_a_field_or_the_faiss_index(run, home
         record.close()
 
 
-@pytest.mark.parametrize(
-    ("kind", "flags", "metric"),
-    [
+def test_index_import_takes_the_metric_of_a_faiss_index_unless_one_is_named(run, home, tmp_path):
+    for kind, flags, metric in [
         (faiss.IndexFlatL2, (), "l2"),
         (faiss.IndexFlatIP, (), "ip"),
         (faiss.IndexFlatL2, ("--metric", "cosine"), "cosine"),
-    ],
-)
-def test_index_import_takes_the_metric_of_a_faiss_index_unless_one_is_named(run, home, tmp_path, kind, flags, metric):
-    flat = kind(8)
-    flat.add(np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32))
-    faiss.write_index(flat, str(tmp_path / "flat.faiss"))
-    name = f"flat-{metric}"
-    command = ("index", "import", "--name", name, "--source", tmp_path / "flat.faiss", "--chain", "none", *flags)
-    status, _, err = run(*command)
-    assert status == 0, err
-    record = opened(home, name)
-    assert record.spec.metric == metric
-    record.close()
+    ]:
+        flat = kind(8)
+        flat.add(np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32))
+        faiss.write_index(flat, str(tmp_path / "flat.faiss"))
+        command = (
+            "index",
+            "import",
+            "--name",
+            f"flat-{metric}",
+            "--source",
+            tmp_path / "flat.faiss",
+            "--chain",
+            "none",
+        )
+        status, _, err = run(*command, *flags)
+        assert status == 0, err
+        with closing(opened(home, f"flat-{metric}")) as record:
+            assert record.spec.metric == metric
 
 
 def test_index_import_resumes_after_the_last_whole_batch(run, home, tmp_path, vectors):
@@ -116,7 +120,7 @@ def test_index_import_resumes_after_the_last_whole_batch(run, home, tmp_path, ve
     command = ("index", "import", "--name", "zero", "--source", tmp_path / "zero.npy", "--chain", "none")
     status, _, err = run(*command)
     assert status == 1
-    assert "'1500' is zero" in err
+    assert "'1100' is zero" in err
     record = opened(home, "zero")
     before = record.read_meta("last_label")
     assert record.count_items()["count"] == 1024  # the whole batches before it
@@ -124,13 +128,13 @@ def test_index_import_resumes_after_the_last_whole_batch(run, home, tmp_path, ve
     status, out, err = run(*command, "--skip-zeros", "--json")
     assert status == 0, err
     result = json.loads(out)
-    assert (result["imported"], result["left_out"], result["count"]) == (1506 - 1024 - 1, 1, 1505)
+    assert (result["imported"], result["left_out"], result["count"]) == (ROWS + 6 - 1024 - 1, 1, ROWS + 5)
     record = opened(home, "zero")
     assert record.read_meta("last_label") == before + result["imported"]
     record.close()
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_index_backup_works_while_a_server_owns_the_index_and_restores_under_another_name(
     run, home, tmp_path, store, vectors
 ):
@@ -142,7 +146,7 @@ def test_index_backup_works_while_a_server_owns_the_index_and_restores_under_ano
         index.delete(["3"]).result()
         status, out, err = run("index", "backup", "kept", "--to", tmp_path / "copy")
         assert status == 0, err
-        assert "1,499 items" in out
+        assert "1,099 items" in out
         index.delete(["4"]).result()
         assert run("index", "backup", "kept", "--to", tmp_path / "copy")[0] == 1
         status, _, err = run("index", "import", "--name", "kept", "--source", store, "--chain", "compact")
@@ -182,34 +186,22 @@ HOSTILE_SETTINGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("change", HOSTILE_SETTINGS, ids=str)
-def test_index_restore_refuses_a_backup_with_invalid_index_settings(run, home, tmp_path, change):
-    def spoil(db):
-        (spec,) = db.execute("SELECT value FROM meta WHERE key = 'spec'").fetchone()
-        db.execute("UPDATE meta SET value = ? WHERE key = 'spec'", (json.dumps(json.loads(spec) | change),))
-
-    forge_backup(tmp_path / "copy", spoil)
-    assert "the settings of the index" in run("index", "restore", tmp_path / "copy", "--name", "r")[2]
+def test_index_restore_refuses_a_backup_with_invalid_index_settings(run, home, tmp_path):
+    """The checksum of each is right. What else a record may hold is tested with hostile backups."""
+    (tmp_path / "docs").mkdir()
+    IndexRecord.create(tmp_path / "docs" / "record.db", SPEC, None).close()
+    copy = tmp_path / "copy"
+    back_up_index(tmp_path / "docs", copy)
+    manifest = json.loads((copy / "backup.json").read_text())
+    with closing(sqlite3.connect(copy / "record.db")) as db:
+        spec = json.loads(db.execute("SELECT value FROM meta WHERE key = 'spec'").fetchone()[0])
+    for change in HOSTILE_SETTINGS:
+        with closing(sqlite3.connect(copy / "record.db")) as db, db:
+            db.execute("UPDATE meta SET value = ? WHERE key = 'spec'", (json.dumps(spec | change),))
+        manifest["sha256"] = hashlib.sha256((copy / "record.db").read_bytes()).hexdigest()
+        (copy / "backup.json").write_text(json.dumps(manifest))
+        assert "the settings of the index" in run("index", "restore", copy, "--name", "r")[2], change
     assert not (home / "indexes" / "r").exists()
-
-
-@pytest.mark.parametrize("what", ["TRIGGER t AFTER INSERT ON items BEGIN DELETE FROM items; END", "VIEW v AS SELECT 1"])
-def test_index_restore_refuses_a_backup_with_a_trigger_or_view(run, home, tmp_path, what):
-    forge_backup(tmp_path / "copy", lambda db: db.execute(f"CREATE {what}"))
-    assert "trigger or view" in run("index", "restore", tmp_path / "copy", "--name", "r")[2]
-    assert not (home / "indexes" / "r").exists()
-
-
-def forge_backup(folder, change):
-    """Write a backup whose record was changed, with a matching checksum."""
-    (folder.parent / "docs").mkdir()
-    IndexRecord.create(folder.parent / "docs" / "record.db", SPEC, None).close()
-    back_up_index(folder.parent / "docs", folder)
-    with closing(sqlite3.connect(folder / "record.db")) as db, db:
-        change(db)
-    manifest = json.loads((folder / "backup.json").read_text())
-    manifest["sha256"] = hashlib.sha256((folder / "record.db").read_bytes()).hexdigest()
-    (folder / "backup.json").write_text(json.dumps(manifest))
 
 
 def test_index_export_and_import_round_trip_rows_and_metadata(run, home, tmp_path, vectors):
@@ -240,7 +232,7 @@ def test_index_import_stores_codes_alone_and_export_refuses_them(run, home, stor
     assert result["cost"]["bytes_per_vector"] == {"before": 4 * WIDTH, "after": 48}
     assert 0 < result["cost"]["quality"]["recall_at_10"] < 1
     with closing(opened(home, "codes")) as record:
-        assert record.count_items()["count"] == 1500 and record.spec.originals == "none"
+        assert record.count_items()["count"] == ROWS and record.spec.originals == "none"
         assert record.read_rows_after(0, 10, record.spec)[1].shape == (10, 48)
     out_file = tmp_path / "out.jsonl"
     status, _, err = run("index", "export", "codes", "--out", out_file)
@@ -250,16 +242,16 @@ def test_index_import_stores_codes_alone_and_export_refuses_them(run, home, stor
     assert not (home / "indexes" / "floats").exists()
 
 
-@pytest.mark.parametrize(
-    ("lines", "reason"),
-    [(["a", "", "b"], "line 2 is blank"), (["a"] * 7, "7 ids for 1,500 rows"), (["a"] * 1500, "'a' occurs twice")],
-)
-def test_index_import_refuses_an_invalid_list_of_ids_and_creates_no_index(run, home, store, tmp_path, lines, reason):
-    (tmp_path / "ids.txt").write_text("\n".join(lines))
-    status, _, err = run(
-        "index", "import", "--name", "ids", "--source", store, "--chain", "none", "--ids", tmp_path / "ids.txt"
-    )
-    assert (status, reason in err) == (1, True), err
+def test_index_import_refuses_an_invalid_list_of_ids_and_creates_no_index(run, home, store, tmp_path):
+    command = ("index", "import", "--name", "ids", "--source", store, "--chain", "none", "--ids", tmp_path / "ids.txt")
+    for lines, reason in [
+        (["a", "", "b"], "line 2 is blank"),
+        (["a"] * 7, "7 ids for 1,100 rows"),
+        (["a"] * ROWS, "'a' occurs twice"),
+    ]:
+        (tmp_path / "ids.txt").write_text("\n".join(lines))
+        status, _, err = run(*command)
+        assert (status, reason in err) == (1, True), err
     assert not (home / "indexes" / "ids").exists()
 
 
@@ -273,9 +265,6 @@ def test_doctor_and_index_list_report_a_damaged_record(run, home, store):
     assert "damaged" in run("index", "list")[1]
 
 
-OBJECTS = [("{}", {}), ({}, {}), ('{"a": 1}', {"a": 1}), ("text", None), ("{", None), (None, None)]
-
-
-@pytest.mark.parametrize(("given", "found"), OBJECTS)
-def test_parse_object_returns_json_objects_and_none_for_anything_else(given, found):
-    assert parse_object(given) == found
+def test_parse_object_returns_json_objects_and_none_for_anything_else():
+    given = ["{}", {}, '{"a": 1}', "text", "{", None]
+    assert [parse_object(one) for one in given] == [{}, {}, {"a": 1}, None, None, None]

@@ -10,93 +10,119 @@ import time
 from pathlib import Path
 
 import numpy as np
-import openai
 import pytest
 
-from tests.helpers import LATHE
+from lathe.service.cli.server import list_start_warnings
+from tests.helpers import eventually
 
 
-@pytest.fixture(scope="module")
-def texts(paragraphs):
-    """Return thousands of texts, so that a fit on them takes a while."""
-    return [f"{number}: {text}" for number in range(15) for text in paragraphs]
+@pytest.fixture
+def proxy():
+    """Listen as a proxy that never answers, so that connection attempts are noticed. Return its variables."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        yield (
+            listener,
+            dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), f"http://127.0.0.1:{listener.getsockname()[1]}"),
+        )
 
 
-def running_pid(home, job_id):
-    """Return the process id of a running job, from its record."""
-    return json.loads((home / "jobs" / job_id / "job.json").read_text())["pid"]
+def damage_chain(home):
+    """Write a live chain that cannot be used."""
+    version = home / "chains" / "old" / "1"
+    version.mkdir(parents=True)
+    (version / "manifest.json").write_text('{"format": 0}')
+    (home / "chains" / "old" / "pointer.json").write_text('{"live": 1, "earlier": [], "last": 1}')
 
 
-@pytest.fixture(scope="module")
-def first(serving, home):
-    """A server that its tests share, the last of which kills it."""
-    with serving(home) as server:
-        yield server
+def test_a_server_fits_and_serves_is_killed_and_restarted_and_stops_in_time(
+    serving, home, run, paragraphs, proxy, tmp_path
+):
+    listener, variables = proxy
+    with serving(home, **variables) as server:
+        assert server.client.get("/health/ready").status_code == 200
+        greeting = "".join(server.greeting)
+        assert greeting.count("curl") == 3 and server.admin["authorization"][7:] not in greeting
+        raw = server.client.post("/embed", json={"inputs": paragraphs[:20]}).json()
+        job = server.wait(server.submit(paragraphs[:60]), "succeeded", "failed")
+        assert job["state"] == "succeeded", job["error"]
+        mine = {"inputs": paragraphs[:20], "chain": "mine"}
+        before = server.client.post("/embed", json=mine)
+        assert before.headers["x-chain"] == "mine@1"
+        reduced = server.client.post("/reduce", json={"vectors": raw, "chain": "mine"}).json()["vectors"]
+        np.testing.assert_allclose(reduced, before.json(), atol=1e-5)
+        with pytest.raises(BlockingIOError):  # nothing was asked of the network
+            listener.accept()
+
+        # A fit on the command line is served by the running server at once.
+        (tmp_path / "some.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in paragraphs[:60]))
+        assert run("fit", "--name", "side", "--steps", "r2", "--source", tmp_path / "some.jsonl")[0] == 0
+        side = server.client.post("/embed", json={"inputs": "text", "chain": "side"})
+        assert side.headers["x-chain"] == "side@1"
+
+        done = server.client.get("/jobs").json()
+        running, queued = server.submit(paragraphs, name="running"), server.submit(paragraphs[:60], name="later")
+        server.wait(running, "running")
+        (worker,) = server.workers()
+        server.stop(signal.SIGKILL)
+
+    damage_chain(home)
+    with serving(home, LATHE_HOST="0.0.0.0") as server:
+        key = server.admin["authorization"].removeprefix("Bearer ")
+        greeting = "".join(server.greeting)
+        public, chain = (line for line in greeting.splitlines() if line.startswith("Warning: "))
+        assert public == (
+            "Warning: other machines can reach 0.0.0.0 and no API keys are set, so every request needs the admin key "
+            f"in {home}/admin.key; set LATHE_API_KEYS for clients"
+        )
+        assert chain.startswith("Warning: the chain old cannot be used")
+        assert chain.endswith("'schema_version' is missing")
+        assert f"curl {server.url}/embed -H 'content-type: application/json' -H \"authorization: Bearer $(" in greeting
+        assert key not in greeting
+        assert server.client.post("/embed", json={"inputs": "x"}).status_code == 401
+
+        server.client.headers.update(server.admin)
+        assert server.wait(running, "succeeded", "failed")["state"] == "succeeded"
+        assert server.wait(queued, "succeeded", "failed")["result"]["chain"] == "later@1"
+        after = server.client.post("/embed", json=mine)
+        assert after.headers["x-space-id"] == before.headers["x-space-id"] and after.headers["x-chain"] == "mine@1"
+        np.testing.assert_allclose(after.json(), before.json(), atol=1e-6)
+        assert not Path(f"/proc/{worker}").exists()  # it ended with the server that was killed
+        assert [job for job in server.client.get("/jobs").json() if job["id"] not in (running, queued)] == done
+
+        job_id = server.submit([f"{number}: {text}" for number in range(15) for text in paragraphs])
+        server.wait(job_id, "running")
+        with server.client.stream("GET", f"/jobs/{job_id}/events") as stream:
+            next(stream.iter_lines())
+            begun = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(40) == 0
+            assert time.monotonic() - begun < 10  # the stream delays nothing
+        os.kill(json.loads((home / "jobs" / job_id / "job.json").read_text())["pid"], signal.SIGKILL)
 
 
-@pytest.fixture(scope="module")
-def server(serving, home):
-    """Start a second server on the same state folder. The last test that uses it ends it."""
-    with serving(home) as server:
-        yield server
-
-
-def test_a_server_embeds_fits_and_reduces_over_http(first, run, paragraphs, tmp_path):
-    """A chain that the command line fits on the same state folder is served at once."""
-    assert first.client.get("/health/ready").status_code == 200
-    greeting = "".join(first.greeting)
-    assert greeting.count("curl") == 3 and first.admin["authorization"][7:] not in greeting
-
-    raw = first.client.post("/embed", json={"inputs": paragraphs[:20]}).json()
-    job = first.wait(first.submit(paragraphs[:120]), "succeeded", "failed")
-    assert job["state"] == "succeeded", job["error"]
-    mine = first.client.post("/embed", json={"inputs": paragraphs[:20], "chain": "mine"})
-    assert mine.headers["x-chain"] == "mine@1"
-    reduced = first.client.post("/reduce", json={"vectors": raw, "chain": "mine"}).json()["vectors"]
-    np.testing.assert_allclose(reduced, mine.json(), atol=1e-5)
-
-    # A fit on the command line is served by the running server at once.
-    (tmp_path / "some.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in paragraphs[:60]))
-    assert run("fit", "--name", "side", "--steps", "r2", "--source", tmp_path / "some.jsonl")[0] == 0
-    side = first.client.post("/embed", json={"inputs": "text", "chain": "side"})
-    assert side.headers["x-chain"] == "side@1"
-
-
-def test_a_killed_fit_fails_and_leaves_no_chain(first, texts):
+def test_a_killed_fit_fails_and_leaves_no_chain(start_app, new_home, paragraphs, finish):
     """A later fit of the same name succeeds."""
-    job_id = first.submit(texts[:3000], name="half")
-    first.wait(job_id, "running")
-    while first.client.get(f"/jobs/{job_id}").json()["progress"] == 0:
-        time.sleep(0.05)
-    os.kill(running_pid(first.home, job_id), signal.SIGKILL)
-    job = first.wait(job_id, "failed", "succeeded", seconds=5)
-    assert job["state"] == "failed" and "killed" in job["error"] and job["finished_at"]
-    assert first.client.get("/chains/half").status_code == 404
-    assert "half" not in {chain["name"] for chain in first.client.get("/chains").json()}
-    assert first.client.post("/embed", json={"inputs": "x", "dimensions": 48}).headers["x-chain"] == "compact@1"
+    many = [f"{number}: {text}" for number in range(5) for text in paragraphs]
 
-    cancelled = first.submit(texts[:3000], name="half")
-    first.wait(cancelled, "running")
-    assert first.client.delete(f"/jobs/{cancelled}", headers=first.admin).json()["state"] == "cancelled"
-    job = first.wait(first.submit(texts[:100], name="half"), "succeeded", "failed")
-    assert job["result"]["chain"] == "half@1"
+    def submit(app, texts):
+        body = {"name": "half", "steps": [{"kind": "r2"}], "source": {"texts": texts}}
+        return app.client.post("/fit-transform", json=body, headers=app.admin).json()["job_id"]
 
+    with start_app(home=new_home()) as app:
+        job_id = submit(app, many)
+        eventually(lambda: app.client.get(f"/jobs/{job_id}").json()["progress"] > 0)
+        os.kill(json.loads((app.settings.home / "jobs" / job_id / "job.json").read_text())["pid"], signal.SIGKILL)
+        job = finish(job_id, app, seconds=5)
+        assert job["state"] == "failed" and "killed" in job["error"] and job["finished_at"]
+        assert app.client.get("/chains/half").status_code == 404
+        assert "half" not in {chain["name"] for chain in app.client.get("/chains").json()}
+        assert app.client.post("/embed", json={"inputs": "x", "dimensions": 48}).headers["x-chain"] == "compact@1"
 
-def test_a_server_restarted_after_a_kill_serves_the_same_vectors_and_finishes_queued_jobs(first, texts, request):
-    body = {"inputs": texts[:20], "chain": "mine"}
-    before, done = first.client.post("/embed", json=body), first.client.get("/jobs").json()
-    running, queued = first.submit(texts[:200], name="running"), first.submit(texts[:60], name="later")
-    first.wait(running, "running")
-    (worker,) = first.workers()
-    first.stop(signal.SIGKILL)
-    server = request.getfixturevalue("server")
-    assert server.wait(running, "succeeded", "failed")["state"] == "succeeded"
-    assert server.wait(queued, "succeeded", "failed")["result"]["chain"] == "later@1"
-    after = server.client.post("/embed", json=body)
-    assert after.headers["x-space-id"] == before.headers["x-space-id"] and after.headers["x-chain"] == "mine@1"
-    np.testing.assert_allclose(after.json(), before.json(), atol=1e-6)
-    assert not Path(f"/proc/{worker}").exists()  # it ended with the server that was killed
-    assert [job for job in server.client.get("/jobs").json() if job["id"] not in (running, queued)] == done
+        cancelled = submit(app, many)
+        eventually(lambda: app.client.get(f"/jobs/{cancelled}").json()["state"] == "running")
+        assert app.client.delete(f"/jobs/{cancelled}", headers=app.admin).json()["state"] == "cancelled"
+        assert finish(submit(app, paragraphs[:60]), app)["result"]["chain"] == "half@1"
 
 
 def test_damaged_job_records_are_listed_as_failed_and_do_not_stop_the_server(start_app, tmp_path):
@@ -125,102 +151,32 @@ def test_damaged_job_records_are_listed_as_failed_and_do_not_stop_the_server(sta
         assert app.client.get("/metrics").status_code == 200
 
 
-def test_a_stream_of_job_events_does_not_delay_shutdown(server, texts):
-    job_id = server.submit(texts[:3000])
-    server.wait(job_id, "running")
-    with server.client.stream("GET", f"/jobs/{job_id}/events") as stream:
-        next(stream.iter_lines())
-        begun = time.monotonic()
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(40) == 0
-        assert time.monotonic() - begun < 10
-    os.kill(running_pid(server.home, job_id), signal.SIGKILL)
+def test_an_unwritable_state_folder_disables_only_requests_that_write(start_app, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with start_app(home=tmp_path / "file" / "home", admin_keys="boss") as app:
+        assert any("cannot be written" in warning for warning in list_start_warnings(app.services))
+        assert app.client.get("/health/ready").json()["warnings"]
+        answer = app.client.post("/embed", json={"inputs": "x", "dimensions": 64})
+        assert answer.headers["x-chain"] == "compact@1"
+        body = {"name": "mine", "steps": [{"kind": "r2"}], "source": {"path": "pydoc:"}}
+        for method, path in [("post", "/fit-transform"), ("post", "/chains/compact/rollback"), ("delete", "/jobs/abc")]:
+            answer = app.client.request(method, path, json=body, headers=app.admin)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "state_unwritable")
 
 
-@pytest.fixture(scope="module")
-def proxy():
-    """Listen as a proxy that never answers, so that connection attempts are noticed."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(0.5)
-        yield listener
+def test_the_start_warns_of_an_unreachable_redis_and_of_damaged_size_routes(start_app, tmp_path):
+    with start_app(indexes_only=True, home=tmp_path / "redis", redis_url="redis://127.0.0.1:1/0") as app:
+        (warning,) = list_start_warnings(app.services)
+    assert warning.startswith("Redis cannot be reached") and warning.endswith("administration wait for it")
+    (tmp_path / "routes").mkdir(mode=0o700)
+    (tmp_path / "routes" / "size_routes.json").write_text("{")
+    with start_app(indexes_only=True, home=tmp_path / "routes") as app:
+        (warning,) = list_start_warnings(app.services)
+        assert app.client.post("/reduce", json={"vectors": [[1.0] * 384], "chain": "compact"}).status_code == 200
+    assert warning.startswith("size_routes.json cannot be read")
 
 
-@pytest.fixture(scope="module")
-def locked_in(serving, proxy, tmp_path_factory):
-    """A server that can neither write its state folder nor reach anything but the proxy."""
-    file = tmp_path_factory.mktemp("locked") / "file"
-    file.write_text("in the way")
-    url = f"http://127.0.0.1:{proxy.getsockname()[1]}"
-    variables = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), url)
-    with serving(file / "home", LATHE_ADMIN_KEYS="boss", **variables) as server:
-        yield server
-
-
-def test_the_greeting_warns_of_a_damaged_chain_and_of_an_unreachable_redis(serving, tmp_path):
-    version = tmp_path / "chains" / "old" / "1"
-    version.mkdir(parents=True)
-    (version / "manifest.json").write_text('{"format": 0}')
-    (tmp_path / "chains" / "old" / "pointer.json").write_text('{"live": 1, "earlier": [], "last": 1}')
-    with serving(tmp_path) as alone, serving(tmp_path, LATHE_REDIS_URL="redis://127.0.0.1:1/0") as shared:
-        (chain,), (redis,) = (
-            [line for line in "".join(server.greeting).splitlines() if line.startswith("Warning: ")]
-            for server in (alone, shared)
-        )
-    assert chain.startswith("Warning: the chain old cannot be used") and chain.endswith("'schema_version' is missing")
-    assert redis.startswith("Warning: Redis cannot be reached") and redis.endswith("administration wait for it")
-
-
-def test_a_public_server_without_api_keys_says_so_and_its_example_request_has_the_admin_key(serving, tmp_path):
-    with serving(tmp_path, LATHE_HOST="0.0.0.0") as server:
-        greeting = "".join(server.greeting)
-        (warning,) = [line for line in greeting.splitlines() if line.startswith("Warning: ")]
-        assert warning == (
-            "Warning: other machines can reach 0.0.0.0 and no API keys are set, so every request needs the admin key "
-            f"in {tmp_path}/admin.key; set LATHE_API_KEYS for clients"
-        )
-        assert (tmp_path / "admin.key").read_text().strip() not in greeting
-        assert f"curl {server.url}/embed -H 'content-type: application/json' -H \"authorization: Bearer $(" in greeting
-        assert server.client.post("/embed", json={"inputs": "x"}).status_code == 401
-
-        key = (tmp_path / "admin.key").read_text().strip()
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0) as client:
-            assert len(client.embeddings.create(input="x", model="all-MiniLM-L6-v2").data[0].embedding) == 384
-
-
-def test_an_unwritable_state_folder_disables_only_requests_that_write(locked_in):
-    assert "cannot be written" in "".join(locked_in.greeting)
-    assert locked_in.client.get("/health/ready").json()["warnings"]
-    answer = locked_in.client.post("/embed", json={"inputs": "x", "dimensions": 64})
-    assert answer.headers["x-chain"] == "compact@1"
-    body = {"name": "mine", "steps": [{"kind": "r2"}], "source": {"path": "pydoc:"}}
-    boss = {"authorization": "Bearer boss"}
-    for method, path in [("post", "/fit-transform"), ("post", "/chains/compact/rollback"), ("delete", "/jobs/abc")]:
-        answer = locked_in.client.request(method, path, json=body, headers=boss)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "state_unwritable")
-
-
-def test_embed_makes_no_network_connection(locked_in, proxy):
-    assert locked_in.client.post("/embed", json={"inputs": "x", "dimensions": 64}).status_code == 200
-    with pytest.raises(TimeoutError):
-        proxy.accept()
-
-
-def test_a_request_with_too_many_headers_is_answered_431(locked_in):
-    answer = locked_in.client.get("/health/live", headers={f"a{number}": "b" for number in range(100)})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (431, "headers_too_large")
-
-
-def test_serve_exits_with_one_line_if_the_port_is_in_use(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        command = [*LATHE, "serve", "--port", str(taken.getsockname()[1])]
-        ended = subprocess.run(
-            command, env=os.environ | {"LATHE_HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60
-        )
-    assert ended.returncode != 0
-    assert "in use" in ended.stderr and "Traceback" not in ended.stderr
-
-
-@pytest.mark.trial
+@pytest.mark.release
 def test_fit_of_10000_vectors_takes_less_than_150_mb_more_memory_than_of_1000(tmp_path):
     """The peak memory of a fit grows little more than the vectors themselves."""
     rows = np.random.default_rng(0).normal(size=(10_000, 384)).astype(np.float32)

@@ -78,7 +78,9 @@ def starter(request):
         yield found
 
 
-def test_a_program_gets_its_arguments_environment_and_output(starter, tmp_path):
+def test_a_program_gets_arguments_environment_and_output_inherits_the_rest_and_has_a_session_and_empty_input(
+    starter, tmp_path
+):
     with (tmp_path / "log").open("wb") as output:
         started = Started(starter, "one", "two words", output=output.fileno(), LATHE_X="ü = 1\n2")
     with started.socket:
@@ -87,14 +89,6 @@ def test_a_program_gets_its_arguments_environment_and_output(starter, tmp_path):
         given = {name: value for name, value in about["environment"].items() if name not in ("LC_CTYPE", "PWD")}
         own = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "PYTHONPATH": str(ROOT)}
         assert given == own | {"LATHE_X": "ü = 1\n2"}
-        assert started.end() == 0
-    assert (tmp_path / "log").read_text() == "written to its output\n"
-
-
-def test_a_program_inherits_folder_mask_and_niceness_and_has_its_own_session_and_empty_input(starter):
-    started = Started(starter)
-    with started.socket:
-        about = started.about()
         assert about["pid"] == about["session"] == started.process.pid
         assert about["input"] == ""
         assert about["folder"] == str(Path.cwd())
@@ -107,12 +101,15 @@ def test_a_program_inherits_folder_mask_and_niceness_and_has_its_own_session_and
         assert about["threads"] == 1
         command = Path(f"/proc/{started.process.pid}/cmdline").read_bytes()
         assert MODULE.encode() in command  # what `ps` shows
-        started.end()
+        assert started.end() == 0
+    assert (tmp_path / "log").read_text() == "written to its output\n"
 
 
-@pytest.mark.parametrize(("word", "status"), [("0", 0), ("7", 7), ("raise", 1)])
-def test_wait_and_poll_return_the_exit_status_of_a_program(starter, word, status):
-    with Path(os.devnull).open("wb") as output:
+@pytest.mark.parametrize(("word", "status"), [("7", 7), ("raise", 1)])
+def test_wait_and_poll_return_the_exit_status_of_a_program_and_an_uncaught_exception_is_printed(
+    starter, word, status, tmp_path
+):
+    with (tmp_path / "log").open("wb") as output:
         started = Started(starter, output=output.fileno())
     with started.socket:
         started.about()
@@ -121,26 +118,17 @@ def test_wait_and_poll_return_the_exit_status_of_a_program(starter, word, status
             started.process.wait(0.01)
         assert started.end(word) == status
         assert started.process.poll() == started.process.wait() == status
+    assert ("ValueError: as it was told" in (tmp_path / "log").read_text()) == (word == "raise")
 
 
-@pytest.mark.parametrize("how", ["terminate", "kill"])
-def test_terminate_and_kill_end_a_program_and_do_nothing_afterwards(starter, how):
-    started = Started(starter)
-    with started.socket:
-        started.about()
-        getattr(started.process, how)()
-        expected = {"terminate": -signal.SIGTERM, "kill": -signal.SIGKILL}[how]
-        assert started.process.wait(SECONDS) == expected
-        getattr(started.process, how)()  # of one that has ended: nothing
-
-
-def test_an_uncaught_exception_is_printed_with_its_traceback(starter, tmp_path):
-    with (tmp_path / "log").open("wb") as output:
-        started = Started(starter, output=output.fileno())
-    with started.socket:
-        started.about()
-        started.end("raise")
-    assert "ValueError: as it was told" in (tmp_path / "log").read_text()
+def test_terminate_and_kill_end_a_program_and_do_nothing_afterwards(starter):
+    for how, status in {"terminate": -signal.SIGTERM, "kill": -signal.SIGKILL}.items():
+        started = Started(starter)
+        with started.socket:
+            started.about()
+            getattr(started.process, how)()
+            assert started.process.wait(SECONDS) == status
+            getattr(started.process, how)()  # of one that has ended: nothing
 
 
 def test_the_fork_server_keeps_no_descriptors_of_programs_open(forks):
@@ -196,27 +184,17 @@ def test_programs_go_on_without_a_killed_fork_server_and_another_one_is_started(
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_dropped_process_handle_closes_its_socket(forks):
+def test_a_closed_fork_server_starts_again_when_it_is_needed_without_keys(forks, monkeypatch):
+    """A handle that is dropped closes its socket."""
+    forks.close()
+    monkeypatch.setenv("LATHE_ADMIN_KEYS", "a-secret")
     started = Started(forks)
     with started.socket:
         started.about()
+        assert b"a-secret" not in Path(f"/proc/{forks._server.pid}/environ").read_bytes()
         watched = started.process._status
         del started.process
     assert watched.fileno() == -1
-
-
-def test_a_closed_fork_server_starts_again_when_it_is_needed(forks):
-    forks.close()
-    started = Started(forks)
-    with started.socket:
-        started.about()
-        assert started.end() == 0
-
-
-def test_the_fork_servers_environment_contains_no_keys(monkeypatch, forks):
-    monkeypatch.setenv("LATHE_ADMIN_KEYS", "a-secret")
-    forks.warm_up()
-    assert b"a-secret" not in Path(f"/proc/{forks._server.pid}/environ").read_bytes()
 
 
 OWNER = f"""
@@ -234,7 +212,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_lasting_programs_survive_the_server_and_all_other_processes_end_with_it(how):
     (ours, theirs), (lasting_ours, lasting_theirs) = socket.socketpair(), socket.socketpair()
     with ours, lasting_ours:  # open to the end, so that no program ends because its socket does

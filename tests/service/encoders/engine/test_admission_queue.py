@@ -54,7 +54,7 @@ def test_accepted_texts_are_counted_until_they_are_answered(queue):
     assert (queue.texts, queue.tokens) == (0, 0)
 
 
-def test_a_request_over_the_text_limit_is_refused_as_a_whole_and_a_smaller_one_is_accepted(queue):
+def test_a_request_over_the_limits_of_texts_and_tokens_is_refused_as_a_whole_and_a_smaller_one_is_accepted(queue):
     queue.put(work_of(*"abcdef"))
     refused = work_of(*"ghijk")
     with pytest.raises(OverloadedError, match="6 texts .* at most 10"):
@@ -63,9 +63,7 @@ def test_a_request_over_the_text_limit_is_refused_as_a_whole_and_a_smaller_one_i
     queue.put(work_of(*"lmno"))
     taken = queue.take(EVERYTHING, 0)
     assert queue.texts == 10 and not rows_of(taken, refused)
-
-
-def test_a_request_over_the_token_limit_is_refused(queue):
+    queue = AdmissionQueue(max_texts=10, max_tokens=1000)
     queue.put(work_of(*[text_of(200)] * 4))
     with pytest.raises(OverloadedError, match="800 tokens .* 1000"):
         queue.put(work_of(text_of(201)))
@@ -80,6 +78,8 @@ def test_a_request_over_the_limits_is_accepted_by_an_empty_queue(queue):
         queue.put(work_of("a"))
     parts = queue.take(EVERYTHING, 0)
     assert sorted(rows_of(parts, large)) == list(range(50))
+    with pytest.raises(BadValueError, match="no texts"):
+        queue.admit([], EncodeOptions(), 256)
 
 
 def test_retry_seconds_follow_the_recent_throughput(queue):
@@ -100,16 +100,14 @@ def test_retry_seconds_follow_the_recent_throughput(queue):
     assert told() == MAX_RETRY_SECONDS
 
 
-def test_a_cancelled_request_leaves_the_queue(queue):
+def test_a_cancelled_request_and_what_remains_of_a_failed_one_leave_the_queue(queue):
     leaving, staying = work_of("a", "b"), work_of("c")
     queue.put(leaving)
     queue.put(staying)
     assert leaving.future.cancel()
     assert queue.texts == 1
     assert [part.work for part in queue.take(EVERYTHING, 0)] == [staying]
-
-
-def test_the_remaining_texts_of_a_failed_request_are_not_taken(queue):
+    queue = AdmissionQueue(max_texts=10, max_tokens=1000)
     work = work_of(*[text_of(50)] * 4)
     queue.put(work)
     queue.take(100, 0)
@@ -117,28 +115,18 @@ def test_the_remaining_texts_of_a_failed_request_are_not_taken(queue):
     assert queue.take(EVERYTHING, 0) == [] and queue.texts == 0
 
 
-def test_a_large_request_alternates_with_later_ones(queue):
+def test_a_large_request_alternates_with_later_ones_and_small_ones_are_taken_together(queue):
     large, small = work_of(*[text_of(100)] * 4), work_of(text_of(100))
     queue.put(large)
     queue.put(small)
     turns = [[part.work for part in queue.take(100, 0)] for _ in range(5)]
     assert turns == [[large], [small], [large], [large], [large]]
     assert queue.take(100, 0) == []
-
-
-def test_small_requests_are_taken_together_up_to_the_requested_tokens(queue):
     works = [work_of(text_of(40)) for _ in range(5)]
     for work in works:
         queue.put(work)
     assert [part.work for part in queue.take(100, 0)] == works[:3]  # the third goes past 100
     assert [part.work for part in queue.take(100, 0)] == works[3:]
-
-
-def test_a_text_over_the_requested_tokens_is_taken_alone(queue):
-    work = work_of(text_of(200), text_of(150))
-    queue.put(work)
-    assert rows_of(queue.take(10, 0), work) == [0]
-    assert rows_of(queue.take(10, 0), work) == [1]
 
 
 def shares_of_two_idle_workers(queue, wait):
@@ -205,11 +193,6 @@ def test_no_request_is_left_in_a_queue_that_is_closed_while_others_ask():
         for caller in callers:
             caller.join(10)
         assert all(work.future.done() for work in admitted) and queue.texts == 0
-
-
-def test_a_request_without_texts_is_refused(queue):
-    with pytest.raises(BadValueError, match="no texts"):
-        queue.admit([], EncodeOptions(), 256)
 
 
 def test_fail_all_answers_every_queued_request_with_an_error(queue):
@@ -310,8 +293,6 @@ def test_after_a_batch_of_several_texts_take_waits_for_half_as_many_tokens(queue
             queue.put(work)
         found = asked.result(5)
     assert len(found) >= 2
-
-
-def test_the_wait_for_more_tokens_ends_after_its_seconds(queue):
+    queue.take(EVERYTHING, 0)
     queue.put(work_of(text_of(50)))
     assert len(queue.take(EVERYTHING, 30, BatchWait(10**6, 0.01))) == 1

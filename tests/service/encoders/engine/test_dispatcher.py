@@ -28,25 +28,17 @@ def flat(calls):
     return sorted(text for call in calls for part in call for text in part)
 
 
-def test_waiting_requests_are_sent_together_and_answered_separately(start):
+def test_waiting_requests_are_sent_together_and_answered_separately_also_if_one_fails(start):
     engine, (worker,) = start(HELD)
     ask(engine, "busy")
     eventually(lambda: worker.calls)
     works = [ask(engine, "a"), ask(engine, "bb", "ccc"), ask(engine, "dddd", truncation_side="left")]
-    worker.set(open=True)
-    assert [lengths(work) for work in works] == [[1], [2, 3], [4]]
-    assert worker.calls == [[["busy"]], [["a"], ["bb", "ccc"], ["dddd"]]]
-
-
-def test_an_error_of_one_request_does_not_affect_others_of_its_batch(start):
-    engine, (worker,) = start(HELD)
-    ask(engine, "busy")
-    eventually(lambda: worker.calls)
-    works = [ask(engine, "a"), ask(engine, "too long"), ask(engine, "bb")]
+    failing = ask(engine, "too long")
     worker.set(open=True)
     with pytest.raises(TooLongError):
-        works[1].future.result(SECONDS)
-    assert [lengths(works[0]), lengths(works[2])] == [[1], [2]]
+        failing.future.result(SECONDS)
+    assert [lengths(work) for work in works] == [[1], [2, 3], [4]]
+    assert worker.calls == [[["busy"]], [["a"], ["bb", "ccc"], ["dddd"], ["too long"]]]
     assert engine.state == "ready"
 
 
@@ -169,14 +161,12 @@ class TestWorkerProcess:
         assert sum(tokens for _, tokens, _ in reply.batches) == expected.tokens.sum()
         assert len(reply.batches) > 1 and reply.seconds > 0
 
-    def test_truncation_and_normalization_options_are_applied(self, workers, encoder):
+    def test_options_and_chains_applied_by_the_worker_equal_those_applied_directly(self, workers, encoder):
         long = "cat " * 300 + "dog " * 300
         options = [{"truncation_side": "left"}, {"truncation_side": "right"}, {"normalize": False}]
         works = [work_of([long], **some) for some in options]
         for result, some in zip(encode_in(workers.real, *works).results, options, strict=True):
             np.testing.assert_allclose(result.vectors, encoder.encode([long], **some).vectors, rtol=0, atol=1e-5)
-
-    def test_chains_applied_by_the_worker_equal_those_applied_directly(self, workers, encoder):
         chain, raw = Chain.load(COMPACT), encoder.encode(TEXTS).vectors
         works = [
             work_of(TEXTS, compact(), keep_raw=True),
@@ -208,20 +198,17 @@ class TestWorkerProcess:
         assert "failed on this request (" in unforeseen.message
         assert isinstance(poem, EncoderError) and "'poem'" in str(poem)
 
-    def test_a_part_numbers_its_texts_by_their_position_in_the_request(self, workers):
-        work = work_of(["word " * 300, "b", "word " * 270], long_text="error")
+        work = work_of(["word " * 300, "b", "word " * 270], long_text="error")  # positions are those of the request
         workers.real.send([Part(work, [1, 2], 10, 0.0)])
         (result,) = workers.real.receive(60).results
         assert isinstance(result, TooLongError) and str(result).startswith("input 2 has 272 tokens")
 
-    def test_replies_arrive_in_the_order_of_the_messages(self, workers):
+    def test_replies_arrive_in_the_order_of_the_messages_or_receive_raises_timeout_error(self, workers):
         works = [work_of(["x " * count]) for count in (200, 1, 50)]
         for work in works:
             workers.real.send([whole(work)])
         tokens = [workers.real.receive(60).results[0].tokens.tolist() for _ in works]
         assert tokens == [[202], [3], [52]]
-
-    def test_receive_raises_timeout_error_without_a_reply(self, workers):
         with pytest.raises(TimeoutError):
             workers.real.receive(0.001)  # nothing was sent
         assert workers.real.alive()

@@ -31,15 +31,6 @@ def test_an_engine_is_loading_and_refuses_requests_before_its_model_is_ready(sta
     assert lengths(ask(engine, "a")) == [1]
 
 
-def test_a_model_that_cannot_be_loaded_refuses_requests_with_the_reason(start):
-    engine, _ = start({"problem": EncoderError("the folder is empty")}, ready=False)
-    assert engine.settled.wait(SECONDS)
-    assert engine.state == "failed"
-    with pytest.raises(UnavailableError, match="the folder is empty") as refused:
-        ask(engine, "a")
-    assert refused.value.status == 503
-
-
 @pytest.mark.parametrize("plan", [{"problem": EOFError()}, {"refuse": BlockingIOError("no more processes")}])
 def test_a_worker_that_ends_or_cannot_start_before_it_is_ready_makes_the_engine_fail(start, plan):
     engine, _ = start(plan, ready=False)
@@ -60,11 +51,14 @@ class NotingEvent(threading.Event):
         return self.is_set()
 
 
-def test_loading_is_retried_with_growing_pauses(start):
+def test_loading_is_retried_with_growing_pauses_while_requests_are_refused_with_the_reason(start):
     broken, stopping = {"problem": EncoderError("not yet")}, NotingEvent()
     engine, made = start(broken, broken, broken, broken, {"loads": False}, ready=False, stopping=stopping)
     eventually(lambda: len(made) == 5)
-    assert engine.state == "failed" and engine.problem == "not yet"
+    assert engine.state == "failed" and engine.problem == "not yet" and engine.settled.is_set()
+    with pytest.raises(UnavailableError, match="not yet") as refused:
+        ask(engine, "a")
+    assert refused.value.status == 503
     made[-1].loaded.set()
     eventually(lambda: engine.state == "ready")
     assert engine.problem is None

@@ -77,13 +77,11 @@ class TestWorkerInThisProcess:
         assert next(left, None) is None
         return found
 
-    def test_requests_with_equal_options_share_batches_and_get_their_own_answers(self):
+    def test_requests_with_equal_options_alone_share_batches_and_get_their_own_answers(self):
         found = self.answer(work_of(["a"]), work_of(["ccc", "bb"]), work_of(["dddd"]))
         assert found == [[1], [3, 2], [4]]
         assert self.encoder.tokenized == [["a", "ccc", "bb", "dddd"]]
         assert self.batches == [(3, 9, 12), (1, 3, 4)]
-
-    def test_requests_with_different_options_do_not_share_batches(self):
         others = [
             {"truncation_side": "left"},
             {"prompt_name": "query"},
@@ -97,10 +95,7 @@ class TestWorkerInThisProcess:
 
     def test_long_texts_of_a_request_are_the_mean_of_their_pieces(self):
         found = self.answer(work_of(["a", "bbbbb"], long_text="mean", normalize=False), work_of(["ccccc"]))
-        assert found == [
-            [2.5, 1],
-            [5],
-        ]  # the longest first and self.encoder.tokenized == [["bb", "bbb", "a"], ["ccccc"]]
+        assert found == [[2.5, 1], [5]]  # pieces of 2 and 3 letters
 
     @pytest.mark.parametrize(
         ("text", "error"),
@@ -121,16 +116,13 @@ class TestWorkerInThisProcess:
         error = ("NotFiniteError", "input 4: all-MiniLM-L6-v2 gives NaN or inf for this text in float32")
         assert self.answer(work_of(["a"]), asking, work_of(["ccc"])) == [[1], error, [3]]
 
-    def test_an_unknown_prompt_fails_its_own_request_only(self):
-        found = self.answer(work_of(["a"]), work_of(["b"], prompt_name="poem"))
-        assert found == [[1], ("EncoderError", "no prompt poem")]
-
-    def test_a_chain_that_cannot_be_loaded_fails_its_own_request_only(self, tmp_path):
-        gone = ChainRef(tmp_path / "gone", "0", None, True)
-        found = self.answer(work_of(["a"]), work_of(["bb"], gone), work_of(["ccc"]))
-        assert found[0] == [1] and found[2] == [3]
-        assert found[1][0] == "ArtifactError"
-        assert self.encoder.tokenized == [["a", "bb", "ccc"]]
+    def test_a_chain_that_cannot_be_loaded_or_an_unknown_prompt_fails_its_own_request_only(self, tmp_path):
+        gone, replaced = ChainRef(tmp_path / "gone", "0", None, True), compact(digest="0" * 64)
+        works = [work_of(["a"]), work_of(["bb"], gone), work_of(["ccc"]), work_of(["dddd"], replaced)]
+        found = self.answer(*works, work_of(["e"], prompt_name="poem"))
+        assert (found[0], found[2], found[4]) == ([1], [3], ("EncoderError", "no prompt poem"))
+        assert found[1][0] == found[3][0] == "ArtifactError" and "replaced" in found[3][1]
+        assert self.encoder.tokenized == [["a", "bb", "ccc", "dddd"]]
 
     def test_the_vectors_of_all_requests_for_a_chain_are_mapped_together(self, monkeypatch):
         seen = []
@@ -147,10 +139,6 @@ class TestWorkerInThisProcess:
         works = [work_of(["a"], compact(2)), work_of(["bb"]), work_of(["ccc", "dd"], compact(2))]
         assert self.answer(*works, work_of(["eeee"], compact(3))) == [[2], [2], [6, 4], [12]]
         assert seen == [[1, 3, 2], [4]]
-
-    def test_a_chain_with_another_digest_is_refused(self):
-        found = self.answer(work_of(["a"], compact(digest="0" * 64)))
-        assert found[0][0] == "ArtifactError" and "replaced" in found[0][1]
 
     def test_the_most_recently_used_chains_are_kept_whatever_their_dimensions(self, tmp_path):
         worker = Worker(Double())

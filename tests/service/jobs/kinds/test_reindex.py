@@ -138,7 +138,7 @@ def searching(server, path, pause=0.01, **query):
         searches.result()
 
 
-@pytest.mark.parametrize("chain", ["compact", pytest.param("none", marks=pytest.mark.trial)])
+@pytest.mark.parametrize("chain", ["compact", pytest.param("none", marks=pytest.mark.release)])
 def test_each_search_during_reindexing_uses_one_generation(server, many, vectors, through, chain):
     """Items written and deleted meanwhile are found as last written."""
     other = {"none": "compact", "compact": "none"}[chain]
@@ -258,8 +258,8 @@ def check_moved(server, old, texts):
     assert server.post(f"{MOVING}/search", texts="x", encoder="all-MiniLM-L6-v2").status_code == 409
 
 
-def test_reindexing_with_another_encoder_fails_on_an_item_without_text(server, texts):
-    """The index serves as before."""
+def test_reindexing_with_another_encoder_fails_on_an_item_without_text_unless_the_request_has_it(server, texts):
+    """After a failure the index serves as before."""
     server.put(TEXTLESS, chain="none", text_field="text")
     server.ok(f"{TEXTLESS}/upsert", ids=["a", "b"], texts=texts[:2])
     server.ok(f"{TEXTLESS}/upsert", ids=["bare"], vectors=[[1.0] * 384])
@@ -270,16 +270,13 @@ def test_reindexing_with_another_encoder_fails_on_an_item_without_text(server, t
     server.ok(f"{TEXTLESS}/upsert", ids=["bare too"], vectors=[[1.0] * 384])
     found = server.ok(f"{TEXTLESS}/search", texts=texts[0], k=1)
     assert (found["results"][0][0]["id"], found["space_id"]) == ("a", before["space_id"])
-
-
-def test_reindexing_takes_missing_texts_from_the_request(server, texts):
     given = {"bare": texts[2], "bare too": texts[3]}
     assert ended(server, begin(server, TEXTLESS, encoder="shallow", texts=given)) == ("succeeded", None)
     found = server.ok(f"{TEXTLESS}/search", texts=texts[:4], k=1, encoder="shallow")["results"]
     assert [items[0]["id"] for items in found] == ["a", "b", "bare", "bare too"]
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_reindexed_indexes_are_unchanged_after_a_restart(server, many, vectors, texts):
     kept = server.put("/indexes/kept", chain="none", text_field="text")
     server.ok(f"{kept}/upsert", ids=[f"t{n}" for n in range(20)], texts=texts[:20])
