@@ -63,7 +63,7 @@ async def test_queries_and_documents_have_their_own_prompts():
     assert_same(embeddings.embed_documents(TEXTS), EXPECTED["document"])
     assert_same([embeddings.embed_query(text) for text in TEXTS], EXPECTED["query"])
     assert_same([await embeddings.aembed_query(text) for text in TEXTS], EXPECTED["query"])
-    named = LatheEmbeddings(base_url=URL, model="prompted", query_prompt_name=None, document_prompt_name="query")
+    named = LatheEmbeddings(base_url=URL, model="prompted", query_prompt_name="document", document_prompt_name="query")
     assert_same(named.embed_documents(TEXTS), EXPECTED["query"])
     assert_same(named.embed_query(TEXTS[0]), EXPECTED["document"][0])
 

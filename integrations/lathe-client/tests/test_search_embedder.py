@@ -49,7 +49,7 @@ def test_queries_and_documents_are_sent_with_their_prompt_side_chain_and_size(se
         assert embedder.embed_documents(["a", "b"]) == [[0.5, 0.5]] * 2
     shared = {"output_dtype": "float", "model": "e5", "chain": "mine", "dimensions": 2}
     assert server.bodies == [
-        {"inputs": ["q"], "prompt_name": "query", "input_type": "query"} | shared,
+        {"inputs": ["q"], "input_type": "query"} | shared,
         {"inputs": ["a", "b"], "prompt_name": "passage", "input_type": "document"} | shared,
     ]
 

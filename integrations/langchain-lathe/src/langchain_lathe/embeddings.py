@@ -20,8 +20,8 @@ class LatheEmbeddings(BaseModel, Embeddings):
         model: `ENCODER`, `ENCODER+CHAIN` or `ENCODER+CHAIN@VERSION`; the server's first encoder if None.
         chain: `NAME` or `NAME@VERSION` of a chain.
         dimensions: dimensions of the vectors; None for all.
-        query_prompt_name: prompt of queries; None for the encoder's default prompt.
-        document_prompt_name: prompt of documents; None for the encoder's default prompt.
+        query_prompt_name: name of the prompt of queries; None for the one that the encoder has for them.
+        document_prompt_name: name of the prompt of documents; None for the one that the encoder has for them.
         expected_space_id: id of the space of stored vectors; None accepts that of the first answer.
         timeout: seconds to wait for a connection, and between two parts of an answer.
         max_retries: number of retries of a call while the server is busy, or after a broken connection.
@@ -36,8 +36,8 @@ class LatheEmbeddings(BaseModel, Embeddings):
     model: str | None = None
     chain: str | None = None
     dimensions: int | None = None
-    query_prompt_name: str | None = "query"
-    document_prompt_name: str | None = "document"
+    query_prompt_name: str | None = None
+    document_prompt_name: str | None = None
     expected_space_id: str | None = None
     timeout: float = 60.0
     max_retries: int = 3

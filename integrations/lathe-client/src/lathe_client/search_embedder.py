@@ -31,8 +31,8 @@ class SearchEmbedder:
         model: `ENCODER`, `ENCODER+CHAIN` or `ENCODER+CHAIN@VERSION`; the server's first encoder if None.
         chain: `NAME` or `NAME@VERSION` of a chain.
         dimensions: dimensions of the vectors; None for all.
-        query_prompt_name: prompt of queries; None for the encoder's default prompt.
-        document_prompt_name: prompt of documents; None for the encoder's default prompt.
+        query_prompt_name: name of the prompt of queries; None for the one that the encoder has for them.
+        document_prompt_name: name of the prompt of documents; None for the one that the encoder has for them.
         space_id: id of the space; set by the first answer if None.
         timeout: seconds to wait for a connection, and between two parts of an answer.
         max_retries: number of retries of a call.
@@ -44,8 +44,8 @@ class SearchEmbedder:
     model: str | None = None
     chain: str | None = None
     dimensions: int | None = None
-    query_prompt_name: str | None = "query"
-    document_prompt_name: str | None = "document"
+    query_prompt_name: str | None = None
+    document_prompt_name: str | None = None
     space_id: str | None = None
     timeout: float = 60.0
     max_retries: int = 3

@@ -70,7 +70,7 @@ async def encode_body_texts(
     """
     texts = list_texts(body.texts, services.settings.max_texts, "texts")
     engine = find_index_engine(services.embedder, spec)
-    prompt_name = body.prompt_name or engine.require_ready().find_side_prompt(side)
+    prompt_name = engine.require_ready().choose_prompt(body.prompt_name or None, side)
     pending = await run_in_threadpool(
         services.embedder.begin, texts, engine, None, None, EncodeOptions(prompt_name, body.long_text)
     )

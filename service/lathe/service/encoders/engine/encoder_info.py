@@ -55,3 +55,19 @@ class EncoderInfo:
         The rules are those of the function of this name.
         """
         return find_side_prompt(self.prompts, side, self.default_prompt_name)
+
+    def choose_prompt(self, prompt_name: str | None, side: SearchSide | None) -> str | None:
+        """Return the name of the prompt for the texts of a request, or None for the encoder's default.
+
+        sentence-transformers gives every model empty prompts `query` and `document`. A request that names one of these
+        means that side of a search, whose prompt may have another name, such as `passage`.
+
+        Args:
+            prompt_name: prompt that the request names, or None.
+            side: side of a search that the request names, or None.
+        """
+        if prompt_name in ("query", "document") and self.prompts.get(prompt_name) == "":
+            if prompt_name in (self.spec.prompts or {}):
+                return prompt_name
+            return self.find_side_prompt("query" if prompt_name == "query" else "document")
+        return prompt_name if prompt_name is not None or side is None else self.find_side_prompt(side)

@@ -166,11 +166,9 @@ def _begin_embed(request: Request, services: Services, json_body: bytes, at_once
 def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
     """Return the name of the prompt for a body's texts, or None for the encoder's default.
 
-    It is the one the body names, else that of its `input_type`.
+    It is the one that the body names, else that of its `input_type`, see `EncoderInfo.choose_prompt`.
     """
-    if body.prompt_name is not None or body.input_type is None or engine.info is None:
-        return body.prompt_name
-    return engine.info.find_side_prompt(body.input_type)
+    return body.prompt_name if engine.info is None else engine.info.choose_prompt(body.prompt_name, body.input_type)
 
 
 def _require_few(texts: list[str], at_once: bool) -> None:

@@ -33,10 +33,10 @@ class LatheEmbedding(BaseEmbedding):
     chain: str | None = Field(default=None, description="NAME or NAME@VERSION of a chain.")
     dimensions: int | None = Field(default=None, description="Dimensions of the vectors; None for all.")
     query_prompt_name: str | None = Field(
-        default="query", description="Prompt of queries; None for the encoder's default prompt."
+        default=None, description="Name of the prompt of queries; None for the one that the encoder has for them."
     )
     document_prompt_name: str | None = Field(
-        default="document", description="Prompt of texts; None for the encoder's default prompt."
+        default=None, description="Name of the prompt of texts; None for the one that the encoder has for documents."
     )
     expected_space_id: str | None = Field(
         default=None, description="Id of the space of stored vectors; None accepts that of the first answer."

@@ -22,7 +22,7 @@ class LatheDocumentEmbedder(ServerComponent):
         model: str | None = None,
         chain: str | None = None,
         dimensions: int | None = None,
-        prompt_name: str | None = "document",
+        prompt_name: str | None = None,
         expected_space_id: str | None = None,
         timeout: float = 60.0,
         max_retries: int = 3,
@@ -38,7 +38,7 @@ class LatheDocumentEmbedder(ServerComponent):
             model: `ENCODER`, `ENCODER+CHAIN` or `ENCODER+CHAIN@VERSION`; the server's first encoder if None.
             chain: `NAME` or `NAME@VERSION` of a chain.
             dimensions: dimensions of the vectors; None for all.
-            prompt_name: prompt of the documents; None for the encoder's default prompt.
+            prompt_name: name of the prompt of documents; None for the one that the encoder has for them.
             expected_space_id: id of the space of stored vectors; None accepts that of the first answer.
             timeout: seconds to wait for a connection, and between two parts of an answer.
             max_retries: number of retries of a call while the server is busy, or after a broken connection.
