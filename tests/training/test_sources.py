@@ -151,15 +151,25 @@ def test_records_hold_all_fields_of_each_row_in_order(tmp_path):
     assert [record for batch in from_parquet for record in batch.records] == rows
 
 
-def test_a_folder_is_read_in_order_of_names_without_hidden_and_unknown_files(tmp_path):
-    for name in ("b/c.jsonl", "b/.partial.jsonl", ".cache/x.jsonl", "d.txt", "a.jsonl.gz", "README.md", "b/a.txt"):
+def test_a_folder_is_read_in_order_of_names_without_hidden_and_unknown_files_and_notes(tmp_path, caplog):
+    """What is left out is logged once. Plain lines are rows where there is nothing else."""
+    names = (
+        "b/c.jsonl b/.partial.jsonl .cache/x.jsonl d.txt a.jsonl.gz README.md b/README.txt metadata.jsonl _ids.jsonl"
+    )
+    for name in names.split():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         if ".jsonl" in name:
             write_jsonl(path, [{"text": name}])
         else:
             path.write_text(name)
-    assert read_texts(str(tmp_path)) == ["a.jsonl.gz", "b/a.txt", "b/c.jsonl", "d.txt"]
+    assert read_texts(str(tmp_path)) == read_texts(str(tmp_path)) == ["a.jsonl.gz", "b/c.jsonl"]
+    (said,) = (record.getMessage() for record in caplog.records if "left out" in record.getMessage())
+    assert said.endswith("left out _ids.jsonl, README.txt, d.txt, metadata.jsonl; name a file itself to read it")
+    assert read_texts(str(tmp_path / "d.txt")) == ["d.txt"]
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "readme.txt").write_text("a\nb")
+    assert read_texts(str(tmp_path / "texts")) == ["a", "b"]
 
 
 def test_a_hidden_folder_can_be_a_source(tmp_path):

@@ -1,12 +1,14 @@
 """Sources of texts or vectors, read in batches so that they need not fit in memory, and keys of their content."""
 
 import hashlib
+import logging
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Literal
@@ -22,6 +24,8 @@ from lathe.training.sources.readers import BUILT_IN, FORMATS, detect_kind, file_
 from lathe.training.sources.remote import RemoteFile, is_remote, list_remote
 from lathe.training.sources.shards import BATCH_ROWS, Shard, inspect_file, open_for_inspection, open_local_copy
 from lathe.transforms.files import expand_home
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -314,7 +318,8 @@ def split_field(written: str) -> tuple[str, str]:
 def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
     """Parse a source as the user writes it, list its files, and return the `Source`.
 
-    No file is read, but an object store or the hub is asked for the list.
+    No file is read, but an object store or the hub is asked for the list. Files of a folder that hold none of its rows
+    are left out.
 
     Raises:
         SourceError: if there is no such file or folder, it has no file of a known format, or it is out of reach.
@@ -328,11 +333,41 @@ def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
 
     is_folder, listed = list_remote(place) if is_remote(place) else list_local(place)
     files = tuple(file for file in listed if file_format(file))
+    if is_folder:
+        files = _select_data_files(display_path(place), files)
     if not files:
         what = f"the folder {display_path(place)} holds none of" if is_folder else f"{display_path(place)} is none of"
         raise SourceError(f"{what} {', '.join(FORMATS)}")
 
     return Source(written, field or "text", files, bad_shards)
+
+
+NOTES = ("readme", "license", "licence", "notice", "changelog", "metadata", "dataset_info")
+"""Names, without their endings, of files that say something of a folder's data."""
+
+
+def _select_data_files(folder: str, files: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files of a folder that hold its rows, and log once which ones are left out: notes such as README.txt
+    and metadata.jsonl, markers of other programs, which begin with `_`, and files of plain lines beside files of another
+    format. If nothing else is there, they are the rows.
+    """
+    paths = {file: PurePosixPath(file) for file in files}
+    data = [
+        file for file, path in paths.items() if path.name[0] != "_" and path.name.split(".")[0].lower() not in NOTES
+    ]
+    if any(not file_format(file).startswith(".txt") for file in data):
+        data = [file for file in data if not file_format(file).startswith(".txt")]
+    if not data or len(data) == len(files):
+        return files
+    _log_left_out(folder, tuple(path.name for file, path in paths.items() if file not in set(data)))
+    return tuple(data)
+
+
+@cache
+def _log_left_out(folder: str, names: tuple[str, ...]) -> None:
+    """Log, once for each folder, which of its files are not read."""
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    log.warning("%s: left out %s%s; name a file itself to read it", folder, ", ".join(names[:5]), more)
 
 
 HASHED_BYTES = 64_000_000
