@@ -292,13 +292,13 @@ def test_a_value_too_large_for_float32_is_refused_like_infinity(tmp_path, name):
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
-        ("a.txt", "b.npy: vectors 2 wide in a source that began with texts"),
+        ("a.jsonl", "b.npy: vectors 2 wide in a source that began with texts"),
         ("a.npy", "b.npy: vectors 2 wide in a source that began with vectors 3 wide"),
     ],
 )
 def test_a_folder_of_texts_and_vectors_or_of_vectors_of_two_dimensions_is_refused(tmp_path, file, reason):
-    if file == "a.txt":
-        (tmp_path / file).write_text("x\n")
+    if file == "a.jsonl":
+        write_jsonl(tmp_path / file, [{"text": "x"}])
     else:
         write_npy(tmp_path / file, VECTORS)
     write_npy(tmp_path / "b.npy", VECTORS[:, :2])

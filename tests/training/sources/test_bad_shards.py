@@ -71,7 +71,7 @@ DAMAGE = {
     "nan in its second shard": ("b.npy", not_finite, f"row {LATE}: NaN"),
     "other width": ("b.npy", lambda path: as_npy(path, vectors(width=WIDTH + 1)), "vectors 7 wide in a source"),
     "whole numbers": ("b.npy", lambda path: as_npy(path, np.ones((9, WIDTH), np.int64)), "must hold floats"),
-    "texts": ("b.txt", lambda path: path.write_text("a text"), "texts in a source of vectors 6 wide"),
+    "texts": ("b.jsonl", lambda path: path.write_text('{"text": "a text"}'), "texts in a source of vectors 6 wide"),
     "bad line": ("b.jsonl", bad_line, "line 34: not JSON"),
     "no field": ("b.jsonl", lambda path: path.write_text('{"body": [1, 2]}'), "line 1: no field 'text'"),
     "cut gzip": ("b.jsonl.gz", cut_gzip, "cannot be read"),
@@ -142,11 +142,11 @@ def test_a_skipped_file_in_a_subfolder_is_named_with_the_subfolder(folder, tmp_p
 
 def test_files_unlike_the_majority_of_rows_in_kind_or_dimensions_are_skipped(folder, tmp_path):
     as_npy(folder / "0.npy", vectors(rows=9, width=WIDTH + 1))
-    (folder / "1.txt").write_text("a text")
+    (folder / "1.jsonl").write_text('{"text": "a text"}')
     assert open_source(str(folder), "skip").detect_kind() == WIDTH
     certificate, provenance, found = fit(folder, tmp_path / "work", bad_shards="skip")
     np.testing.assert_array_equal(found, np.concatenate([vectors(seed=1), vectors(seed=2)]))
-    assert list(provenance["left_out"]) == ["0.npy", "1.txt"]
+    assert list(provenance["left_out"]) == ["0.npy", "1.jsonl"]
     assert f"0.npy was left out: vectors 7 wide in a source of vectors {WIDTH} wide" in certificate["warnings"]
 
 

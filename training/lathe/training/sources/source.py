@@ -347,9 +347,10 @@ NOTES = ("readme", "license", "licence", "notice", "changelog", "metadata", "dat
 
 
 def _select_data_files(folder: str, files: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files of a folder that hold its rows, and log once which ones are left out: notes such as README.txt
-    and metadata.jsonl, markers of other programs, which begin with `_`, and files of plain lines beside files of another
-    format. If nothing else is there, they are the rows.
+    """Return the files of a folder that hold its rows, and log once which ones are left out.
+
+    These are notes such as README.txt and metadata.jsonl, markers of other programs, which begin with `_`, and files of
+    plain lines beside files of another format. If nothing else is there, they are the rows.
     """
     paths = {file: PurePosixPath(file) for file in files}
     data = [
