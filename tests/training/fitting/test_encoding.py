@@ -188,11 +188,6 @@ def test_files_of_only_blank_texts_do_not_change_vectors_and_digest(counting_has
     assert (encoded.blank, encoded.digest) == (3, plain.digest)
 
 
-def test_a_source_of_only_blank_texts_is_refused(counting_hashes, tmp_path):
-    with pytest.raises(SourceError, match="nothing but blank texts"):
-        encode(write_lines(tmp_path / "a.jsonl", ["", " "]), counting_hashes(), tmp_path / "work")
-
-
 def test_texts_have_equal_hashes_exactly_if_they_are_equal(counting_hashes, tmp_path):
     texts = ["a lathe", "a river", "a lathe", "A lathe", "a river", "a lathe "]
     hashes = encode(write_lines(tmp_path / "a.jsonl", texts), counting_hashes(), tmp_path / "work").hashes
@@ -211,13 +206,6 @@ def test_equal_vectors_have_equal_hashes_in_float16_and_float64(tmp_path):
     assert half.digest == full.digest
 
 
-def test_float32_vectors_are_copied_unchanged(tmp_path):
-    vectors = np.random.default_rng(0).standard_normal((BATCH_ROWS * 2 + 3, 5)).astype(np.float32)
-    np.save(tmp_path / "a.npy", vectors)
-    encoded = encode(str(tmp_path / "a.npy"), None, tmp_path / "work")
-    np.testing.assert_array_equal(encoded.vectors, vectors)
-
-
 def test_vectors_of_other_dimensions_than_the_encoders_are_refused_and_both_are_named(counting, tmp_path):
     np.save(tmp_path / "a.npy", np.ones((3, 5), np.float32))
     with pytest.raises(FitError, match=r"5 wide.* 384"):
@@ -229,7 +217,9 @@ def test_texts_without_an_encoder_are_refused(folder_of_texts, tmp_path):
         encode(folder_of_texts, None, tmp_path / "work")
 
 
-def test_an_empty_source_is_refused(counting_hashes, tmp_path):
+def test_a_source_of_only_blank_texts_or_none_is_refused(counting_hashes, tmp_path):
+    with pytest.raises(SourceError, match="nothing but blank texts"):
+        encode(write_lines(tmp_path / "a.jsonl", ["", " "]), counting_hashes(), tmp_path / "work")
     (tmp_path / "a.txt").write_text("\n")
     with pytest.raises(SourceError, match="empty"):
         encode(str(tmp_path / "a.txt"), counting_hashes(), tmp_path / "work")

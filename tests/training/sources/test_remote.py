@@ -12,8 +12,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from lathe.training.errors import AccessError, SourceError
 from lathe.training.fitting.encoding import encode_source
-from lathe.training.fitting.fit import fit_new_chain
-from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.shards import BATCH_ROWS
 from lathe.training.sources.source import open_source
 from lathe.transforms.progress import no_progress
@@ -168,19 +166,6 @@ def test_remote_files_are_fetched_one_at_a_time_and_not_again_for_finished_shard
     assert len(Failing.fetched) == 3
 
 
-def test_a_fit_on_a_remote_folder_equals_the_fit_on_a_local_copy(bucket, tmp_path):
-    def fit(written):
-        with fit_new_chain(
-            NewFit(name="x", steps=[{"kind": "r2"}], source=written), None, tmp_path / "work", no_progress
-        ) as fitted:
-            return fitted.chain
-
-    far, near = fit("memory://bucket"), fit(str(bucket))
-    for name, tensor in near.state_dict().items():
-        np.testing.assert_array_equal(tensor, far.state_dict()[name])
-    assert far.metadata["provenance"]["source"] == "bucket"
-
-
 def test_a_damaged_remote_file_is_refused_or_skipped_by_bad_shards(bucket, tmp_path):
     memory = fsspec.filesystem("memory")
     memory.pipe("/bucket/b.npy", (bucket / "a.npy").read_bytes()[:-10])
@@ -222,18 +207,16 @@ def test_refused_credentials_raise_access_error_without_a_retry(bucket):
     assert len(Failing.failures) == 99
 
 
-@pytest.mark.parametrize("written", ["memory://bucket/nothing.npy", "memory://no-bucket/"])
-def test_a_missing_remote_file_or_folder_is_refused_with_its_url(bucket, written):
-    with pytest.raises(SourceError, match=f"there is no file or folder {written}"):
-        open_source(written)
-
-
-def test_remote_files_of_unknown_formats_are_refused(bucket):
+def test_remote_files_that_are_missing_or_of_unknown_formats_are_refused(bucket):
     fsspec.filesystem("memory").pipe("/bucket/notes/a.md", b"#")
-    with pytest.raises(SourceError, match=r"the folder memory://bucket/notes holds none of \.jsonl"):
-        open_source("memory://bucket/notes")
-    with pytest.raises(SourceError, match=r"memory://bucket/notes/a\.md is none of \.jsonl"):
-        open_source("memory://bucket/notes/a.md")
+    for written, reason in (
+        ("bucket/notes", r"the folder memory://bucket/notes holds none of \.jsonl"),
+        ("bucket/notes/a.md", r"memory://bucket/notes/a\.md is none of \.jsonl"),
+        ("bucket/nothing.npy", "there is no file or folder memory://bucket/nothing.npy"),
+        ("no-bucket/", "there is no file or folder memory://no-bucket/"),
+    ):
+        with pytest.raises(SourceError, match=reason):
+            open_source(f"memory://{written}")
 
 
 def test_an_unknown_protocol_and_a_missing_package_raise_access_error():
