@@ -165,7 +165,9 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
 
     replica = _open_replica(settings, home) if settings.redis_url and problem is None else None
     registry = replica.registry if replica else open_registry(home)
-    keys = Keys(settings.api_keys, _find_admin_keys(settings, home, problem), settings.needs_key)
+    keys = Keys(
+        settings.api_keys, _find_admin_keys(settings, home, problem), settings.needs_key, settings.read_only_keys
+    )
 
     residency = Residency(lambda: embedder.engines.values(), settings.model_bytes)
     make_engine = partial(_build_engine, settings, processes, residency.make_room)

@@ -1,4 +1,10 @@
-"""Authorization by keys for use and keys for administration, compared in constant time."""
+"""Authorization by keys, compared in constant time.
+
+kind of key     allows
+read-only       embed, reduce, search, read what is served
+API             the same, and write and delete items of indexes
+admin           everything
+"""
 
 import hmac
 
@@ -12,33 +18,49 @@ ADMIN_KEY_MISSING = (
 
 
 class Keys:
-    """API keys and admin keys of a server.
+    """Keys of a server.
 
     Attributes:
         api: keys that allow use.
         admin: keys that allow administration and use.
         needed: whether use needs a key, see `Settings.needs_key`.
+        read_only: keys that allow use without writing.
     """
 
-    def __init__(self, api: tuple[str, ...], admin: tuple[str, ...], needed: bool) -> None:
+    def __init__(
+        self, api: tuple[str, ...], admin: tuple[str, ...], needed: bool, read_only: tuple[str, ...] = ()
+    ) -> None:
         self.api = api
         self.admin = admin
         self.needed = needed
+        self.read_only = read_only
 
     def require_use(self, request: Request) -> None:
-        """Raise `UnauthorizedError` unless the request has an API or admin key, or the server needs no key."""
-        if not self.needed or _equals_any(_read_token(request), (*self.api, *self.admin)):
+        """Raise `UnauthorizedError` unless the request has a key of any kind, or the server needs no key."""
+        if not self.needed or _equals_any(_read_token(request), (*self.read_only, *self.api, *self.admin)):
             return
-        if self.api:
+        if self.api or self.read_only:
             raise UnauthorizedError("the API key is missing or unknown: send it as Authorization: Bearer KEY")
         raise UnauthorizedError(f"{ADMIN_KEY_MISSING}; this server has no API keys, so every request needs it")
+
+    def require_write(self, request: Request) -> None:
+        """Raise unless the request may write and delete items of indexes: with an API or admin key, or if the server
+        needs no key.
+
+        Raises:
+            ForbiddenError: if the key is a read-only one.
+            UnauthorizedError: if there is no key, or the key is unknown.
+        """
+        self.require_use(request)
+        if self.needed and _equals_any(_read_token(request), self.read_only):
+            raise ForbiddenError("this needs an API key; a read-only key searches and reads")
 
     def require_admin(self, request: Request) -> None:
         """Raise unless the request has an admin key in its `Authorization` header.
 
         Raises:
             UnavailableError: if the server has no admin key.
-            ForbiddenError: if the key is an API key, which allows use only.
+            ForbiddenError: if the key is an API key or a read-only key.
             UnauthorizedError: if there is no key, or the key is unknown.
         """
         if not self.admin:
@@ -48,7 +70,7 @@ class Keys:
         token = _read_token(request)
         if _equals_any(token, self.admin):
             return
-        if _equals_any(token, self.api):
+        if _equals_any(token, (*self.api, *self.read_only)):
             raise ForbiddenError("this needs an admin key; an API key allows use only")
         raise UnauthorizedError(ADMIN_KEY_MISSING)
 

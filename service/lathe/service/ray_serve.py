@@ -165,7 +165,7 @@ def _require_keys(settings: Settings) -> None:
 
     Ray decides who can connect.
     """
-    if not settings.api_keys and not settings.public_without_keys:
+    if not (settings.api_keys or settings.read_only_keys or settings.public_without_keys):
         raise ValueError(
             "no API keys are set, and Lathe cannot tell who reaches the proxy of Ray Serve: set LATHE_API_KEYS or "
             "LATHE_API_KEYS_FILE, or LATHE_PUBLIC_WITHOUT_KEYS=true if anyone may use it"

@@ -157,6 +157,14 @@ async def require_use(request: Request) -> None:
     (await get_services(request)).keys.require_use(request)
 
 
+async def require_write(request: Request) -> None:
+    """Raise unless the request may write items of indexes.
+
+    The rules are those of `Keys.require_write`.
+    """
+    (await get_services(request)).keys.require_write(request)
+
+
 async def require_admin(request: Request) -> None:
     """Raise a `ServiceError` unless the request may administrate.
 
@@ -167,4 +175,5 @@ async def require_admin(request: Request) -> None:
 
 ServicesDep = Annotated[Services, Depends(get_services)]
 USE = [Depends(require_use)]
+WRITE = [Depends(require_write)]
 ADMIN = [Depends(require_admin)]

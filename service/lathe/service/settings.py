@@ -55,10 +55,15 @@ class Settings(BaseSettings):
     """A file with further API keys, one per line."""
     admin_keys_file: Annotated[KeyFile | None, NoDecode] = None
     """A file with further admin keys, one per line."""
+    read_only_keys_file: Annotated[KeyFile | None, NoDecode] = None
+    """A file with further read-only keys, one per line."""
     api_keys: Annotated[tuple[str, ...], NoDecode, Field(repr=False, validate_default=True)] = ()
     """Comma-separated keys for use; unset: a server on a loopback address needs no key, on any other an admin key."""
     admin_keys: Annotated[tuple[str, ...], NoDecode, Field(repr=False, validate_default=True)] = ()
     """Comma-separated keys for administration; unset: one is generated in the state folder."""
+    read_only_keys: Annotated[tuple[str, ...], NoDecode, Field(repr=False, validate_default=True)] = ()
+    """Comma-separated keys that embed, reduce, search and read, but neither write nor delete items of indexes. With
+    them, use needs a key."""
     public_without_keys: bool = False
     """Whether anyone may use a server without API keys at an address that other machines reach; without this, every
     request there needs an admin key."""
@@ -201,7 +206,7 @@ class Settings(BaseSettings):
             raise ValueError("it must be redis://[[user]:password@]host[:port][/database], rediss://… or unix://PATH")
         return url
 
-    @field_validator("api_keys", "admin_keys", "cors_origins", "allowed_hosts", mode="before")
+    @field_validator("api_keys", "admin_keys", "read_only_keys", "cors_origins", "allowed_hosts", mode="before")
     @classmethod
     def split_commas(cls, value: Any) -> Any:
         """Split a comma-separated string into a tuple of texts. Other values are returned unchanged.
@@ -230,7 +235,7 @@ class Settings(BaseSettings):
                 raise ValueError(f"{host} is not a host: write lathe.example.org, without scheme, port or path, or *")
         return hosts
 
-    @field_validator("api_keys_file", "admin_keys_file", mode="before")
+    @field_validator("api_keys_file", "admin_keys_file", "read_only_keys_file", mode="before")
     @classmethod
     def read_key_file(cls, value: Any) -> Any:
         """Read the key file at a path, only once, as it may be a pipe.
@@ -239,12 +244,20 @@ class Settings(BaseSettings):
         """
         return KeyFile.read(expand_home(value).absolute()) if isinstance(value, str | Path) else value
 
-    @field_validator("api_keys", "admin_keys")
+    @field_validator("api_keys", "admin_keys", "read_only_keys")
     @classmethod
     def join_key_file(cls, keys: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        """Return the keys of the environment variable, followed by those of the key file that goes with it."""
+        """Return the keys of the environment variable, followed by those of the key file that goes with it.
+
+        Raises:
+            ValueError: if a read-only key is a key of another kind too.
+        """
         file = info.data.get(f"{info.field_name}_file")
-        return (*keys, *file.keys) if file else keys
+        keys = (*keys, *file.keys) if file else keys
+        writing = {*info.data.get("api_keys", ()), *info.data.get("admin_keys", ())}
+        if info.field_name == "read_only_keys" and writing & set(keys):
+            raise ValueError("a read-only key is an API key or an admin key too: choose another")
+        return keys
 
     @field_validator("cors_origins")
     @classmethod
@@ -416,12 +429,12 @@ class Settings(BaseSettings):
     @property
     def admin_key_only(self) -> bool:
         """Whether every request needs an admin key: other machines can reach the server and no API keys are set."""
-        return not (self.loopback or self.api_keys or self.public_without_keys)
+        return not (self.loopback or self.api_keys or self.read_only_keys or self.public_without_keys)
 
     @property
     def needs_key(self) -> bool:
         """Whether a request that uses the service needs a key."""
-        return bool(self.api_keys) or self.admin_key_only
+        return bool(self.api_keys or self.read_only_keys) or self.admin_key_only
 
     def describe_access(self) -> str:
         """Return a sentence on who may use the server."""
@@ -431,7 +444,7 @@ class Settings(BaseSettings):
                 f"other machines can reach {self.host} and no API keys are set, so every request needs {key}; "
                 "set LATHE_API_KEYS for clients"
             )
-        if self.api_keys:
+        if self.api_keys or self.read_only_keys:
             return "clients need an API key"
         users = "programs on this machine" if self.loopback else f"all machines that reach {self.host}"
         return f"{users} may use the server without a key"

@@ -32,7 +32,7 @@ from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
 from lathe.service.index.spec import IndexSpec, require_same_settings
 from lathe.service.index.spec_resolver import IndexRequest
 from lathe.service.jobs.store import Job
-from lathe.service.services import ADMIN, USE, Services, ServicesDep
+from lathe.service.services import ADMIN, USE, WRITE, Services, ServicesDep
 from lathe.training.encoder.text_encoder import SIDE_PROMPTS
 
 router = APIRouter(route_class=StrictRoute, prefix="/indexes", tags=["indexes"], responses=ERRORS)
@@ -89,7 +89,7 @@ async def delete_index(name: IndexName, services: ServicesDep) -> Response:
     return await answer_json({"deleted": name})
 
 
-@router.post("/{name}/upsert", dependencies=USE, openapi_extra=describe_body(UpsertBody))
+@router.post("/{name}/upsert", dependencies=WRITE, openapi_extra=describe_body(UpsertBody))
 async def upsert(name: IndexName, request: Request, services: ServicesDep) -> Response:
     """Insert items, replacing those with the same ids.
 
@@ -119,7 +119,7 @@ async def upsert(name: IndexName, request: Request, services: ServicesDep) -> Re
     raise UnavailableError(f"the index moved to another encoder {MAX_MOVES} times during this request; try again")
 
 
-@router.post("/{name}/delete", dependencies=USE, openapi_extra=describe_body(IdsBody))
+@router.post("/{name}/delete", dependencies=WRITE, openapi_extra=describe_body(IdsBody))
 async def delete(name: IndexName, request: Request, services: ServicesDep) -> Response:
     """Delete items by their ids.
 
