@@ -11,6 +11,9 @@ Cosine = Annotated[float, Field(ge=-1, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
+MAX_ENTRIES = 1000
+"""Maximum number of sources, folders, corpora or gates of a request: each is a file to look up, or a line to answer."""
+
 
 class StrictSettings(BaseModel):
     """Base class of settings read from a file: unknown keys raise a validation error, and values are immutable."""

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from lathe.service.codec import dump_json
 from lathe.service.errors import BadValueError
 from lathe.service.jobs.inputs import FILE_OF_PAIRS, FILE_OF_TEST_PAIRS
 from lathe.service.jobs.sources import resolve_allowed_path
 from lathe.training.fitting.requests import Pairs
+from lathe.training.journal import serialize_lines
 
 PAIR_FILES = {"pairs": FILE_OF_PAIRS, "test_pairs": FILE_OF_TEST_PAIRS}
 """Name of the file in which pairs of a field go with the job."""
@@ -27,5 +27,5 @@ def store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: Pa
     if isinstance(pairs, str):
         return resolve_allowed_path(pairs, data_root, field)
     name = PAIR_FILES[field]
-    files[name] = b"\n".join(dump_json(pair.model_dump()) for pair in pairs)
+    files[name] = serialize_lines(pair.model_dump() for pair in pairs)
     return name

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lathe.service.codec import as_vectors, dump_json, dump_npy
+from lathe.service.codec import as_vectors, dump_npy
 from lathe.service.errors import BadValueError, ForbiddenError, UnknownNameError
 from lathe.service.jobs.inputs import FILE_OF_TEXTS, FILE_OF_VECTORS
 from lathe.training.errors import OutsideSourceError, SourceError
 from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, RowSource
+from lathe.training.journal import serialize_lines
 from lathe.training.sources.hub import is_hub
 from lathe.training.sources.local import RootedFile
 from lathe.training.sources.readers import BUILT_IN
@@ -84,7 +85,7 @@ def _serialize_texts(texts: list[str]) -> bytes:
     for index, text in enumerate(texts):
         if not text.strip():
             raise BadValueError(f"source.texts[{index}] is an empty text", param="source.texts")
-    return b"\n".join(dump_json({"text": text}) for text in texts)
+    return serialize_lines({"text": text} for text in texts)
 
 
 def resolve_allowed_path(written: str, data_root: Path | None, field: str = "source.path") -> str:

@@ -188,3 +188,21 @@ def test_a_chain_in_use_is_deleted_only_with_force(app, fitted):
     assert app.client.delete("/chains/used/1?force=true", headers=app.admin).status_code == 200
     refused = app.client.delete("/chains/mine/1", headers=app.admin)
     assert refused.status_code == 409 and "dimensions 24" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("rows", ["texts", "pairs"])
+def test_a_body_of_many_short_rows_takes_little_more_memory_than_itself(lathe, rows):
+    """The watch on the memory of requests fails this test otherwise. The fit is refused once the rows are stored."""
+    source = {"texts": [f"t{n}" for n in range(100_000)] if rows == "texts" else ["a", "b", "c", "d"]}
+    pairs = [{"query": f"q{n}", "document": f"d{n}"} for n in range(50_000)] if rows == "pairs" else None
+    body = {"name": "many", "steps": [{"kind": "geopres", "dimensions": 500}], "source": source, "pairs": pairs}
+    answer = lathe.client.post("/fit-transform", json=body, headers=lathe.admin)
+    assert answer.status_code == 400, answer.text
+
+
+@pytest.mark.parametrize("field", ["gates", "out_of_domain"])
+def test_more_entries_than_anybody_needs_are_refused(lathe, field):
+    many = {f"e{n}": 1.0 if field == "gates" else "x" for n in range(1001)}
+    body = {"name": "many", "steps": [{"kind": "r2"}], "source": {"texts": ["a"]}, field: many}
+    answer = lathe.client.post("/fit-transform", json=body, headers=lathe.admin)
+    assert answer.status_code == 400 and "at most 1000" in answer.json()["error"]["message"], answer.text

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 from lathe.training.errors import FitError
 from lathe.training.fitting.requests import MAX_BYTES, PAIR_FIELDS, Pairs, RowSource
 from lathe.training.json_object import JsonObject
+from lathe.training.settings import MAX_ENTRIES
 
 
 class AdaptRequest(JsonObject):
@@ -55,7 +56,7 @@ class AdaptRequest(JsonObject):
     source: RowSource
     pairs: Pairs
     name: str | None = None
-    folders: list[str] = []
+    folders: Annotated[list[str], Field(max_length=MAX_ENTRIES)] = []
     test_pairs: Pairs | None = None
     encoder: str | None = None
     bytes: Annotated[int | None, Field(ge=1, le=MAX_BYTES)] = None

@@ -31,7 +31,7 @@ from lathe.training.datasets.pairs import Labels, PairSettings
 from lathe.training.errors import JobError
 from lathe.training.finetuning.extras import EvaluatorSettings, LoraSettings, NegativeSettings
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
-from lathe.training.settings import Count, Fraction, NotNegative, Positive, Prompts, Seed, StrictSettings
+from lathe.training.settings import MAX_ENTRIES, Count, Fraction, NotNegative, Positive, Prompts, Seed, StrictSettings
 from lathe.transforms.files import expand_home
 from lathe.transforms.suggestions import find_similar
 
@@ -176,7 +176,7 @@ class DataSettings(StrictSettings):
     """
 
     encoder: str | None = None
-    sources: Annotated[tuple[SourceSettings, ...], Field(min_length=1)]
+    sources: Annotated[tuple[SourceSettings, ...], Field(min_length=1, max_length=MAX_ENTRIES)]
     cap: Count | None = None
     overlap: Overlap = "refuse"
     seed: Seed = 0

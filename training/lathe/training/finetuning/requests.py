@@ -5,13 +5,14 @@ No library of the training is imported here, because the command line reads this
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from lathe.training.errors import JobError
 from lathe.training.finetuning.regularizers.registry import METHODS
 from lathe.training.json_object import JsonObject
+from lathe.training.settings import MAX_ENTRIES
 from lathe.transforms.suggestions import find_similar
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class NewTraining(JsonObject):
     name: str
     method: str
     job: dict[str, Any]
-    gates: dict[str, float] = {}
+    gates: Annotated[dict[str, float], Field(max_length=MAX_ENTRIES)] = {}
     promote: bool | None = None
 
     def check(self) -> "TrainingJob":

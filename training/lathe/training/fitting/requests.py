@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from lathe.training.errors import FitError
 from lathe.training.fitting.gates import require_gates
 from lathe.training.json_object import JsonObject
+from lathe.training.settings import MAX_ENTRIES
 from lathe.training.sources.bad_shards import BadShards
 from lathe.transforms.suggestions import find_similar
 
@@ -205,12 +206,12 @@ class FitRequest(JsonObject):
     source: RowSource
     encoder: str | None = None
     prompt_name: str | None = None
-    gates: dict[str, float] = {}
+    gates: Annotated[dict[str, float], Field(max_length=MAX_ENTRIES)] = {}
     promote: bool | None = None
     serve_dimensions: bool = False
     transform: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    out_of_domain: dict[str, str] = {}
+    out_of_domain: Annotated[dict[str, str], Field(max_length=MAX_ENTRIES)] = {}
     test_pairs: Pairs | None = None
     personal_data: bool = False
     bad_shards: BadShards = "refuse"
