@@ -51,6 +51,8 @@ def test_bytes_in_metadata_are_text_or_refused_with_their_row():
 def test_a_list_of_ids_begins_without_a_byte_order_mark_and_is_utf_8(tmp_path):
     (tmp_path / "ids.txt").write_bytes("é\nb".encode("utf-8-sig"))
     assert [row.id for row in build([{}, {}], tmp_path / "ids.txt")] == ["é", "b"]
+    (tmp_path / "ids.txt").write_bytes("a\u2028b \r\nc\x85d\n\n".encode())  # only line feeds end a line
+    assert [row.id for row in build([{}, {}], tmp_path / "ids.txt")] == ["a\u2028b", "c\x85d"]
     (tmp_path / "ids.txt").write_bytes("é\nb".encode("utf-16"))
     with pytest.raises(BadValueError, match=r"ids\.txt: the file is UTF-16"):
         build([{}, {}], tmp_path / "ids.txt")

@@ -220,6 +220,9 @@ def test_qrels_may_lack_a_header_but_not_rows(retrieve, tmp_path):
     header, rows = judgements.read_text().split("\n", 1)
     judgements.write_text(rows)
     assert LAYOUTS["retrieval"].read_test(tmp_path, Warnings()) == whole[0]
+    spaced = "\ufeff" + rows.replace("\t", " \t ").replace("\n", " \r\n")  # as spreadsheets write them
+    judgements.write_bytes(spaced.encode())
+    assert LAYOUTS["retrieval"].read_test(tmp_path, Warnings()) == whole[0]
     judgements.write_text(header)
     with pytest.raises(DataSetError, match="test.tsv has no rows"):
         LAYOUTS["retrieval"].read_test(tmp_path, Warnings())

@@ -25,7 +25,7 @@ from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError
 from lathe.training.fitting.encoding import format_progress
 from lathe.training.sources.kinds import RowBatch
-from lathe.training.sources.lines import explain_encoding, strip_byte_order_mark
+from lathe.training.sources.lines import explain_encoding, read_numbered_lines
 from lathe.training.sources.raw import Record
 from lathe.training.sources.source import Source
 from lathe.transforms.progress import Progress
@@ -195,15 +195,15 @@ def _read_ids(path: Path) -> list[str]:
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
             raise BadValueError(f"{path.name} must hold whole numbers (n,), not {numbers.dtype} {numbers.shape}", "ids")
         return [str(number) for number in numbers.tolist()]
-    content = strip_byte_order_mark(path.read_bytes())
-    try:
-        lines = content.decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise BadValueError(f"{path.name}: {explain_encoding(content, error)}", param="ids") from None
-    if not all(line.strip() for line in lines):
-        blank = next(number for number, line in enumerate(lines, 1) if not line.strip())
-        raise BadValueError(f"{path.name} line {blank} is blank; there must be one id a line", param="ids")
-    return lines
+    ids: list[str] = []
+    for number, line in read_numbered_lines(path):
+        if number > len(ids) + 1:
+            raise BadValueError(f"{path.name} line {len(ids) + 1} is blank; there must be one id a line", param="ids")
+        try:
+            ids.append(line.decode())
+        except UnicodeDecodeError as error:
+            raise BadValueError(f"{path.name}: {explain_encoding(line, error)}", param="ids") from None
+    return ids
 
 
 def parse_object(value: Any) -> dict[str, Any] | None:

@@ -20,7 +20,8 @@ from lathe.training.datasets.records import (
     require_distinct,
     shorten_value,
 )
-from lathe.training.errors import DataSetError
+from lathe.training.errors import DataSetError, SourceError
+from lathe.training.sources.lines import read_numbered_lines
 
 RANKS = (1, 3, 5, 10, 20, 100)
 """Cut-offs k of retrieval metrics; mteb's own go to 1,000, more than local corpora need."""
@@ -125,15 +126,15 @@ def read_judgements(path: Path) -> list[Judgement]:
         raise DataSetError(f"{name} is missing")
 
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = [(number, line.decode()) for number, line in read_numbered_lines(path)]
+    except (SourceError, UnicodeDecodeError) as error:
         raise DataSetError(f"{name} cannot be read: {error}") from error
 
     judgements = []
-    for number, line in enumerate(lines, 1):
-        parts = line.split("\t")
+    for number, line in lines:
+        parts = [part.strip() for part in line.split("\t")]
         # The header that mteb writes may be missing.
-        if not line.strip() or (number == 1 and parts[0] == "query-id"):
+        if number == 1 and parts[0] == "query-id":
             continue
 
         try:
