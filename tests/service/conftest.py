@@ -352,8 +352,9 @@ def own_redis(start_redis):
 
 
 @pytest.fixture
-def open_replica(redis_server, tmp_path):
+def open_replica(redis_server, tmp_path, monkeypatch):
     """Open a replica on the shared Redis, each on a state folder of its own, and start its replicator."""
+    monkeypatch.setattr("lathe.service.redis.replicator.BLOCK_SECONDS", 0.1)  # an end waits for it
     opened = []
 
     def open_one(name="replica", url=redis_server.url, **cache):
@@ -364,6 +365,8 @@ def open_replica(redis_server, tmp_path):
     yield open_one
     for replica in opened:
         replica.replicator.stopping.set()  # all end at once
+        if replica.cache is not None:
+            replica.cache.stopping.set()
     for replica in opened:
         replica.stop()
 

@@ -2,11 +2,7 @@
 
 import hashlib
 import json
-import os
-import signal
-import subprocess
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -28,7 +24,7 @@ from lathe.transforms import Chain, parse_steps
 from lathe.transforms.artifact import FitDistribution, FitStatistics, load_moments
 from lathe.transforms.artifact.folder import manifest_digest
 from lathe.transforms.statistics import Moments
-from tests.helpers import LATHE, eventually, find_free_port
+from tests.helpers import find_free_port
 from tests.service.chains.hub_server import HubServer, sha_of
 
 TOKEN = "hf_nobody_may_read_this"
@@ -297,26 +293,3 @@ def test_a_pulled_model_with_altered_or_executable_files_is_refused(hub, pull, t
     assert not (tmp_path / "model").exists()
     hub.commit("me/fine", plain | {"lathe_quantization.py": own, SUMS: sums_of(plain | {"lathe_quantization.py": own})})
     assert pull("me/fine", "--to", tmp_path / "model")[0] == 0
-
-
-@pytest.mark.release
-def test_a_killed_pull_leaves_no_version(run, hub, other, small):
-    """The process is killed while the tensors are on their way. The next pull adds the chain."""
-    assert run("push", "small", REPO)[0] == 0
-    waiting = []
-
-    def hold(name, content):
-        if name == "chain.safetensors":
-            waiting.append(name)
-            time.sleep(30)
-        return content
-
-    hub.damage = hold
-    environment = os.environ | {"LATHE_HOME": str(other), "HF_HUB_DISABLE_XET": "1"}
-    root = Path(__file__).resolve().parents[3]
-    with subprocess.Popen([*LATHE, "pull", REPO], env=environment, cwd=root, stderr=subprocess.DEVNULL) as process:
-        eventually(lambda: waiting)
-        process.send_signal(signal.SIGKILL)
-    hub.damage = None
-    assert names_in(other) == set()
-    assert run("pull", REPO, LATHE_HOME=other)[1] == "small@1: live\n"

@@ -102,12 +102,15 @@ def test_doctor_says_that_two_builds_of_faiss_are_one_too_many_and_takes_either(
     assert "indexes of codes take as much memory" in neither["no lathe-service[faiss]"]
 
 
-def test_find_shortfalls_reports_a_missing_gpu_bfloat16_and_a_single_core(tmp_path):
+def test_find_shortfalls_reports_a_missing_gpu_bfloat16_or_redis_a_single_core_and_little_disk(tmp_path):
     found = find_costs(tmp_path, SMALL)
     assert "cores: 1" in found["no GPU"] and "half the speed" in found["no bfloat16"] and "one CPU core" in found
     assert "finds no GPU" in find_costs(tmp_path, replace(SMALL, driver=True))["no GPU"]
     large = replace(SMALL, device="cuda", bfloat16=True, driver=True, cores=16)
     assert not {"no GPU", "no bfloat16", "one CPU core"} & set(find_costs(tmp_path, large))
+    assert "no Redis" in found and "little disk" not in found
+    found = find_costs(Path("~"), replace(SMALL, free_bytes=300_000_000), redis_url="redis://127.0.0.1:1/0")
+    assert "no Redis" not in found and "0.3 GB are free" in found["little disk"]
 
 
 AVX2_ONLY = {"sse4_2", "avx", "avx2", "fma"}
@@ -138,19 +141,10 @@ def test_describe_kernels_names_the_kernels_and_the_variables_that_chose_them():
     assert describe_kernels({"MKL_CBWR": "COMPATIBLE", "HOME": "/root"}) == f"{plain}; set by MKL_CBWR=COMPATIBLE"
 
 
-def test_find_shortfalls_reports_little_disk_and_a_missing_redis():
-    found = find_costs(Path("~"), SMALL)
-    assert "no Redis" in found and "little disk" not in found
-    found = find_costs(Path("~"), replace(SMALL, free_bytes=300_000_000), redis_url="redis://127.0.0.1:1/0")
-    assert "no Redis" not in found and "0.3 GB are free" in found["little disk"]
-
-
 def test_read_machine_inspects_the_nearest_existing_folder_of_the_state_folder(tmp_path):
-    assert (
-        find_existing_folder(tmp_path / "not" / "yet" / "there") == tmp_path
-        and find_existing_folder(Path("~")) == Path.home()
-    )
-    found = read_machine(Settings(home=tmp_path / "not" / "yet" / "there", device="cpu"))
+    there = tmp_path / "not" / "yet" / "there"
+    assert find_existing_folder(there) == tmp_path and find_existing_folder(Path("~")) == Path.home()
+    found = read_machine(Settings(home=there, device="cpu"))
     assert found.device == "cpu" and found.cores >= 1 and found.free_bytes > 0
 
 

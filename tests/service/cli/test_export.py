@@ -150,24 +150,19 @@ def five_bits(run, unnamed_encoder, tmp_path, home):
     return Chain.load(home / "chains/five-bits/1")
 
 
-def test_export_numpy_writes_a_codec_that_decodes_the_chains_codes(run, five_bits, raw, tmp_path):
+def test_export_numpy_writes_a_codec_that_decodes_codes_which_faiss_cannot_and_neither_takes_an_encoder(
+    run, five_bits, raw, tmp_path
+):
     status, out, _ = run("export", "five-bits", "--to", tmp_path / "codec", "--format", "numpy")
     assert status == 0 and all(name in out for name in listed(tmp_path / "codec"))
     codec = import_shipped(tmp_path / "codec/lathe_codes.py").Codec(tmp_path / "codec/codes.npz")
     codes = five_bits.transform(raw)
     np.testing.assert_allclose(codec.decode(codes), five_bits.dequantize(codes), atol=1e-5)
-
-
-def test_export_faiss_refuses_codes_that_cross_bytes_and_suggests_what_to_do(run, five_bits, tmp_path):
-    result = run("export", "five-bits", "--to", tmp_path / "index", "--format", "faiss")
-    require_one_line(result, "codes of 10 bytes", "another budget", "--format numpy")
-    assert not (tmp_path / "index").exists()
-
-
-def test_export_refuses_an_encoder_for_formats_without_one(run, five_bits, tmp_path):
     for format_ in ("faiss", "numpy"):
         options = ("--to", tmp_path / "out", "--format", format_, "--encoder", "all-MiniLM-L6-v2")
         require_one_line(run("export", "five-bits", *options), format_, "leave --encoder out")
+    refused = run("export", "five-bits", "--to", tmp_path / "out", "--format", "faiss")  # its codes cross bytes
+    require_one_line(refused, "codes of 10 bytes", "another budget", "--format numpy")
 
 
 def test_an_encoder_behind_an_embeddings_api_is_refused(run, tmp_path):

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from lathe.service.index.embedded.backup import back_up_index
-from lathe.service.index.embedded.indexes import EmbeddedIndexes
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.importing import parse_object
-from lathe.service.index.query import Query
 from lathe.service.index.spec import IndexSpec
+from tests.service.index.opening import serving
 
 WIDTH, ROWS = 384, 1100
 SPEC = IndexSpec(None, None, 8, "raw", "none", 8, "raw")
@@ -134,39 +133,18 @@ def test_index_import_resumes_after_the_last_whole_batch(run, home, tmp_path, ve
     record.close()
 
 
-@pytest.mark.release
-def test_index_backup_works_while_a_server_owns_the_index_and_restores_under_another_name(
-    run, home, tmp_path, store, vectors
+def test_index_backup_works_while_a_server_owns_the_index_and_restore_refuses_an_altered_newer_or_missing_one(
+    run, home, tmp_path, store
 ):
-    """Imports, deletion and restoring over an owned index are refused."""
-    indexes = EmbeddedIndexes(home / "indexes", 1, 1, lambda _spec, _texts: None)
-    run("index", "import", "--name", "kept", "--source", store, "--chain", "compact")
-    index = indexes.get("kept")
-    try:
-        index.delete(["3"]).result()
-        status, out, err = run("index", "backup", "kept", "--to", tmp_path / "copy")
-        assert status == 0, err
-        assert "1,099 items" in out
-        index.delete(["4"]).result()
-        assert run("index", "backup", "kept", "--to", tmp_path / "copy")[0] == 1
-        status, _, err = run("index", "import", "--name", "kept", "--source", store, "--chain", "compact")
-        assert status == 1
-        assert "owned by process" in err
-        assert run("index", "delete", "kept")[0] == 1
-        assert run("index", "restore", tmp_path / "copy", "--name", "kept")[0] == 1
-        assert run("index", "restore", tmp_path / "copy", "--name", "again")[0] == 0
-        again = indexes.get("again")
-        labels, scores = again.generation.search(Query(vectors[:6], 1, rescoring=4))
-        names = again.record.read_payloads(labels[:, 0].tolist())
-        assert [names[label][0] for label in labels[[0, 1, 2, 4, 5], 0].tolist()] == ["0", "1", "2", "4", "5"]
-        assert scores[0, 0] == pytest.approx(1, abs=2e-3)
-    finally:
-        indexes.close()
-
-
-def test_index_restore_refuses_an_altered_newer_or_missing_backup(run, home, tmp_path, store):
-    run("index", "import", "--name", "source", "--source", store, "--chain", "none")
-    run("index", "backup", "source", "--to", tmp_path / "copy")
+    import_ = ("index", "import", "--name", "source", "--source", store, "--chain", "none")
+    run(*import_)
+    with serving(home / "indexes") as indexes:
+        indexes.get("source").delete(["3"]).result()
+        assert "1,099 items" in run("index", "backup", "source", "--to", tmp_path / "copy")[1]
+        assert "owned by process" in run(*import_)[2] and run("index", "delete", "source")[0] == 1
+        for name, status in (("source", 1), ("again", 0)):
+            assert run("index", "restore", tmp_path / "copy", "--name", name)[0] == status
+        assert indexes.get("again").record.find_items(["3", "4"]).keys() == {"4"}
     manifest = json.loads((tmp_path / "copy" / "backup.json").read_text())
     (tmp_path / "copy" / "backup.json").write_text(json.dumps(manifest | {"schema": 99}))
     assert "is of schema 99" in run("index", "restore", tmp_path / "copy", "--name", "r")[2]

@@ -9,40 +9,18 @@ from lathe.transforms import Chain, parse_steps
 
 pytest.importorskip("faiss")
 
-K = 10
 
-
-@pytest.fixture(scope="module")
-def trials(biased):
-    """Return trials of graphs over 960 vectors of 16 dimensions, by codes and links."""
+def test_a_trial_measures_bytes_and_finds_no_less_with_more_effort_and_candidates(biased):
+    """Vectors without a chain are not rescored."""
     rows = normalize_rows(biased(1200, 5))
     base, queries = rows[:960], rows[960:]
-    truth = find_nearest(queries, base, K)
     codes = Chain(parse_steps("r2,codes:4")).fit(base)
-    return {
-        (name, m): measure_graph(chain, m, base, queries, truth, K)
-        for name, chain in (("none", None), ("codes", codes))
-        for m in (8, 16)
-    }
-
-
-def test_a_trial_measures_bytes_of_the_graph_and_of_the_row_files(trials):
-    memory = {key: trial.memory for key, trial in trials.items()}
-    assert 4 * 16 + 4 * 32 <= memory["none", 16] < 4 * 16 + 4 * 32 + 40
-    assert 4 + 4 * 32 <= memory["codes", 16] < 4 + 4 * 32 + 40
-    assert memory["codes", 8] < memory["codes", 16]
-    assert {key[0]: trial.disk for key, trial in trials.items()} == {"none": 4 * 16 + 2 * 16, "codes": 4 + 2 * 16}
-    assert all(trial.rows == 960 and trial.build_seconds > 0 for trial in trials.values())
-
-
-def test_more_effort_and_more_rescored_candidates_find_no_less(trials):
-    for trial in trials.values():
+    for chain, row_bytes, rescores in ((None, 4 * 16, {1}), (codes, 4, {1, 2, 4, 8, 16})):
+        trial = measure_graph(chain, 16, base, queries, find_nearest(queries, base, 10), 10)
+        assert trial.rows == 960 and trial.build_seconds > 0 and trial.disk == row_bytes + 2 * 16
+        assert row_bytes + 4 * 32 <= trial.memory < row_bytes + 4 * 32 + 40
+        assert {rescore for _, rescore in trial.found} == rescores
         for (ef, rescore), (recall, microseconds) in trial.found.items():
-            assert 0 < recall <= 1 and microseconds > 0 and ef >= K * rescore
+            assert 0 < recall <= 1 and microseconds > 0 and ef >= 10 * rescore
             assert trial.found.get((2 * ef, rescore), (1, 0))[0] >= recall - 0.02
             assert trial.found.get((ef, 2 * rescore), (1, 0))[0] >= recall - 1e-9
-
-
-def test_vectors_without_a_chain_are_not_rescored(trials):
-    assert {rescore for _, rescore in trials["none", 8].found} == {1}
-    assert {rescore for _, rescore in trials["codes", 8].found} == {1, 2, 4, 8, 16}

@@ -2,7 +2,6 @@ import os
 import signal
 import time
 import zlib
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,7 +87,8 @@ def test_a_vector_cached_by_one_replica_is_found_by_another(open_cache):
 def test_the_tokens_that_were_cut_are_stored_with_a_vector(open_cache):
     cache, keys, vectors = open_cache(), keys_of("a", "b"), unit(random_vectors(2))
     cache.write_batch(keys, vectors, counts_of(vectors)[0], np.array([0, 70_000]))
-    found = cache.get(keys, True, WIDTH)
+    found = cache.get([*keys, *keys_of("a", normalize=False)], True, WIDTH)
+    assert found.pop() is None  # what keys depend on is tested of those of the server's own cache
     assert [(entry.tokens, entry.cut) for entry in found] == [(3, 0), (4, 70_000)]
     np.testing.assert_allclose([entry.vector for entry in found], vectors, atol=1e-4)
 
@@ -106,8 +106,10 @@ def rounded_worst():
     return np.concatenate([large, small]).astype(np.float32)[None]
 
 
-@pytest.mark.parametrize("vectors", [unit(random_vectors(500)), spread(1), np.eye(WIDTH, dtype=np.float32)[:3]])
-def test_cached_unit_vectors_have_at_least_the_stated_cosine_and_norm_1(vectors, open_cache):
+def test_cached_unit_vectors_have_at_least_the_stated_cosine_and_norm_1(open_cache):
+    worst = rounded_worst()
+    np.testing.assert_allclose(np.linalg.norm(worst), 1, atol=2e-5)
+    vectors = np.concatenate([unit(random_vectors(300)), spread(1), np.eye(WIDTH, dtype=np.float32)[:3], worst])
     cache, keys = open_cache(), keys_of(*map(str, range(len(vectors))))
     put(cache, keys, vectors)
     found = np.stack([entry.vector for entry in cache.get(keys, True, WIDTH)])
@@ -117,15 +119,6 @@ def test_cached_unit_vectors_have_at_least_the_stated_cosine_and_norm_1(vectors,
     originals = np.linalg.norm(vectors.astype(float), axis=1)
     cosines = (found.astype(float) * vectors.astype(float)).sum(axis=1) / lengths / originals
     assert cosines.min() >= COSINE
-
-
-def test_the_stated_cosine_holds_for_the_worst_case_of_rounding(open_cache):
-    vectors = rounded_worst()
-    np.testing.assert_allclose(np.linalg.norm(vectors), 1, atol=2e-5)
-    cache = open_cache()
-    put(cache, keys_of("worst"), vectors)
-    found, vector = cache.get(keys_of("worst"), True, WIDTH)[0].vector.astype(float), vectors[0].astype(float)
-    assert found @ vector / np.linalg.norm(found) / np.linalg.norm(vector) >= COSINE
 
 
 def test_unnormalized_vectors_are_cached_as_float16_and_not_cached_if_they_overflow(open_cache):
@@ -140,14 +133,14 @@ def test_unnormalized_vectors_are_cached_as_float16_and_not_cached_if_they_overf
 
 def test_the_shared_cache_stays_within_its_bytes_and_has_the_newest_vectors(open_cache, redis_server):
     cache, client = open_cache(), redis_server.client
-    for batch in range(120):
+    for batch in range(60):
         vectors = unit(random_vectors(40, seed=batch))
         put(cache, keys_of(*(f"{batch} {row}" for row in range(40))), vectors)
         if batch % 10 == 9:
             used = sum(client.memory_usage(key, samples=0) or 0 for key in (YOUNG, OLD, STATE))
             assert used <= 1.3 * BOUND
     assert used >= 0.4 * BOUND  # it is made use of
-    newest = [key for batch in range(112, 120) for key in keys_of(*(f"{batch} {row}" for row in range(40)))]
+    newest = [key for batch in range(52, 60) for key in keys_of(*(f"{batch} {row}" for row in range(40)))]
     assert all(cache.get(newest, True, WIDTH))
     assert not any(cache.get(keys_of(*(f"0 {row}" for row in range(40))), True, WIDTH))
 
@@ -162,11 +155,11 @@ def test_a_batch_larger_than_the_shared_cache_does_not_stay(open_cache, redis_se
 
 
 def test_cached_vectors_and_all_keys_expire(open_cache, redis_server):
-    cache, client, vectors = open_cache(cache_seconds=3), redis_server.client, unit(random_vectors(1))
+    cache, client, vectors = open_cache(cache_seconds=2), redis_server.client, unit(random_vectors(1))
 
     def lives():
         ttls = {key: client.pttl(key) for key in client.keys("lathe:cache:*")}
-        assert all(-2 == left or 0 < left <= 3000 for left in ttls.values()), ttls
+        assert all(-2 == left or 0 < left <= 2000 for left in ttls.values()), ttls
         return set(ttls)
 
     begun = time.monotonic()
@@ -181,23 +174,8 @@ def test_cached_vectors_and_all_keys_expire(open_cache, redis_server):
         return cache.get(keys_of("first"), True, WIDTH) == [None]
 
     eventually(gone)
-    assert 1.4 < time.monotonic() - begun < 4.5 and OLD.encode() in seen
+    assert 0.9 < time.monotonic() - begun < 3.5 and OLD.encode() in seen
     eventually(lambda: not client.keys("lathe:cache:*"))
-
-
-def test_shared_cache_entries_differ_by_text_fingerprint_prompt_and_normalization(open_cache):
-    cache, vectors = open_cache(), unit(random_vectors(5))
-    keys = [
-        keys_of("text")[0],
-        keys_of("text ")[0],
-        keys_of("text", info=replace(INFO, fingerprint="e" * 32))[0],
-        keys_of("text", prompt_name="query")[0],
-        keys_of("text", normalize=False)[0],
-    ]
-    put(cache, keys[:4], vectors[:4])
-    found = cache.get(keys, True, WIDTH)
-    np.testing.assert_allclose([entry.vector for entry in found[:4]], vectors[:4], atol=1e-4)
-    assert found[4] is None
 
 
 def test_damaged_entries_are_counted_and_treated_as_misses(open_cache, redis_server):
@@ -241,22 +219,11 @@ def test_without_redis_the_shared_cache_misses_without_waiting_until_redis_is_ba
     eventually(lambda: all(cache.get(keys, True, WIDTH)))
 
 
-def test_failed_reads_and_writes_are_counted(open_replica, own_redis):
+def test_an_unresponsive_redis_delays_only_the_first_request_by_half_a_second_and_failures_are_counted(
+    open_replica, own_redis
+):
     replica = open_replica("replica", own_redis.url, cache_bytes=BOUND, cache_seconds=60)
-    replica.replicator.stop()  # it would be the first to notice
     cache, keys, vectors = replica.cache, keys_of("a"), unit(random_vectors(1))
-    own_redis.stop()
-    before = counted("failures", operation="read"), counted("failures", operation="write")
-    assert cache.get(keys, True, WIDTH) == [None]
-    assert counted("failures", operation="read") == before[0] + 1 and not cache.connection.up
-    replica.connection.mark_up()
-    cache.put(keys, vectors, *counts_of(vectors))
-    eventually(lambda: counted("failures", operation="write") == before[1] + 1)
-
-
-def test_an_unresponsive_redis_delays_only_the_first_request_by_half_a_second(open_replica, own_redis):
-    cache = open_replica("replica", own_redis.url, cache_bytes=BOUND, cache_seconds=60).cache
-    keys, vectors = keys_of("a"), unit(random_vectors(1))
     put(cache, keys, vectors)
     assert all(cache.get(keys, True, WIDTH))
     os.kill(own_redis.process.pid, signal.SIGSTOP)
@@ -268,6 +235,14 @@ def test_an_unresponsive_redis_delays_only_the_first_request_by_half_a_second(op
     finally:
         os.kill(own_redis.process.pid, signal.SIGCONT)
     eventually(lambda: all(cache.get(keys, True, WIDTH)))
+    replica.replicator.stop()  # it would be the first to notice
+    own_redis.stop()
+    before = counted("failures", operation="read"), counted("failures", operation="write")
+    assert cache.get(keys, True, WIDTH) == [None]
+    assert counted("failures", operation="read") == before[0] + 1 and not cache.connection.up
+    replica.connection.mark_up()
+    cache.put(keys, vectors, *counts_of(vectors))
+    eventually(lambda: counted("failures", operation="write") == before[1] + 1)
 
 
 def test_writes_over_the_queue_limit_are_dropped_and_counted(open_replica):
@@ -326,21 +301,6 @@ def test_embed_answers_from_the_shared_cache_within_its_stated_cosine(app, sente
         assert inference == 0
         np.testing.assert_allclose(again, before, atol=2e-4)
         np.testing.assert_allclose(np.linalg.norm(again, axis=1), 1, atol=1e-6)
-
-
-def test_embed_never_answers_damaged_entries_of_the_shared_cache(app, sentences):
-    services, cache = app.services, app.services.replica.cache
-    encoder = services.embedder.default.require_ready()
-    before, _ = embed(app, sentences)
-    keys = services.embedder.cache.compute_keys(encoder, EncodeOptions(), sentences)
-    eventually(lambda: all(cache.get(keys, True, WIDTH)))
-    client = services.replica.connection.client
-    content = client.hget(YOUNG, keys[0])
-    nan = np.full(WIDTH, np.nan, np.float16).tobytes()
-    client.hset(YOUNG, mapping={keys[0]: content[:-100], keys[1]: content[: -len(nan)] + nan, keys[2]: b"odd"})
-    services.embedder.cache.entries.clear()
-    after, _ = embed(app, sentences)
-    np.testing.assert_allclose(after, before, atol=2e-4)
 
 
 def test_with_a_cache_of_zero_bytes_the_shared_cache_is_unused_too(app):

@@ -106,23 +106,15 @@ def test_a_size_route_assigned_by_one_replica_reaches_the_other_within_a_second(
     )
 
 
-def test_a_replica_that_joins_later_gets_all_chains_pointers_and_size_routes(open_replica, chains):
+def test_a_replica_that_joins_later_gets_all_chains_also_those_that_are_not_live(open_replica, chains):
     first = open_replica("first")
-    for chain in chains:
-        first.registry.publish(chain, "mine", True)
+    first.registry.publish(chains[0], "mine", True)
     first.registry.publish(chains[0], "other", False)
-    first.registry.rollback("mine")
-    first.registry.delete("mine", 3)
-    first.registry.size_routes.serve_dimensions("mine")
     later = open_replica("later")
     assert set(later.registry.names()) == {"mine", "other"} | STARTERS
-    assert later.registry.versions("mine") == [1, 2] and later.registry.versions("other") == [1]
     for name in first.registry.names():
         assert later.registry.read_pointer(name) == first.registry.read_pointer(name)
-    size_routes = later.registry.size_routes.read()
-    assert size_routes == first.registry.size_routes.read() and size_routes["enc"] == {"4": "mine"}
-    assert later.registry.load("mine").digest == first.registry.load("mine").digest
-    assert not later.warnings()
+    assert later.registry.load("mine").digest == first.registry.load("mine").digest and not later.warnings()
 
 
 def test_a_version_appears_on_another_replica_only_when_complete(open_replica, chains):
@@ -142,13 +134,13 @@ def test_a_version_appears_on_another_replica_only_when_complete(open_replica, c
     with ThreadPoolExecutor() as pool:
         reading = pool.submit(keep_reading)
         try:
-            for number in range(15):
+            for number in range(8):
                 here.registry.publish(chains[number % 3], "mine", True)
-            eventually(lambda: live(there) == 16)
+            eventually(lambda: live(there) == 9)
         finally:
             done.set()
         seen = reading.result()
-    assert max(seen) >= 15 and left_over(there.registry) == []
+    assert max(seen) >= 8 and left_over(there.registry) == []
 
 
 def test_publish_by_the_same_job_gives_one_version(open_replica, chains):
@@ -168,27 +160,14 @@ def test_concurrent_publishes_of_replicas_get_distinct_versions(open_replica, ch
         return replicas[number % 2].registry.publish(chains[number % 3], "mine", None)
 
     with ThreadPoolExecutor(4) as pool:
-        published = list(pool.map(publish, range(12)))
-    assert sorted(version for version, _ in published) == list(range(1, 13))
+        published = list(pool.map(publish, range(8)))
+    assert sorted(version for version, _ in published) == list(range(1, 9))
     assert [version for version, is_live in published if is_live] == [1]
     for number, (version, _) in enumerate(published):
         for replica in replicas:
             eventually(lambda replica=replica, version=version: version in replica.registry.versions("mine"))
             loaded = replica.registry.load(f"mine@{version}")
             assert loaded.digest == replicas[0].registry.load(f"mine@{published[number % 3][0]}").digest
-
-
-def test_a_loaded_chain_stays_usable_after_its_deletion(open_replica, chains, rows):
-    here, there = open_replica("here"), open_replica("there")
-    here.registry.publish(chains[0], "mine", None)
-    eventually(lambda: live(there) == 1)
-    used = there.registry.load("mine")
-    here.registry.delete("mine", 1)
-    eventually(lambda: "mine" not in there.registry.names())
-    np.testing.assert_array_equal(used.chain.transform(rows), chains[0].transform(rows))
-    with pytest.raises(UnknownNameError):
-        there.registry.load("mine@1")
-    assert here.registry.publish(chains[0], "mine", None) == (2, True)  # a number is not given again
 
 
 def test_a_change_whose_reply_was_lost_is_made_once(open_replica, chains):
@@ -262,30 +241,26 @@ def test_two_replicas_may_share_one_state_folder(open_replica, chains, caplog):
 # What was altered in Redis
 
 
-def publish_altered(client, chains, how):
-    """Write version 2 of `mine` as live, altered, and return its unaltered files."""
-    files, other = serialize_version(chains[1], "mine", 2), serialize_version(chains[2], "mine", 2)
+def publish_altered(client, chains, how, name="mine"):
+    """Write version 2 of a chain as live, altered, and return its unaltered files."""
+    files, other = serialize_version(chains[1], name, 2), serialize_version(chains[2], name, 2)
     manifest, tensors, _ = files
-    found = {
-        "flipped": (manifest, tensors[:-1] + bytes([tensors[-1] ^ 1])),
-        "manifest": (other[0], tensors),
-        "missing": (manifest, None),
-        "cut": (manifest, tensors[:-10]),
-    }[how]
+    found = {"manifest": (other[0], tensors), "missing": (manifest, None), "cut": (manifest, tensors[:-10])}[how]
+    key = f"lathe:artifact:{name}:2"
     with client.pipeline() as pipe:
-        staged = stage_files("mine", 2, files)
+        staged = stage_files(name, 2, files)
         staged.write(pipe)
-        write_stamp(pipe, "chain", "mine", 2, staged.stamp)
-        pipe.delete("lathe:artifact:mine:2")
-        pipe.hset("lathe:artifact:mine:2", "manifest", found[0])
+        write_stamp(pipe, "chain", name, 2, staged.stamp)
+        pipe.delete(key)
+        pipe.hset(key, "manifest", found[0])
         if found[1] is not None:
-            pipe.hset("lathe:artifact:mine:2", "tensors", found[1])
-        write_pointer(pipe, "chain", "mine", Pointer(2, (1,), 2))
+            pipe.hset(key, "tensors", found[1])
+        write_pointer(pipe, "chain", name, Pointer(2, (1,), 2))
         pipe.execute()
     return files
 
 
-@pytest.mark.parametrize("how", ["flipped", "manifest", "missing", "cut"])
+@pytest.mark.parametrize("how", ["manifest", "missing"])
 def test_a_version_altered_in_redis_is_refused_and_the_earlier_one_serves(
     how, open_replica, redis_server, chains, caplog
 ):
@@ -311,34 +286,30 @@ def test_a_version_altered_in_redis_is_refused_and_the_earlier_one_serves(
     assert live(following) == 2 and following.warnings() == []
 
 
-def test_deleting_a_refused_version_ends_its_warning(open_replica, redis_server, chains):
+def test_the_version_served_instead_of_a_refused_one_stays_until_the_refused_one_is_deleted(
+    open_replica, redis_server, chains
+):
     here, there = open_replica("here"), open_replica("there")
-    here.registry.publish(chains[0], "mine", True)
-    eventually(lambda: live(there) == 1)
+    for name in ("mine", "other"):
+        here.registry.publish(chains[0], name, True)
+    eventually(lambda: live(there, "other") == 1)
+    publish_altered(redis_server.client, chains, "cut", "other")
     publish_altered(redis_server.client, chains, "cut")
-    eventually(lambda: here.warnings() and there.warnings())
+    eventually(lambda: all(len(replica.warnings()) == 2 for replica in (here, there)))
+    here.registry.delete("other", 1)  # the record says that version 2 is live
+    here.registry.publish(chains[2], "mark", None)
+    eventually(lambda: live(there, "mark") == 1)
+    assert live(here, "other") == live(there, "other") == 1
     promote_with_gates(here.registry, "mine", 1)
     here.registry.delete("mine", 2)
     for replica in (here, there):
-        eventually(lambda replica=replica: replica.warnings() == [], 3)
+        eventually(lambda replica=replica: not any("mine" in warning for warning in replica.warnings()), 3)
         assert live(replica) == 1
     assert here.registry.publish(chains[2], "mine", True) == (3, True)
     eventually(lambda: live(there) == 3)
 
 
-def test_the_version_served_instead_of_a_refused_one_is_not_removed(open_replica, redis_server, chains):
-    here, there = open_replica("here"), open_replica("there")
-    here.registry.publish(chains[0], "mine", True)
-    eventually(lambda: live(there) == 1)
-    publish_altered(redis_server.client, chains, "cut")
-    eventually(lambda: there.warnings())
-    here.registry.delete("mine", 1)  # the record says that version 2 is live
-    here.registry.publish(chains[2], "mark", None)
-    eventually(lambda: live(there, "mark") == 1)
-    assert live(here) == live(there) == 1
-
-
-@pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b"\xff", None])
+@pytest.mark.parametrize("content", [b"[]", None])
 def test_a_malformed_pointer_in_redis_leaves_the_served_version_unchanged(
     content, open_replica, redis_server, chains, caplog
 ):
@@ -358,14 +329,13 @@ def test_a_malformed_pointer_in_redis_leaves_the_served_version_unchanged(
     assert client.hkeys(key).count(b"version:2") == 0 and "following Redis failed" not in caplog.text
 
 
-@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff"])
-def test_malformed_size_routes_in_redis_leave_the_earlier_ones(content, open_replica, redis_server, chains, caplog):
+def test_malformed_size_routes_in_redis_leave_the_earlier_ones(open_replica, redis_server, chains, caplog):
     here, there = open_replica("here"), open_replica("there")
     here.registry.publish(chains[0], "mine", True)
     here.registry.size_routes.serve_dimensions("mine")
     eventually(lambda: there.registry.size_routes.read().get("enc"))
     were = there.registry.size_routes.read()
-    redis_server.client.hset("lathe:size_routes", "enc", content)
+    redis_server.client.hset("lathe:size_routes", "enc", b"[1]")
     redis_server.client.xadd(CHANGES, {"places": "enc"})
     here.registry.publish(chains[1], "mark", None)
     eventually(lambda: live(there, "mark") == 1)
@@ -402,16 +372,17 @@ def test_invalid_chain_names_in_redis_are_ignored(open_replica, redis_server, ch
 # A copy that was damaged
 
 
-@pytest.mark.parametrize("file", ["chains/mine/pointer.json", "size_routes.json", "chains/mine/1/manifest.json"])
-def test_a_damaged_local_copy_is_repaired_from_redis(file, open_replica, chains, tmp_path):
+def test_a_damaged_local_copy_is_repaired_from_redis(open_replica, chains, tmp_path):
     replica = open_replica("replica")
     replica.registry.publish(chains[0], "mine", True)
     replica.registry.size_routes.serve_dimensions("mine")
     were = replica.registry.size_routes.read()
     replica.stop()
-    (Home(tmp_path / "replica").shared / file).write_bytes(b"{")
-    again = open_replica("replica")
-    assert live(again) == 1 and again.registry.size_routes.read() == were and again.warnings() == []
+    for file in ("chains/mine/pointer.json", "size_routes.json", "chains/mine/1/manifest.json"):
+        (Home(tmp_path / "replica").shared / file).write_bytes(b"{")
+        again = open_replica("replica")
+        assert live(again) == 1 and again.registry.size_routes.read() == were and again.warnings() == [], file
+        again.stop()
 
 
 # Redis gone, and back
@@ -462,8 +433,8 @@ def test_without_redis_chains_are_served_and_changes_refused_until_it_is_back(
     assert own_redis.password not in caplog.text
 
 
-def test_a_restarted_redis_without_data_gets_all_chains_back(open_replica, own_redis, chains):
-    here, there = open_replica("here", own_redis.url), open_replica("there", own_redis.url)
+def test_a_redis_emptied_while_running_gets_all_chains_back(open_replica, redis_server, chains):
+    here, there = open_replica("here"), open_replica("there")
     for chain in chains:
         here.registry.publish(chain, "mine", True)
     here.registry.rollback("mine")
@@ -472,32 +443,15 @@ def test_a_restarted_redis_without_data_gets_all_chains_back(open_replica, own_r
     eventually(
         lambda: there.registry.versions("mine") == [1, 2] and there.registry.size_routes.get_current().get("enc")
     )
-    own_redis.stop()
-    for replica in (here, there):
-        eventually(lambda replica=replica: not replica.connection.up, 3)
-    own_redis.start()
-    for replica in (here, there):
-        eventually(lambda replica=replica: replica.connection.up, 5)
-        assert live(replica) == 2 and replica.registry.versions("mine") == [1, 2] and replica.warnings() == []
-        assert not list(replica.registry.root.parent.glob("chains-*"))
-    joining = open_replica("joining", own_redis.url)
-    assert live(joining) == 2 and joining.registry.versions("mine") == [1, 2]
-    assert joining.registry.read_pointer("mine") == here.registry.read_pointer("mine") == Pointer(2, (1,), 3)
-    size_routes = joining.registry.size_routes.read()
-    assert size_routes == here.registry.size_routes.read() and size_routes["enc"] == {"4": "mine"}
-    assert joining.registry.publish(chains[2], "mine", True) == (4, True)
-
-
-def test_a_redis_emptied_while_running_gets_all_chains_back(open_replica, redis_server, chains):
-    here, there = open_replica("here"), open_replica("there")
-    for chain in chains:
-        here.registry.publish(chain, "mine", True)
-    eventually(lambda: live(there) == 3)
     redis_server.client.flushall()
     eventually(lambda: redis_server.client.exists(build_key("chain", "mine")), 5)
-    for replica in (here, there):
-        assert replica.registry.versions("mine") == [1, 2, 3] and live(replica) == 3
-    assert there.registry.publish(chains[0], "mine", True) == (4, True)
+    joining = open_replica("joining")
+    for replica in (here, there, joining):
+        assert live(replica) == 2 and replica.registry.versions("mine") == [1, 2]
+        assert replica.registry.read_pointer("mine") == Pointer(2, (1,), 3)
+        eventually(lambda replica=replica: replica.registry.size_routes.read().get("enc") == {"4": "mine"})
+        assert not list(replica.registry.root.parent.glob("chains-*"))
+    assert joining.registry.publish(chains[2], "mine", True) == (4, True)
     eventually(lambda: live(here) == 4)
 
 
@@ -534,8 +488,6 @@ def test_switching_between_two_redis_keeps_every_copy_and_mixes_no_chains(
     for url, version, names in [
         (own_redis.url, 1, {"mine", "only-there"}),
         (redis_server.url, 2, {"mine", "only-here"}),
-        (own_redis.url, 1, {"mine", "only-there"}),
-        (redis_server.url, 2, {"mine", "only-here"}),
     ]:
         moved = open_replica("mine", url)
         eventually(lambda moved=moved: moved.connection.up, 5)
@@ -547,7 +499,7 @@ def test_switching_between_two_redis_keeps_every_copy_and_mixes_no_chains(
     assert theirs.registry.versions("mine") == [1] and "only-here" not in theirs.registry.names()
 
 
-@pytest.mark.parametrize("secret", [":wrong-horse@", "", "somebody:wrong-horse@"])
+@pytest.mark.parametrize("secret", [":wrong-horse@", ""])
 def test_with_a_wrong_password_a_replica_serves_starters_and_never_shows_the_password(
     secret, open_replica, redis_server, chains, caplog
 ):
@@ -561,7 +513,9 @@ def test_with_a_wrong_password_a_replica_serves_starters_and_never_shows_the_pas
     assert redis_server.client.dbsize() == 0 and "mine" not in replica.registry.names()
 
 
-def test_the_data_of_a_newer_lathe_in_redis_is_refused_and_left_unchanged(open_replica, redis_server, chains):
+def test_the_data_of_a_newer_lathe_or_of_somebody_else_in_redis_is_refused_and_left_unchanged(
+    open_replica, redis_server, chains
+):
     redis_server.client.set(IDENTITY, json.dumps({"id": "f" * 32, "schema": 2}))
     replica = open_replica("replica")
     assert any("newer Lathe (schema 2" in warning for warning in replica.warnings())
@@ -573,10 +527,8 @@ def test_the_data_of_a_newer_lathe_in_redis_is_refused_and_left_unchanged(open_r
         fails_within_seconds(change, "redis_foreign")
     assert redis_server.client.keys() == [IDENTITY.encode()]
 
-
-def test_an_unreadable_value_under_the_key_of_the_registrys_id_is_warned_of_and_kept(open_replica, redis_server):
     redis_server.client.set(IDENTITY, "not ours")
-    replica = open_replica("replica")
+    replica = open_replica("another")
     assert any(IDENTITY in warning for warning in replica.warnings())
     assert redis_server.client.get(IDENTITY) == b"not ours" and replica.registry.load("compact").version == 1
 

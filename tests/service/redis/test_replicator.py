@@ -8,7 +8,7 @@ from tests.helpers import eventually
 
 pytestmark = pytest.mark.services
 
-RETRY_SECONDS = 0.2
+RETRY_SECONDS = 0.1
 
 
 @pytest.fixture
