@@ -370,6 +370,13 @@ def test_a_model2vec_folder_that_does_not_say_how_it_is_read_is_refused(tmp_path
     assert Encoder(EncoderSpec("tiny", str(tmp_path)), "cpu").encode(TEXTS).vectors.shape == (4, 8)
 
 
+def test_weights_that_git_lfs_has_not_fetched_are_named(tmp_path):
+    folder = TinyModel().write(tmp_path / "model")
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(EncoderError, match="model.safetensors of tiny is a pointer of Git LFS: fetch it with git lfs"):
+        Encoder(EncoderSpec("tiny", str(folder)), "cpu")
+
+
 def test_a_reranker_or_classifier_of_transformers_is_refused_by_its_architecture(tmp_path, tiny_model):
     shutil.copytree(tiny_model.parent / "bert", tmp_path / "bert")
     change_settings(tmp_path / "bert", "config.json", architectures=["BertForSequenceClassification"])

@@ -17,6 +17,9 @@ MODEL2VEC = "model2vec"
 POOLER = "pooler"
 """Name of a layer of BERT that no pooling reads, and that many files lack."""
 
+LFS_POINTER = b"version https://git-lfs"
+"""First bytes of a file that Git LFS has not fetched."""
+
 ADAPTER = "lora_"
 """Part of the names of weights that PEFT adds."""
 
@@ -41,6 +44,7 @@ def require_loadable(spec: EncoderSpec, model: str) -> None:
     if spec.upstream is not None:
         raise EncoderError(f"{spec.name} is behind an embeddings API: this takes a model that is loaded here")
 
+    _require_fetched(spec, model)
     # Rerankers and sparse encoders name their type there; sentence-transformers would load them all the same.
     kind = _read_settings(model, "config_sentence_transformers.json", spec).get("model_type", MODEL_TYPE)
     if kind != MODEL_TYPE:
@@ -65,6 +69,14 @@ def require_loadable(spec: EncoderSpec, model: str) -> None:
         loaded = AutoConfig.from_pretrained(model, revision=spec.revision, trust_remote_code=spec.trust_remote_code)
         if not 1 <= spec.layer <= loaded.num_hidden_layers:
             raise EncoderError(f"{spec.name} has layers 1 to {loaded.num_hidden_layers}, not {spec.layer}")
+
+
+def _require_fetched(spec: EncoderSpec, model: str) -> None:
+    """Raise `EncoderError` if weights in a model's folder are pointers of Git LFS, whose content was not fetched."""
+    for path in Path(model).rglob("*.safetensors") if Path(model).is_dir() else ():
+        with path.open("rb") as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise EncoderError(f"{path.name} of {spec.name} is a pointer of Git LFS: fetch it with git lfs pull")
 
 
 def has_modules(spec: EncoderSpec, model: str) -> bool:

@@ -107,12 +107,16 @@ def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
         SourceError: if a row is not a list of `width` numbers; names the first one.
     """
     for index, value in enumerate(raw.values):
-        fits = isinstance(value, list) and len(value) == width > 0
-        if not fits or not all(isinstance(x, int | float) and not isinstance(x, bool) for x in value):
-            description = _describe_value(value)
+        if not isinstance(value, list) or len(value) != width or width == 0:
             raise SourceError(
-                f"{raw.describe_row(index)}: {description} in a source that began with {kind_name(width)}"
+                f"{raw.describe_row(index)}: {_describe_value(value)} in a source that began with {kind_name(width)}"
             )
+        for position, number in enumerate(value):
+            if not isinstance(number, int | float) or isinstance(number, bool):
+                found = "null" if number is None else f"{number!r:.40}"
+                raise SourceError(
+                    f"{raw.describe_row(index)}: the vector holds {found} at {position}, which is no number"
+                )
 
     return np.array(raw.values, dtype=np.float64)
 

@@ -168,7 +168,8 @@ def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Re
         has = f"it has {', '.join(record)}" if isinstance(record, dict) else "it is not an object"
         raise SourceError(f"{file.name} line {number}: no field {field!r}; {has}. Name one as FILE#FIELD")
     if not isinstance(record[field], str | list):
-        raise SourceError(f"{file.name} line {number}: {field!r} is neither a text nor a list of numbers")
+        found = "null" if record[field] is None else f"{record[field]!r:.40}"
+        raise SourceError(f"{file.name} line {number}: {field!r} is {found}, neither a text nor a list of numbers")
 
     others = [value for name, value in record.items() if name != field]
     restored: Record = restore_long_integers(line, record, others)

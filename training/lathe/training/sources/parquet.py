@@ -109,6 +109,8 @@ def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator
     """
     with _open_parquet(file) as parquet, file.open("rb") as stored:
         _require_column(file, parquet, field)
+        # pandas stores the index of a table as a column, which is no field of its rows.
+        columns = [name for name in parquet.schema_arrow.names if not name.startswith("__index_level_")]
         row, stop = 0, span.stop
         for group in range(parquet.num_row_groups):
             size = parquet.metadata.row_group(group).num_rows
@@ -120,7 +122,8 @@ def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator
                 return
 
             try:
-                parts = parquet.iter_batches(_choose_batch_rows(file, stored, parquet, group, rows), row_groups=[group])
+                batch_rows = _choose_batch_rows(file, stored, parquet, group, rows)
+                parts = parquet.iter_batches(batch_rows, row_groups=[group], columns=columns)
                 for part in parts:
                     if stop is not None and row >= stop:
                         return
