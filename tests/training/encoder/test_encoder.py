@@ -144,26 +144,24 @@ def test_long_text_mean_is_the_normalized_mean_of_its_chunks_weighted_by_tokens(
     assert found.vectors[1] @ encoder.encode([numbered]).vectors[0] < 0.99
 
 
-def test_the_specs_long_text_applies_if_a_call_names_none(variant, encoder):
-    text = ["far too long, and more so with every word " * 60]
-    meaning = variant(long_text="mean")
+def test_the_specs_long_text_applies_if_a_call_names_none(tiny, variant):
+    text = ["far too long, and more so with every word " * 6]
+    plain, meaning = Encoder(tiny), Encoder(replace(tiny, long_text="mean"))
     # Not bit by bit: the weights of two loaded models lie at other addresses, and kernels sum in another order.
-    np.testing.assert_allclose(meaning.encode(text).vectors, encoder.encode(text, long_text="mean").vectors, atol=1e-6)
-    np.testing.assert_allclose(
-        meaning.encode(text, long_text="truncate").vectors,
-        encoder.encode(text, long_text="truncate").vectors,
-        atol=1e-6,
-    )
+    for choice, options in (("mean", {}), ("truncate", {"long_text": "truncate"})):
+        expected = plain.encode(text, long_text=choice).vectors
+        np.testing.assert_allclose(meaning.encode(text, **options).vectors, expected, atol=1e-6)
+    assert np.abs(plain.encode(text).vectors - meaning.encode(text).vectors).max() > 1e-4
     with pytest.raises(TooLongError, match="input 0 has"):
-        variant(long_text="error").encode(text)
-    assert meaning.fingerprint == encoder.fingerprint and meaning.vectors_key != encoder.vectors_key
+        variant(long_text="error").encode(["far too long " * 400])
+    assert meaning.fingerprint == plain.fingerprint and meaning.vectors_key != plain.vectors_key
 
 
-def test_a_prompt_that_leaves_no_space_for_chunks_is_refused(variant):
-    prompted = variant(max_length=32, prompts={"query": "find what is about "}, long_text="mean")
+def test_a_prompt_that_leaves_no_space_for_chunks_is_refused(tiny):
+    prompted = Encoder(replace(tiny, prompts={"query": "find what is about "}, long_text="mean"))
     assert prompted.encode(["word " * 100], "query").cut.tolist() == [0]
-    wordy = variant(max_length=32, prompts={"query": "word " * 25}, long_text="mean")
-    with pytest.raises(EncoderError, match="leaves 3 tokens of what all-MiniLM-L6-v2 reads"):
+    wordy = Encoder(replace(tiny, prompts={"query": "word " * 25}, long_text="mean"))
+    with pytest.raises(EncoderError, match="leaves 3 tokens of what tiny reads"):
         wordy.encode(["word " * 100], "query")
 
 
@@ -215,16 +213,12 @@ def test_the_fingerprint_does_not_depend_on_dtype_name_and_folder(tiny, tmp_path
     assert other.fingerprint == Encoder(tiny).fingerprint
 
 
-def test_the_fingerprint_depends_on_pooling_layer_max_length_and_prompts(encoder, variant):
-    others = [
-        variant(pooling="cls"),
-        variant(pooling="max"),
-        variant(layer=2),
-        variant(max_length=64),
-        variant(prompts={"query": "find: "}),
-    ]
-    assert len({encoder.fingerprint, *(other.fingerprint for other in others)}) == 6
-    assert variant(max_length=64).encode(["word " * 100]).tokens.tolist() == [64]
+def test_the_fingerprint_depends_on_pooling_layer_max_length_and_prompts(encoder, variant, tiny):
+    changes = ({}, {"pooling": "cls"}, {"pooling": "max"}, {"max_length": 16}, {"prompts": {"query": "find: "}})
+    found = [Encoder(replace(tiny, **change)) for change in changes]
+    assert len({one.fingerprint for one in found}) == len(changes)
+    assert variant(layer=2).fingerprint != encoder.fingerprint
+    assert found[3].encode(["word " * 100]).tokens.tolist() == [16]
 
 
 def test_the_fingerprint_depends_on_scalar_buffers():

@@ -3,13 +3,12 @@ import torch
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.fast_tokenizing import PROBES, open_fast_tokenizer
-from lathe.training.encoder.spec import DEFAULT_ENCODER
 
 
 @pytest.fixture
-def model():
+def model(tiny):
     """Load a model of this test's own, because tests change its tokenizer."""
-    return Encoder(DEFAULT_ENCODER, "cpu").model
+    return Encoder(tiny, "cpu").model
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +30,8 @@ def test_the_input_is_that_of_the_model_itself(model, texts, padding, truncation
             assert torch.equal(found[name], value) if isinstance(value, torch.Tensor) else found[name] == value
 
 
-def test_an_encoder_tokenizes_fast_and_its_vectors_stay(texts):
-    encoder = Encoder(DEFAULT_ENCODER, "cpu")
+def test_an_encoder_tokenizes_fast_and_its_vectors_stay(texts, tiny):
+    encoder = Encoder(tiny, "cpu")
     assert encoder.fast_tokenizer is not None
     found = encoder.encode(texts[:50], truncation_side="left").vectors
     encoder.fast_tokenizer = None

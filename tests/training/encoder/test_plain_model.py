@@ -54,22 +54,18 @@ def test_the_default_encoder_has_the_vectors_of_sentence_transformers_bit_for_bi
     require_equal_encoders(DEFAULT_ENCODER)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "pooling", "dtype"), [("BertModel", "cls", "float32"), ("RobertaModel", "mean", "bfloat16")]
-)
-def test_plain_models_have_the_vectors_of_sentence_transformers_bit_for_bit(folder, architecture, pooling, dtype):
-    import transformers
+def test_another_plain_model_has_the_vectors_of_sentence_transformers_bit_for_bit(folder):
+    from transformers import RobertaModel
 
-    positions = {} if architecture == "BertModel" else {"max_position_embeddings": 66, "pad_token_id": 1}
-    write_tiny_model(folder, getattr(transformers, architecture), **positions)
-    change_settings(folder, "1_Pooling/config.json", pooling_mode=pooling)
+    write_tiny_model(folder, RobertaModel, max_position_embeddings=66, pad_token_id=1)
+    change_settings(folder, "1_Pooling/config.json", pooling_mode="cls")
     change_settings(
         folder,
         "config_sentence_transformers.json",
         prompts={"query": "Represent this: ", "title": None},
         default_prompt_name="query",
     )
-    spec = EncoderSpec(name="tiny", model=str(folder), dtype=dtype, prompts=(("document", "passage: "),))
+    spec = EncoderSpec(name="tiny", model=str(folder), dtype="bfloat16", prompts=(("document", "passage: "),))
     require_equal_encoders(spec)
     require_equal_encoders(replace(spec, attention="eager"))
     require_equal_encoders(replace(spec, max_length=9))

@@ -198,6 +198,7 @@ def test_the_readme_code_of_a_chain_alone_gives_the_chains_vectors(make, new_vec
     np.testing.assert_allclose(found, chain.transform(new_vectors), atol=1e-4)
 
 
+@pytest.mark.release  # the first export of an encoder takes ten seconds
 def test_a_whole_model_maps_tokens_to_the_vectors_and_codes_of_encoder_and_chain(whole, shallow, decided):
     chain, exported, session = whole
     assert {"README.md", "chain.onnx", "decode.onnx", "lathe.json", "model.onnx", "tokenizer.json"} <= {*exported.files}

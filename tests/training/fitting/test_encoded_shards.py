@@ -119,7 +119,7 @@ def test_an_error_in_a_later_shard_names_the_line_of_the_file(tmp_path, name):
 def folder_of_files(tmp_path_factory):
     """Write three files, one of which is cut into many shards, and return their folder."""
     folder = tmp_path_factory.mktemp("files")
-    (folder / "a.txt").write_text("\n".join(f"first {row}" for row in range(1500)))
+    (folder / "a.jsonl").write_text("\n".join(as_json(f"first {row}") for row in range(1500)))
     write(folder / "b.jsonl.gz")
     pyarrow.parquet.write_table(pyarrow.table({"text": [f"last {row}" for row in range(10)]}), folder / "c.parquet")
     return str(folder)
