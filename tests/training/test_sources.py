@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pandas
 import orjson
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -175,7 +175,7 @@ def test_a_folder_is_read_in_order_of_names_without_hidden_and_unknown_files_and
 
 def test_nulls_are_named_and_the_index_of_a_pandas_table_is_no_field(tmp_path):
     vectors = write_jsonl(tmp_path / "v.jsonl", [{"text": [0.1, 0.2]}, {"text": [0.1, None]}])
-    assert read_error_message(vectors) == "v.jsonl line 2: the vector holds null at 1, which is no number"
+    assert read_error_message(vectors) == "v.jsonl line 2: the vector holds null at 1, no number"
     assert "'text' is null" in read_error_message(write_jsonl(tmp_path / "t.jsonl", [{"text": None}]))
     pandas.DataFrame({"text": TEXTS[:2]}, index=["x", "y"]).to_parquet(tmp_path / "p.parquet")
     (batch,) = open_source(str(tmp_path / "p.parquet")).batches()
@@ -204,7 +204,7 @@ def test_a_missing_field_is_refused_with_file_line_and_the_existing_fields(tmp_p
 @pytest.mark.parametrize(
     ("line", "reason"),
     [(b'{"text": "z"', "not JSON"), ([1, 2], "")]
-    + [({"text": value}, "'text' is neither") for value in (None, 1, {"a": "b"})],
+    + [({"text": value}, "'text' is .*, neither") for value in (None, 1, {"a": "b"})],
 )
 def test_a_line_that_is_no_object_with_a_text_is_refused_with_file_and_line(tmp_path, line, reason):
     written = write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, b"", line])
