@@ -204,7 +204,7 @@ def test_a_missing_field_is_refused_with_file_line_and_the_existing_fields(tmp_p
 @pytest.mark.parametrize(
     ("line", "reason"),
     [(b'{"text": "z"', "not JSON"), ([1, 2], "")]
-    + [({"text": value}, "'text' is .*, neither") for value in (None, 1, {"a": "b"})],
+    + [({"text": value}, "'text' is ") for value in (None, 1, {"a": "b"})],
 )
 def test_a_line_that_is_no_object_with_a_text_is_refused_with_file_and_line(tmp_path, line, reason):
     written = write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, b"", line])
