@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
@@ -12,8 +13,8 @@ from urllib.parse import unquote, urlsplit
 class HubServer(ThreadingHTTPServer):
     """A hub whose repositories are lists of commits, each a dictionary of contents by path.
 
-    A test may set `damage(path, content)`, which returns what is sent in place of a file, and `token`, without
-    which nothing is answered.
+    A test may set `damage(path, content)`, which returns what is sent in place of a file, `endless`, with which a file
+    is followed by zeros until the client hangs up or has 100 MB, and `token`, without which nothing is answered.
     """
 
     daemon_threads = True
@@ -23,6 +24,7 @@ class HubServer(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.repos, self.private, self.objects = {}, set(), {}
         self.tokens, self.downloads, self.damage, self.token = set(), [], None, None
+        self.endless = False
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def commit(self, repo, files):
@@ -165,9 +167,20 @@ class HubHandler(BaseHTTPRequestHandler):
             self.server.downloads.append(name)
             if self.server.damage is not None:
                 content = self.server.damage(name, content)
+        if self.server.endless and self.command == "GET":
+            self.send_without_end(content)
+            return
         self.answer(200, content, headers)
         if len(content) < headers["content-length"]:
             self.close_connection = True  # cut off
+
+    def send_without_end(self, content):
+        self.close_connection = True
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):
+            for piece in (content, *[bytes(1_000_000)] * 100):
+                self.wfile.write(piece)
 
     def answer(self, status, body, headers=None):
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()

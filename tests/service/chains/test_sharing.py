@@ -215,7 +215,11 @@ def test_a_repository_over_the_limit_and_a_download_that_is_cut_off_leave_nothin
     hub.damage = lambda name, content: content[:-5] if name == "chain.safetensors" else content
     status, out, err = pull(REPO)
     assert status == 1 and out == "" and REPO in err and names_in(other) == set()
-    hub.damage = None
+
+    hub.endless = True  # it sends more than it said, without an end
+    status, out, err = pull(REPO)
+    assert status == 1 and out == "" and REPO in err and "arge" in err and names_in(other) == set()
+    hub.damage, hub.endless = None, False
     assert pull(REPO)[1] == "small@1: live\n"
 
 

@@ -5,6 +5,7 @@ hub.
 """
 
 import os
+import resource
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from lathe.service.errors import (
     UnavailableError,
     UnknownNameError,
 )
+
+CLIENT_NOTES_BYTES = 1_000_000
+"""Bytes beyond its own that a download may write to a file: what the hub's client notes about it."""
 
 MAX_REASON = 200
 """Maximum characters of the library's messages that an error quotes."""
@@ -82,7 +86,7 @@ class HubRepo:
                 f"{self.id} takes {total} bytes, more than {max_bytes}: raise --max-bytes if you trust it"
             )
         for name in names:
-            with _explained_errors(self.id):
+            with _explained_errors(self.id), _limit_file_size(self.sizes[name]):
                 path = _connect().hf_hub_download(self.id, name, revision=self.commit, local_dir=folder)
             size = Path(path).stat().st_size
             if size != self.sizes[name]:
@@ -113,6 +117,21 @@ def push_files(repo: str, files: Mapping[str, Path | bytes], message: str, priva
         hub.create_repo(repo, private=private, exist_ok=True)
         operations = [CommitOperationAdd(name, content) for name, content in sorted(files.items())]
         return str(hub.create_commit(repo, operations, commit_message=message).commit_url)
+
+
+@contextmanager
+def _limit_file_size(size: int) -> Iterator[None]:
+    """Let this process write no file of much more than `size` bytes while the block runs.
+
+    The hub's client writes whatever a server sends. An error of the kind `OSError` ends it here.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = size + CLIENT_NOTES_BYTES
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def require_inner_path(name: str) -> None:
@@ -160,7 +179,8 @@ def _explained_errors(repo: str) -> Iterator[None]:
         raise UnavailableError(f"the hub cannot be reached for {repo}: {_format_reason(error)}") from error
     except errors.HfHubHTTPError as error:
         raise _convert_status(repo, error) from error
-    except (ValueError, RuntimeError, OSError) as error:  # a file that was cut off, or an answer that makes no sense
+    except (ValueError, RuntimeError, OSError, LookupError, TypeError, AttributeError) as error:
+        # A file that was cut off or has no end, or an answer that makes no sense.
         raise UnavailableError(f"{repo} cannot be read or written: {_format_reason(error)}") from error
 
 
