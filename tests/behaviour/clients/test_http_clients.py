@@ -22,8 +22,8 @@ pytestmark = pytest.mark.services
 KEY = "use-key"
 ROOT_PATH = "/team/lathe"
 MAX_BYTES = 2_000_000
-PAUSE = 30
-KEEP_ALIVE = 40
+PAUSE = 8  # Node closes idle connections after 4 s
+KEEP_ALIVE = 20
 TEXTS = ["The ledger is closed at the end of every month.", "Größer als 10 €, 日本語 😀"]
 BODY = json.dumps({"inputs": TEXTS})
 CLIENTS = Path(__file__).parent / "programs"
@@ -140,8 +140,10 @@ def curl(url, *options, path="/embed"):
     return done.returncode, status, uploaded, body
 
 
-@pytest.mark.parametrize("address", ADDRESSES)
-@pytest.mark.parametrize("http", ["--http1.0", "--http1.1", "--http2"])
+@pytest.mark.parametrize(
+    ("http", "address"),
+    [*(("--http1.1", address) for address in ADDRESSES), ("--http1.0", ADDRESSES[0]), ("--http2", ADDRESSES[0])],
+)
 def test_curl_gets_the_vectors(running, urls, expected, address, http, tmp_path):
     (tmp_path / "body.gz").write_bytes(gzip.compress(BODY.encode()))
     large = json.dumps({"inputs": [*TEXTS, "x" * (MAX_BYTES - 1000)]})

@@ -1,9 +1,7 @@
 """lathe_client, and the classes for LangChain and LlamaIndex, against a server on a port."""
 
 import asyncio
-import json
 import re
-import subprocess
 import threading
 from pathlib import Path
 
@@ -185,23 +183,6 @@ def test_the_classes_of_langchain_and_llama_index_get_the_vectors_of_sentence_tr
     assert_same(llama_index.get_text_embedding_batch(sentences), documents)
     assert_same(llama_index.get_query_embedding(sentences[0]), queries[0])
     assert langchain.space_id == llama_index.space_id is not None
-
-
-FETCH = """
-const [url, key, ...inputs] = process.argv.slice(1);
-const headers = { "content-type": "application/json", authorization: `Bearer ${key}` };
-const body = JSON.stringify({ inputs, chain: "compact", encoding_format: "base64" });
-const response = await fetch(`${url}/embed`, { method: "POST", headers, body });
-const rows = (await response.json()).map((row) => new Float32Array(Uint8Array.from(Buffer.from(row, "base64")).buffer));
-console.log(JSON.stringify(rows.map((row) => Array.from(row))));
-"""
-
-
-@pytest.mark.services
-def test_fetch_of_node_gets_the_vectors_of_the_client(url, client, sentences):
-    command = ["node", "--input-type=module", "--eval", FETCH, url, KEY, *sentences[:4]]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert_same(json.loads(done.stdout), client.embed(sentences[:4], chain="compact").vectors, 1e-6)
 
 
 def test_a_search_embedder_refuses_a_chain_that_was_changed_meanwhile(url):

@@ -7,10 +7,8 @@ import subprocess
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from lathe.transforms import Chain
 from tests.helpers import LATHE, find_free_port
 
 pytestmark = [pytest.mark.services, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
@@ -23,30 +21,6 @@ def texts(tmp_path_factory, paragraphs):
     lines = [*paragraphs[:60], "  ", *paragraphs[60:120]]
     path.write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in enumerate(lines)))
     return path
-
-
-@pytest.mark.release
-def test_fit_and_embed_on_ray_equal_those_in_the_process(run, home, texts, tmp_path):
-    np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32))
-    for name, engine in (("here", []), ("there", RAY)):
-        status, _, err = run(
-            "fit", "--name", name, "--steps", "r2,pca:8", "--source", tmp_path / "rows.npy", *engine, "--json"
-        )
-        assert status == 0, err
-        out = ["--out", tmp_path / f"{name}.jsonl", "--chain", "compact"]
-        assert run("embed", "--source", texts, *out, *engine)[0] == 0
-    here, there = (Chain.load(home / "chains" / name / "1") for name in ("here", "there"))
-    for mine, theirs in zip(here.buffers(), there.buffers(), strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=1e-5)
-    here, there = (
-        [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
-        for name in ("here", "there")
-    )
-    np.testing.assert_allclose(
-        [row.pop("embedding") for row in here], [row.pop("embedding") for row in there], atol=1e-5
-    )
-    assert here == there
-    assert not list((home / "vectors").glob("*.1"))
 
 
 def test_fit_prints_one_line_if_no_ray_cluster_answers_at_the_address(run, texts):

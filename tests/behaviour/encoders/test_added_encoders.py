@@ -1,19 +1,10 @@
-import threading
-
 import numpy as np
 import pytest
 
 from lathe.service.encoder_settings import AddedEncoders, EncoderSettings
-from lathe.service.encoders.engine.admission_queue import AdmissionQueue
-from lathe.service.encoders.engine.dispatcher import EngineOptions
-from lathe.service.encoders.engine.encoder_info import EncoderInfo
-from lathe.service.encoders.engine.engine import Engine
-from lathe.service.encoders.engine.work import PartResult, Reply
 from lathe.service.errors import ConflictError, UnknownNameError
 from lathe.service.settings import read_settings
-from lathe.training.encoder.precision import Agreement
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
-from tests.helpers import eventually
 
 SMALL = EncoderSettings(name="small", model=DEFAULT_MODEL, layer=1, max_length=64, prompts={"q": "find: "}, load=False)
 
@@ -111,88 +102,37 @@ def test_encoders_commands_fail_for_invalid_arguments_and_change_nothing(run, ho
     assert AddedEncoders(home).read() == []
 
 
-class Double:
-    """Fake worker process of an added encoder: encodes a text as its length."""
-
-    def __init__(self, spec):
-        self.info = EncoderInfo(spec, "5" * 32, 2, 64, {"q": "find: "}, None, "cpu", 64, Agreement(0.9998, 0.9995))
-        self.loaded = threading.Event()
-        self.ended = False
-        self.given = []
-
-    def wait_ready(self):
-        self.loaded.wait(60)
-        return self.info
-
-    def send(self, parts):
-        self.given.append(parts)
-
-    def receive(self, _seconds):
-        parts = self.given.pop(0)
-        lengths = [[len(part.work.texts[row]) for row in part.rows] for part in parts]
-        vectors = [np.array([[length, 1] for length in some], np.float32) for some in lengths]
-        one = np.ones(1, np.int64)
-        results = [PartResult(some, None, one.repeat(len(some)), 0 * one.repeat(len(some))) for some in vectors]
-        return Reply(results, [], 0.01)
-
-    def alive(self):
-        return not self.ended
-
-    def stop(self):
-        self.ended = True
-        self.loaded.set()
-
-
 @pytest.fixture
-def workers(lathe):
-    """Replace the workers of added encoders by doubles that load when told to, and return those started."""
-    started = []
-
-    def start(spec):
-        started.append(Double(spec))
-        return started[-1]
-
-    make_engine = lathe.services.make_engine
-    lathe.services.make_engine = lambda spec: Engine(spec, start, AdmissionQueue(100, 10_000), EngineOptions())
-    yield started
-    lathe.services.make_engine = make_engine
-    for name in list(lathe.services.embedder.engines)[1:]:
-        lathe.services.embedder.remove(name).stop(0)
-
-
-@pytest.fixture
-def small(lathe):
+def small(lathe, tiny_model):
+    """Add an encoder to the running server's state folder and return its name. It is not loaded afterwards."""
     added = AddedEncoders(lathe.settings.home)
-    added.add(SMALL, set())
+    added.add(SMALL.model_copy(update={"model": str(tiny_model), "layer": None, "max_length": 20}), set())
     yield SMALL.name
     added.remove(SMALL.name)
+    if SMALL.name in lathe.services.embedder.engines:
+        lathe.services.embedder.remove(SMALL.name).stop(0)
 
 
-def test_an_admin_can_load_and_unload_an_added_encoder_while_the_server_runs(lathe, workers, small):
+def test_an_admin_can_load_and_unload_an_added_encoder_while_the_server_runs(lathe, small):
     client, body = lathe.client, {"inputs": ["a red bicycle", "x"], "model": small, "prompt_name": "q"}
-    assert client.put("/encoders/small").status_code == 401 and not workers
+    assert client.put("/encoders/small").status_code == 401 and small not in lathe.services.embedder.engines
     answer = client.put("/encoders/small", headers=lathe.admin)
     assert (answer.status_code, answer.json()) == (202, {"name": "small", "state": "loading"})
     early = client.post("/embed", json=body)
     assert early.status_code == 503 and early.json()["error"]["code"] == "not_ready"
-    engine = lathe.services.embedder.engines["small"]
-    eventually(lambda: workers)
-    workers[0].loaded.set()
-    assert engine.settled.wait(10)
+    assert lathe.services.embedder.engines["small"].settled.wait(60)
     again = client.put("/encoders/small", headers=lathe.admin)
     assert (again.status_code, again.json()) == (200, {"name": "small", "state": "ready"})
-    assert len(workers) == 1 and workers[0].info.spec == SMALL.build_spec("float32")
 
-    assert client.post("/embed", json=body).json() == [[13, 1], [1, 1]]
+    prompted = {"inputs": ["find: a red bicycle", "find: x"], "model": small}
+    np.testing.assert_allclose(client.post("/embed", json=body).json(), client.post("/embed", json=prompted).json())
     assert len(client.post("/embed", json={"inputs": "x"}).json()[0]) == 384  # the default is what it was
     first, second = client.get("/encoders").json()
     assert [first["name"], second["name"], second["state"]] == [DEFAULT_ENCODER.name, "small", "ready"]
-    assert (second["layer"], second["max_length"], second["workers"], second["dtype"]) == (1, 64, 1, "float32")
-    assert second["cosine_to_float32"] == {"mean": 0.9998, "min": 0.9995}
+    assert (second["max_length"], second["workers"], second["dtype"]) == (20, 1, "float32")
 
     answer = client.delete("/encoders/small", headers=lathe.admin)
     assert (answer.status_code, answer.json()) == (200, {"name": "small", "state": "stopped"})
-    assert workers[0].ended
     gone = client.post("/embed", json=body)
     assert gone.status_code == 404 and gone.json()["error"]["code"] == "model_not_found"
     assert client.delete("/encoders/small", headers=lathe.admin).status_code == 404
@@ -208,15 +148,10 @@ def test_the_default_encoder_cannot_be_unloaded_and_an_unknown_one_not_loaded(la
     assert unknown.status_code == 404 and "lathe encoders add" in unknown.json()["error"]["message"]
 
 
-def test_a_server_warns_of_a_chat_template_in_its_health(lathe, chatty_model):
-    added = AddedEncoders(lathe.settings.home)
-    for choice, warned in ((None, 1), ("off", 0)):
-        added.add(EncoderSettings(name="chatty", model=str(chatty_model), chat_template=choice), set())
-        lathe.client.put("/encoders/chatty", headers=lathe.admin)
-        eventually(lambda: lathe.services.embedder.engines["chatty"].state == "ready")
-        warnings = lathe.client.get("/health").json()["warnings"]
+@pytest.mark.parametrize(("choice", "warned"), [(None, 1), ("off", 0)])
+def test_a_server_warns_of_a_chat_template_in_its_health(serve_encoder, chatty_model, choice, warned):
+    with serve_encoder("chatty", model=str(chatty_model), chat_template=choice) as app:
+        warnings = app.client.get("/health").json()["warnings"]
         assert sum("chatty wraps its texts" in warning for warning in warnings) == warned
-        described = lathe.client.get("/encoders").json()[1]
+        described = app.client.get("/encoders").json()[1]
         assert (described["chat_template"], described["warning"] is not None) == (choice, bool(warned))
-        assert lathe.client.delete("/encoders/chatty", headers=lathe.admin).status_code == 200
-        added.remove("chatty")

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lathe.service.encoder_settings import AddedEncoders, EncoderSettings
 from lathe.service.settings import read_settings
 from tests.helpers import eventually
 
@@ -13,14 +12,9 @@ NAME = "sleepy"
 
 
 @pytest.fixture(scope="module")
-def app(lathe, tiny_model):
-    """Serve an encoder from the shared app that is unloaded after a moment."""
-    added = AddedEncoders(lathe.settings.home)
-    added.add(EncoderSettings(name=NAME, model=str(tiny_model), idle_seconds=0.2), set())
-    assert lathe.client.put(f"/encoders/{NAME}", headers=lathe.admin).status_code == 202
-    yield lathe
-    assert lathe.client.delete(f"/encoders/{NAME}", headers=lathe.admin).status_code == 200
-    added.remove(NAME)
+def app(serve_encoder, tiny_model):
+    with serve_encoder(NAME, model=str(tiny_model), idle_seconds=0.2) as app:
+        yield app
 
 
 @pytest.fixture

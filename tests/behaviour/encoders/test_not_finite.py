@@ -6,21 +6,15 @@ import numpy as np
 import pytest
 
 from lathe.service.encoder_settings import AddedEncoders, EncoderSettings
-from tests.helpers import eventually
 
 NAME = "fragile"
 
 
 @pytest.fixture(scope="module")
-def app(lathe, fragile_model):
-    """Serve an encoder that overflows on the word `volcano` from the shared app."""
-    added = AddedEncoders(lathe.settings.home)
-    added.add(EncoderSettings(name=NAME, model=str(fragile_model), dtype="float16"), set())
-    assert lathe.client.put(f"/encoders/{NAME}", headers=lathe.admin).status_code == 202
-    eventually(lambda: lathe.services.embedder.engines[NAME].state == "ready")
-    yield lathe
-    assert lathe.client.delete(f"/encoders/{NAME}", headers=lathe.admin).status_code == 200
-    added.remove(NAME)
+def app(serve_encoder, fragile_model):
+    """Serve an encoder that overflows on the word `volcano`."""
+    with serve_encoder(NAME, model=str(fragile_model), dtype="float16") as app:
+        yield app
 
 
 def embed(app, *texts, **fields):

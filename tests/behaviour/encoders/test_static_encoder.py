@@ -35,17 +35,6 @@ def static(tmp_path_factory):
     return folder
 
 
-def test_running_batches_one_by_one_gives_the_vectors_of_encode(encoder):
-    """Every text is in exactly one batch."""
-    batches = list(encoder.batches(TEXTS, None))
-    assert len(batches) > 1
-    assert sorted(row for rows, _ in batches for row in rows) == list(range(len(TEXTS)))
-    found = np.empty((len(TEXTS), encoder.dimensions), np.float32)
-    for rows, batch in batches:
-        found[rows] = encoder.forward(batch, normalize=True).numpy()
-    np.testing.assert_array_equal(found, encoder.encode(TEXTS).vectors)
-
-
 def test_a_static_encoder_returns_the_normalized_mean_of_token_vectors_in_any_batch(static):
     encoder = Encoder(EncoderSpec("static", str(static)), "cpu")
     encoded = encoder.encode(TEXTS)

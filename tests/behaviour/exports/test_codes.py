@@ -197,26 +197,6 @@ def test_exports_of_learned_codebooks_encode_and_search_as_the_chain(learned, ro
     np.testing.assert_allclose(np.take_along_axis(ours, ids, axis=1), scores, atol=1e-4)
 
 
-def test_onnx_graphs_of_learned_codebooks_encode_and_decode_as_the_chain(learned, rows, tmp_path):
-    """A row may differ only where two centroids of a byte are equally near up to rounding."""
-    found = check_onnx_graphs(learned, rows, clear_of_edges(learned, rows), tmp_path / "graphs")
-    assert found[rows.any(axis=1)].any(axis=1).all()
-
-
-def clear_of_edges(chain, rows):
-    """Return which rows have one centroid of every byte nearer than all others by more than rounding."""
-    step = chain.quantizer
-    y = step.coordinates(torch.from_numpy(chain.transform_queries(rows))).numpy() * step.deviations.numpy()[:, None]
-    centroids = step.centroids.numpy() * step.deviations.numpy()[:, None]
-    clear = np.ones(len(rows), bool)
-    for own in (step.layout[1].numpy() == octet for octet in range(step.bytes)):
-        distances = np.square(y[own].T[:, None] - centroids[own].T[None]).sum(axis=2)
-        nearest, second = np.sort(distances, axis=1)[:, :2].T
-        clear &= second - nearest > 1e-5 * second
-    assert clear.mean() > 0.8
-    return clear
-
-
 def test_export_faiss_refuses_coordinates_that_cross_bytes_and_suggests_what_to_do(fitted, tmp_path):
     with pytest.raises(ExportError, match=r"20 bytes.*cross bytes.*another budget.*bits=4.*--format numpy or onnx"):
         FORMATS["faiss"](fitted("whitening:32,codes:20"), tmp_path / "index")

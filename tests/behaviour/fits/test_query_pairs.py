@@ -5,9 +5,6 @@ import re
 
 import pytest
 
-from lathe.service.jobs.requests import FitJob, parse_request
-from lathe.training.fitting.requests import NewFit
-
 ADAPTER = [{"kind": "query_adapter", "steps": 20}]
 PAIRS = [{"query": f"What is number {n}?", "document": f"This text is about {n}."} for n in range(260)]
 
@@ -33,17 +30,6 @@ def test_pairs_and_sides_are_queued_with_the_job(app, source):
         answer = post(app, source=source, **more)
         assert answer.status_code == 202, answer.text
         assert app.client.delete(f"/jobs/{answer.json()['job_id']}", headers=app.admin).status_code in (200, 202, 204)
-
-
-def test_a_job_keeps_its_pairs():
-    asked = NewFit(
-        name="adapted", steps=ADAPTER, source="source.jsonl", pairs="pairs.jsonl", test_pairs="test_pairs.jsonl"
-    )
-    files = ("source.jsonl", "pairs.jsonl", "test_pairs.jsonl")
-    written = FitJob(encoder=None, request=asked, target_encoder=None, files=files)
-    read = parse_request("fit", json.dumps(written.to_json()).encode())
-    assert (read.request.pairs, read.request.test_pairs) == ("pairs.jsonl", "test_pairs.jsonl")
-    assert read.paths == [] and set(read.files) == set(files)
 
 
 def test_a_fit_on_pairs_runs_goes_live_and_has_relevance_in_its_certificate(app, source, finish):

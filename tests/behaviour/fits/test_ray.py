@@ -195,6 +195,7 @@ def test_pool_raises_engine_error_if_a_worker_lacks_a_package(engine):
             list(pool.run_tasks([]))
 
 
+@pytest.mark.release
 def test_a_ray_fit_on_texts_equals_the_local_fit_although_a_worker_is_killed(engine, texts, tiny, tmp_path):
     encoder, killed = Encoder(tiny), []
 

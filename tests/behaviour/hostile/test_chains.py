@@ -1,6 +1,7 @@
 """Chains from elsewhere with valid digests: what cannot be served is refused by name, on load and on promotion."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,13 +16,10 @@ from lathe.service.encoders.engine.worker import Worker
 from lathe.service.encoders.live_vectors import ObservedVectors
 from lathe.service.errors import convert_error
 from lathe.service.monitoring.drift.drift import Drift
-from lathe.training.encoder.batching import Batch
-from lathe.training.encoder.long_texts import Pieces
-from lathe.training.encoder.spec import DEFAULT_ENCODER
-from lathe.transforms import Chain
 from lathe.transforms.artifact import load_moments
 from lathe.transforms.errors import ArtifactError
 from tests.behaviour.hostile.conftest import Forger
+from tests.service.encoders.engine.test_worker import Double
 from tests.service.encoders.engine.works import whole, work_of
 
 WIDTH = 16
@@ -261,51 +259,19 @@ def test_an_odd_fit_distribution_leaves_drift_unknown_and_the_chain_serving(what
     assert isinstance(forged.registry.load(forged.ref).fit_distribution, ArtifactError)
 
 
-class Encoder:
-    """Fake encoder of 16 dimensions."""
-
-    dimensions, device, spec = WIDTH, "cpu", DEFAULT_ENCODER
-
-    def prompt(self, name):
-        return None
-
-    def divide(self, texts, prompt, long_text, places, limit):
-        return Pieces.whole(texts)
-
-    def tokenize(self, texts, prompt, side):
-        rows = np.arange(len(texts))
-        return [Batch(rows, {"texts": texts}, rows + 3, 4 * len(rows))]
-
-    def forward(self, batch, normalize):
-        return torch.ones(len(batch.rows), WIDTH) / 4
-
-
 def test_a_worker_answers_errors_for_any_chain_it_cannot_apply_or_send_and_other_requests_get_vectors(forge):
-    class Bad(Chain):
-        """A chain that fails as those of other dtypes do, after it was applied."""
-
-        def floats(self, rows, dimensions=None):
-            return super().floats(rows, dimensions).to(torch.bfloat16)
-
-    class Mute:
-        """A chain whose result is no tensor."""
-
-        def floats(self, rows):
-            return None
-
     loaded = forge("pca:8").registry.load("mine@1")
-    chains = {None: Bad(loaded.chain.transforms), 8: Mute()}
+    outputs = {None: lambda rows: rows.to(torch.bfloat16), 8: lambda rows: None}
 
     class WorkerWithBadChains(Worker):
         def load_chain(self, ref):
-            return chains[ref["dimensions"]]
+            return SimpleNamespace(floats=outputs[ref["dimensions"]])
 
     works = [work_of(["a"], loaded.build_ref(None, True)), work_of(["b"], loaded.build_ref(8, True)), work_of(["c"])]
-    messages = [build_message(whole(work)) for work in works]
-    worker = WorkerWithBadChains(Encoder())
-    head, arrays = worker.encode_message(worker.tokenize(messages))
+    worker = WorkerWithBadChains(Double())
+    head, arrays = worker.encode_message(worker.tokenize([build_message(whole(work)) for work in works]))
     assert [result.get("error") for result in head["results"]] == ["TypeError", "AttributeError", None]
-    assert arrays[0].shape == (1, WIDTH)
+    assert arrays[0].shape == (1, 2)
 
 
 def test_embed_and_reduce_answer_errors_and_no_nulls_for_a_text_that_a_chain_maps_beyond_float32(

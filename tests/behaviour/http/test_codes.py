@@ -76,11 +76,14 @@ def floats_of(app, rows, name):
     return np.array(reduce(app, rows, name).json()["vectors"], dtype=np.float32)
 
 
-def test_certificate_reports_the_bytes_of_a_quantized_chain(jobs, name):
-    certificate = jobs[name]["result"]["certificate"]
-    assert certificate["bytes_per_vector"] == {"before": 4 * 384, "after": FORMS[name][1]}
-    assert 0 < certificate["recall_at_10"] <= 1
-    assert jobs[name]["result"]["promoted"]
+def test_a_fit_to_codes_is_certified_with_their_bytes_and_its_transformed_vectors_are_codes(app, jobs, name, raw):
+    result = jobs[name]["result"]
+    assert result["certificate"]["bytes_per_vector"] == {"before": 4 * 384, "after": FORMS[name][1]}
+    assert 0 < result["certificate"]["recall_at_10"] <= 1
+    assert result["promoted"]
+    codes = npy_of(app.client.get(result["vectors_url"]))
+    assert (codes.dtype, codes.shape) == (FORMS[name][0], (len(raw), FORMS[name][1]))
+    assert np.mean(codes == npy_of(reduce(app, raw, name, accept=NPY))) > 0.98
 
 
 def test_reduce_answers_dequantized_floats_as_json_and_codes_as_npy_with_the_same_headers(app, name, chain, raw):
@@ -97,12 +100,9 @@ def test_reduce_answers_dequantized_floats_as_json_and_codes_as_npy_with_the_sam
     for header in ("x-space-id", "x-chain", "x-dimensions"):
         assert answer.headers[header] == coded.headers[header]
     assert coded.headers["x-dimensions"] == str(WIDTHS[name]) and coded.headers["x-chain"] == f"{name}@1"
-
-
-def test_zero_vectors_are_answered_as_zero_floats_and_as_codes_that_decode_to_zero(app, name, chain):
-    rows = np.zeros((2, 384), np.float32)
-    assert not floats_of(app, rows, name).any()
-    assert not chain.dequantize(npy_of(reduce(app, rows, name, accept=NPY))).any()
+    zeros = np.zeros((2, 384), np.float32)
+    assert not floats_of(app, zeros, name).any()
+    assert not chain.dequantize(npy_of(reduce(app, zeros, name, accept=NPY))).any()
 
 
 def test_a_quantized_chain_is_served_at_its_own_size_only(app, name, texts, raw):
@@ -115,13 +115,6 @@ def test_a_quantized_chain_is_served_at_its_own_size_only(app, name, texts, raw)
     ]:
         answer = app.client.post(path, json=body | {"dimensions": size - 1})
         assert answer.status_code == 400 and f"only {size}" in answer.json()["error"]["message"]
-
-
-def test_the_transformed_vectors_of_a_fit_job_are_codes(app, jobs, name, raw):
-    codes = npy_of(app.client.get(jobs[name]["result"]["vectors_url"]))
-    dtype, width = FORMS[name]
-    assert (codes.dtype, codes.shape) == (dtype, (len(raw), width))
-    assert np.mean(codes == npy_of(reduce(app, raw, name, accept=NPY))) > 0.98
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".parquet", ".jsonl"])
@@ -156,18 +149,6 @@ def test_reduce_quantizes_values_outside_the_fitted_range_as_the_chain_does(app,
     assert run("fit", "--name", "strange", "--steps", "int8", "--source", tmp_path / "rows.npy")[0] == 0
     expected = app.services.registry.load("strange").chain.transform(new)
     np.testing.assert_array_equal(npy_of(reduce(app, new, "strange", accept=NPY)), expected)
-
-
-def test_fit_transform_refuses_steps_that_cannot_follow_each_other_before_queueing(app, texts, raw):
-    before = app.client.get("/jobs").json()
-    steps = [{"kind": "int8"}, {"kind": "geopres", "dimensions": 24}]
-    for source in ({"texts": texts[:20]}, {"vectors": raw[:20].tolist()}):
-        body = {"name": "wrong", "steps": steps, "source": source}
-        answer = app.client.post("/fit-transform", json=body, headers=app.admin)
-        assert answer.status_code == 400
-        assert "int8 outputs codes, which geopres cannot follow" in answer.json()["error"]["message"]
-    assert app.client.get("/jobs").json() == before
-    assert app.client.get("/chains/wrong").status_code == 404
 
 
 @pytest.fixture(scope="module")
@@ -220,11 +201,13 @@ def test_query_floats_score_documents_as_the_quantizer_does(app, budget, raw):
         ({"bytes": 9, "queries": {"vectors": [[1.0, 2.0]]}}, "the queries have 2 dimensions, the fitted vectors 384"),
     ],
 )
-def test_fit_transform_refuses_an_impossible_byte_budget(app, texts, more, message):
+def test_fit_transform_refuses_an_impossible_byte_budget_before_queueing(app, texts, more, message):
+    before = app.client.get("/jobs").json()
     body = {"name": "no", "source": {"texts": texts}} | more
     answer = app.client.post("/fit-transform", json=body, headers=app.admin)
     assert answer.status_code == 400, answer.text
     assert message in answer.text
+    assert app.client.get("/jobs").json() == before
 
 
 def test_fit_command_accepts_a_byte_budget(run, texts, tmp_path):

@@ -5,13 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lathe.service.encoder_settings import AddedEncoders, EncoderSettings
 from lathe.service.encoders.embedder import cut_texts
 from lathe.service.encoders.engine.work import EncodeOptions, Work, estimate_cost
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import TooLongError
-from tests.helpers import eventually
 
 ENCODER = SimpleNamespace(name="tiny", max_length=256)
 PROSE = "The ledger is closed at the end of every month. " * 2000
@@ -127,15 +125,10 @@ def test_truncate_and_long_text_must_agree(client, fields, status):
 
 
 @pytest.fixture(scope="module")
-def meaning(lathe, tiny_model):
-    """Serve an encoder of 32 tokens whose long texts are means, from the shared app, and return its name."""
-    added = AddedEncoders(lathe.settings.home)
-    added.add(EncoderSettings(name="meaning", model=str(tiny_model), long_text="mean"), set())
-    assert lathe.client.put("/encoders/meaning", headers=lathe.admin).status_code == 202
-    eventually(lambda: lathe.services.embedder.engines["meaning"].state == "ready")
-    yield "meaning"
-    assert lathe.client.delete("/encoders/meaning", headers=lathe.admin).status_code == 200
-    added.remove("meaning")
+def meaning(serve_encoder, tiny_model):
+    """Serve an encoder of 32 tokens whose long texts are means, and return its name."""
+    with serve_encoder("meaning", model=str(tiny_model), long_text="mean"):
+        yield "meaning"
 
 
 def test_an_encoders_long_text_applies_unless_a_request_says_otherwise(lathe, meaning, tiny_model):

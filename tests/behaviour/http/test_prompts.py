@@ -57,7 +57,7 @@ def test_a_prompt_that_the_request_names_decides(lathe, encode):
         ({"input_type": "query"}, "query: "),
         ({"input_type": "document"}, "passage: "),
         ({"input_type": "document", "prompt_name": "query"}, "query: "),
-        ({"prompt_name": "document"}, "passage: "),  # the prompt of that name is empty, as sentence-transformers made it
+        ({"prompt_name": "document"}, "passage: "),  # sentence-transformers wrote an empty prompt of that name
         ({"input_type": "document", "prompt_name": "document"}, "passage: "),
         ({}, ""),
     ],

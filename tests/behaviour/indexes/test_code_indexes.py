@@ -2,7 +2,6 @@
 
 from itertools import count
 
-import numpy as np
 import pytest
 
 from lathe.service.index.query import DEFAULT_EF
@@ -42,21 +41,8 @@ def refused(app, path, **body):
     return answer.status_code, answer.json()["error"]["code"], answer.json()["error"]["message"]
 
 
-def embed(app, texts, **more):
-    return np.array(app.client.post("/embed", json={"inputs": texts} | CODES | more).json(), np.float32)
-
-
 def scores_by_id(found):
     return [{hit["id"]: hit["score"] for hit in hits} for hits in found["results"]]
-
-
-@pytest.mark.parametrize("originals", ["float16", "none"])
-def test_scores_are_inner_products_of_query_floats_and_document_floats(app, fill, sentences, originals):
-    path = fill(**CODES, originals=originals)
-    documents, queries = embed(app, sentences), embed(app, sentences, input_type="query")
-    found = scores_by_id(ok(app, f"{path}/search", texts=sentences, k=6))
-    for row, scores in zip(queries @ documents.T, found, strict=True):
-        np.testing.assert_allclose([scores[item] for item in "abcdef"], row, atol=1e-4)
 
 
 def test_reduced_queries_find_what_their_texts_find(app, fill, sentences):
@@ -68,15 +54,6 @@ def test_reduced_queries_find_what_their_texts_find(app, fill, sentences):
     of_texts = ok(app, f"{path}/search", texts=sentences, k=6)
     for one, other in zip(scores_by_id(of_vectors), scores_by_id(of_texts), strict=True):
         assert one == pytest.approx(other, abs=1e-4)
-
-
-def test_the_description_says_the_bytes_of_codes_and_what_may_leave_memory(app, fill):
-    described = app.client.get(fill(**CODES)).json()
-    assert described["bytes"]["rows"] == 6 * (8 + 2 * 384 + 48)
-    assert described["memory"]["page_cache"] == {"labels.i64": 48, "originals.f16": 6 * 768, "codes.u8": 6 * 48}
-    anonymous = described["memory"]["anonymous"]
-    assert set(anonymous) == {"graph", "alive", "filters", "payloads"} and anonymous["alive"] > 0
-    assert anonymous["graph"] == described["bytes"]["graph"]
 
 
 def test_originals_none_is_refused_for_a_chain_without_codes(app):

@@ -107,7 +107,10 @@ def test_rows_hold_codes_and_no_floats(folder, chain_of, vectors):
     with opened(folder) as index:
         view = index.generation.rows.take_view()
         np.testing.assert_array_equal(view.compact[:ROWS], chain.transform(vectors[:ROWS]))
-        assert index.describe()["bytes"]["rows"] == (ROWS + 20) * (8 + 2 * 16 + 4)
+        described = index.describe()
+        assert described["bytes"]["rows"] == (ROWS + 20) * (8 + 2 * 16 + 4)
+        assert set(described["memory"]["page_cache"]) == {"labels.i64", "originals.f16", "codes.u8"}
+        assert set(described["memory"]["anonymous"]) == {"graph", "alive", "filters", "payloads"}
 
 
 def test_rescoring_ranks_candidates_of_codes_by_originals(folder, vectors, biased):

@@ -91,20 +91,6 @@ def test_a_writer_and_a_different_ef_wait_for_all_holders(watched, first, second
     let_go.set()
 
 
-@pytest.mark.parametrize("between", [None, 60])
-def test_a_search_with_equal_ef_queues_behind_waiting_threads(watched, between):
-    entered, done = watched.hold(50)
-    assert entered.wait(PATIENCE)
-    between_in, between_done = watched.queue(between)
-    late_in, late_done = watched.queue(50)
-    assert not late_in.wait(A_MOMENT) and not between_in.is_set()
-    done.set()
-    assert between_in.wait(PATIENCE) and not late_in.wait(A_MOMENT)
-    between_done.set()
-    assert late_in.wait(PATIENCE)
-    late_done.set()
-
-
 def test_the_lock_is_granted_in_order_of_arrival_and_shared_by_adjacent_equal_ef(watched):
     entered, done = watched.hold(None)
     assert entered.wait(PATIENCE)

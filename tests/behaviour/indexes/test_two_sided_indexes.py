@@ -60,37 +60,14 @@ def test_reduce_maps_queries_and_documents_each_by_its_own_map_into_one_space(ap
     np.testing.assert_allclose(stored.json()["vectors"], chains[name].floats(documents[:9]), atol=1e-5)
 
 
-def test_embedded_texts_pass_the_chain_of_their_side(app, chains, sentences):
-    body = {"inputs": sentences, "chain": "adapted-small"}
-    raw = np.array(app.client.post("/embed", json={"inputs": sentences}).json(), np.float32)
-    for more, expected in (
-        ({"input_type": "query"}, chains["adapted-small"].transform_queries(raw)),
-        ({"prompt_name": "query"}, chains["adapted-small"].transform_queries(raw)),
-        ({}, chains["adapted-small"].transform(raw)),
-    ):
-        np.testing.assert_allclose(app.client.post("/embed", json=body | more).json(), expected, atol=1e-4)
-
-
-def test_a_chain_without_an_encoder_takes_vectors_and_refuses_texts(app, documents):
+def test_an_index_of_a_chain_without_an_encoder_takes_vectors_and_refuses_an_encoder(app, documents):
     app.services.registry.publish(Chain([PCA(64, center="none").fit(documents)]), "of-vectors", True)
-    texts = {"chain": "of-vectors", "inputs": "text"}
-    for path, body in (
-        ("/embed", texts),
-        ("/v1/embeddings", {"model": "all-MiniLM-L6-v2+of-vectors", "input": "text"}),
-    ):
-        answer = app.client.post(path, json=body)
-        assert answer.status_code == 409
-        assert "fit it again with --encoder all-MiniLM-L6-v2" in answer.text
-    refused = app.client.put(
-        "/indexes/texts", json={"chain": "of-vectors", "encoder": "all-MiniLM-L6-v2"}, headers=app.admin
-    )
+    body = {"chain": "of-vectors", "encoder": "all-MiniLM-L6-v2"}
+    refused = app.client.put("/indexes/texts", json=body, headers=app.admin)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "space_mismatch")
-    reduced = app.client.post("/reduce", json={"vectors": documents[:2].tolist(), "chain": "of-vectors"})
-    assert reduced.status_code == 200
-    assert (
-        app.client.put("/indexes/rows", json={"chain": "of-vectors"}, headers=app.admin).json()["space_id"]
-        == (reduced.headers["x-space-id"])
-    )
+    space = reduce(app, documents[:2], "of-vectors").headers["x-space-id"]
+    created = app.client.put("/indexes/rows", json={"chain": "of-vectors"}, headers=app.admin)
+    assert created.json()["space_id"] == space
 
 
 @pytest.mark.parametrize("name", ["adapted-small", "adapted-codes"])

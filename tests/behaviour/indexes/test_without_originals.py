@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lathe.service.errors import BadValueError, ConflictError, UnavailableError
+from lathe.service.errors import BadValueError, UnavailableError
 from lathe.service.index.embedded.backup import back_up_index, restore_index
 from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.indexes import acquire_index
@@ -74,19 +74,6 @@ def test_a_restored_backup_without_originals_finds_the_same(folders, tmp_path, b
     restore_index(tmp_path / "copy", folder.parent, "again")
     with opened(folder.parent / "again") as index:
         assert found(index, biased(30, 8)) == expected
-
-
-def test_whatever_needs_originals_raises_conflict_with_the_reason(folders, biased):
-    with opened(folders[1]) as index:
-        for call in (
-            lambda: found(index, biased(1), rescoring=4),
-            lambda: index.get(["1"], vectors=True),
-            lambda: index.scan(10),
-        ):
-            with pytest.raises(ConflictError, match="does not store") as raised:
-                call()
-            assert raised.value.code == "no_originals"
-        assert index.get(["1", "9"], vectors=False)[1] is None
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value")

@@ -6,7 +6,6 @@ pytestmark = pytest.mark.services
 
 
 def lines_of(out):
-    """Return the printed lines by their subject."""
     return {line[:32].strip(): line[32:] for line in out.splitlines()}
 
 

@@ -17,16 +17,9 @@ ROWS = (np.random.default_rng(0).normal(size=(400, 16)) + 1).tolist()
 
 
 @pytest.fixture(scope="module")
-def redis_url(start_redis):
-    return start_redis().url
-
-
-@pytest.fixture(scope="module")
-def replicas(start_app, new_home, redis_url):
-    """Two servers that share a Redis and nothing else."""
-    told = {"redis_url": redis_url, "admin_keys": "for-all-replicas"}
-    with start_app(home=new_home(), **told) as here, start_app(home=new_home(), **told) as there:
-        yield here, there
+def replicas(start_replicas):
+    with start_replicas() as replicas:
+        yield replicas
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +33,12 @@ def worker(new_home, redis_url):
 
 
 def submit(app, path, **body):
-    """Submit a job on vectors and return its id."""
     answer = app.client.post(path, json={"source": {"vectors": ROWS}} | body, headers=app.admin)
     assert answer.status_code == 202, answer.text
     return answer.json()["job_id"]
 
 
 def state(app, job_id):
-    """Return the state of a job at a replica."""
     answer = app.client.get(f"/jobs/{job_id}")
     assert answer.status_code == 200, answer.text
     return answer.json()["state"]
@@ -101,6 +92,7 @@ def test_events_and_vectors_of_a_fit_are_available_at_another_replica(replicas, 
     np.testing.assert_allclose(reduced.json()["vectors"], vectors[:5], atol=1e-5)
 
 
+@pytest.mark.release
 def test_the_report_of_an_advise_job_is_available_at_another_replica(replicas, worker, finish):
     here, there = replicas
     job = finish(submit(here, "/advise"), there, seconds=300)

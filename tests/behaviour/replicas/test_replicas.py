@@ -69,7 +69,6 @@ class Callers:
             thread.join()
 
     def check(self, expected):
-        """Each answer 200, and its vector that of the version it names, but for the cache's float16."""
         assert len(self.answers) > 50
         assert {status for status, _, _ in self.answers} == {200}
         for _, chain, content in self.answers:
@@ -140,7 +139,7 @@ def test_a_replica_killed_under_load_fails_no_request(replicas):
     callers.check(replicas.expected)
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_a_rolling_restart_under_load_fails_no_request(replicas):
     with Callers(replicas) as callers:
         for number in (0, 1):

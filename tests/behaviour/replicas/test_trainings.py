@@ -20,25 +20,18 @@ TEXTS = ["the ledger is closed", "rain over the hills"]
 
 
 @pytest.fixture(scope="module")
-def redis_url(start_redis):
-    return start_redis().url
-
-
-@pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Return a data folder with pairs."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
     return folder
 
 
 @pytest.fixture(scope="module")
-def replicas(start_app, new_home, redis_url, data, tiny_model):
-    """Two servers that share a Redis and nothing else."""
-    told = {"redis_url": redis_url, "admin_keys": "for-all-replicas", "data_root": data, "device": "cpu"}
-    told["encoders"] = [{"name": "tiny", "model": str(tiny_model)}]
-    with start_app(home=new_home(), **told) as here, start_app(home=new_home(), **told) as there:
-        yield here, there
+def replicas(start_replicas, data, tiny_model):
+    with start_replicas(
+        data_root=data, device="cpu", encoders=[{"name": "tiny", "model": str(tiny_model)}]
+    ) as replicas:
+        yield replicas
 
 
 @pytest.fixture
@@ -74,6 +67,7 @@ def checkpoints(home):
     return list((home / "training").glob("*/training/checkpoint-*/whole.json"))
 
 
+@pytest.mark.release
 def test_a_training_goes_on_after_its_worker_was_killed_and_every_replica_serves_its_encoder(
     replicas, start_worker, new_home
 ):
@@ -118,6 +112,7 @@ def test_a_training_goes_on_after_its_worker_was_killed_and_every_replica_serves
     eventually(lambda: np.abs(embed(here, "mine") - newest).max() > 0.01, 20)
 
 
+@pytest.mark.release
 def test_a_worker_of_trainings_that_is_stopped_gives_its_job_back(replicas, start_worker, new_home):
     here, there = replicas
     home = new_home()

@@ -16,7 +16,7 @@ import pytest
 
 from lathe.service.home import Home
 from lathe.service.redis.replica import Replica
-from tests.helpers import LATHE, eventually
+from tests.helpers import LATHE, eventually, require_one_line
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
 
@@ -25,7 +25,6 @@ ENDED = ("succeeded", "failed", "cancelled")
 
 
 def geopres(steps):
-    """Return the step list of a GeoPres fit of this many training steps."""
     return [{"kind": "geopres", "dimensions": 16, "steps": steps}]
 
 
@@ -61,12 +60,8 @@ class Worker:
     def listens(self):
         return b"taking jobs" in self.log.read_bytes()
 
-    def lines_of_errors(self):
-        return self.errors.read_text().splitlines()
-
 
 def children(pid):
-    """Return the ids of a process's children."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return []
@@ -98,7 +93,6 @@ def start_worker(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lasting_redis(start_redis):
-    """Start a Redis that persists its data."""
     server = start_redis()
     server.stop()
     server.start("--appendonly", "yes")
@@ -154,7 +148,6 @@ class Api:
 
 @pytest.fixture(scope="module")
 def api(serving, new_home, lasting_redis, data):
-    """Start a server on the persistent Redis."""
     told = {"LATHE_REDIS_URL": lasting_redis.url, "LATHE_DATA_ROOT": str(data), "LATHE_LOG_LEVEL": "warning"}
     with serving(new_home(), **told) as server:
         yield Api(server)
@@ -172,7 +165,6 @@ def served(lasting_redis, chains, tmp_path_factory):
 
 @pytest.fixture
 def worker(crew):
-    """Return a running worker."""
     return crew.one()
 
 
@@ -195,12 +187,10 @@ class Crew:
 
 @pytest.fixture(scope="module")
 def crew(start_worker, lasting_redis, data):
-    """Return the workers of this file."""
     return Crew(lambda: start_worker(lasting_redis.url, LATHE_DATA_ROOT=str(data)))
 
 
 def events(api, job_id):
-    """Return all events of a job until it has ended."""
     with api.client.stream("GET", f"/jobs/{job_id}/events", timeout=90) as stream:
         lines = [line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: ")]
     return [httpx.Response(200, content=line).json() for line in lines]
@@ -271,17 +261,7 @@ def running_command_lines():
     return found
 
 
-def test_chains_promote_command_changes_what_a_running_server_serves(api, served, lasting_redis, tmp_path):
-    eventually(lambda: api.versions(served) == [1, 2])
-    assert api.client.get(f"/chains/{served}").json()["live"] == 1
-    told = {"LATHE_HOME": str(tmp_path), "LATHE_REDIS_URL": lasting_redis.url}
-    command = [*LATHE, "chains", "promote", f"{served}@2"]
-    done = subprocess.run(command, env=os.environ | told, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, f"{served}@2 is live\n"), done.stderr
-    eventually(lambda: api.client.get(f"/chains/{served}").json()["live"] == 2, 1)
-    assert api.post("/reduce", vectors=np.eye(2, 8).tolist(), chain=served).headers["x-chain"] == f"{served}@2"
-
-
+@pytest.mark.release
 def test_a_job_of_a_killed_worker_is_requeued_and_done_once_by_another(api, crew):
     worker = crew.one()
     job_id = api.submit("slow", geopres(4000), transform=True)
@@ -300,21 +280,7 @@ def test_a_job_of_a_killed_worker_is_requeued_and_done_once_by_another(api, crew
     assert np.load(io.BytesIO(api.client.get(f"/jobs/{job_id}/vectors").content)).shape == (200, 16)
 
 
-@pytest.mark.trial
-def test_a_job_whose_worker_was_killed_at_its_start_is_requeued(api, crew):
-    worker = crew.one()
-    job_id = api.submit("early", QUICK)
-    os.kill(eventually(worker.horse, 20), signal.SIGKILL)  # it has not even imported what it needs
-    worker.process.kill()
-    worker.process.wait(10)
-    assert api.job(job_id)["state"] not in ENDED
-    crew.hire()
-    killed = time.monotonic()
-    job = api.wait(job_id, *ENDED, seconds=40)
-    assert job["state"] == "succeeded" and time.monotonic() - killed < 40
-    assert api.versions("early") == [1]
-
-
+@pytest.mark.release
 def test_a_job_whose_process_is_killed_twice_fails_with_its_last_message(api, worker):
     job_id = api.submit("fatal", endless())
     api.busy(job_id)
@@ -339,23 +305,23 @@ def test_sigterm_lets_a_worker_finish_its_job(api, crew):
     assert api.job(job_id)["state"] == "succeeded" and api.versions("last") == [1]
 
 
-def test_a_worker_exits_1_with_a_wrong_or_missing_url_or_device_and_waits_for_an_unreachable_redis(
-    start_worker, redis_server, own_redis
-):
+def test_a_worker_exits_1_with_a_wrong_or_missing_url_or_device(run, redis_server, own_redis):
     own_redis.stop()
-    wrong = start_worker(f"redis://:wrong-horse@127.0.0.1:{redis_server.port}/0")
-    without = start_worker(None)
-    no_device = start_worker(own_redis.url, LATHE_DEVICE="mps")  # no machine that runs Redis's tests is a Mac
-    waiting, unwanted = start_worker(own_redis.url), start_worker(own_redis.url)
-    for worker, said in (
-        (wrong, "rejects the password of LATHE_REDIS_URL"),
-        (without, "set LATHE_REDIS_URL"),
-        (no_device, "the device mps is not available"),
+    for told, said in (
+        (
+            {"LATHE_REDIS_URL": f"redis://:wrong-horse@127.0.0.1:{redis_server.port}/0"},
+            "rejects the password of LATHE_",
+        ),
+        ({"LATHE_REDIS_URL": ""}, "set LATHE_REDIS_URL"),
+        # No machine that runs Redis's tests is a Mac.
+        ({"LATHE_REDIS_URL": own_redis.url, "LATHE_DEVICE": "mps"}, "the device mps is not available"),
     ):
-        assert worker.process.wait(60) == 1
-        (line,) = worker.lines_of_errors()
-        assert line.startswith("lathe: ") and said in line
-        assert "horse" not in line + worker.log.read_text()
+        require_one_line(run("worker", **told), said)
+
+
+def test_a_worker_waits_for_an_unreachable_redis_until_it_is_stopped(start_worker, own_redis):
+    own_redis.stop()
+    waiting, unwanted = start_worker(own_redis.url), start_worker(own_redis.url)
     for worker in (waiting, unwanted):
         eventually(lambda worker=worker: b"Redis cannot be reached" in worker.log.read_bytes(), 60)
         assert worker.process.poll() is None
@@ -369,6 +335,7 @@ def test_a_worker_exits_1_with_a_wrong_or_missing_url_or_device_and_waits_for_an
     assert own_redis.password not in waiting.log.read_text() + waiting.errors.read_text()
 
 
+@pytest.mark.release
 def test_a_worker_waits_while_redis_cannot_write_to_its_disk(start_worker, own_redis):
     worker = start_worker(own_redis.url)
     eventually(worker.listens, 60)
@@ -397,7 +364,7 @@ def test_worker_check_imports_no_torch(redis_server):
     assert done.stdout.splitlines()[-1] == "False"
 
 
-@pytest.mark.trial
+@pytest.mark.release
 def test_worker_check_exits_1_if_no_worker_of_this_machine_sends_heartbeats(run, start_worker, own_redis):
     """With Redis unreachable it exits 0 and says that the state is unknown."""
     status, _, err = run("worker", "--check", LATHE_REDIS_URL=own_redis.url)
@@ -422,6 +389,7 @@ def test_worker_check_exits_1_if_no_worker_of_this_machine_sends_heartbeats(run,
     assert status == 0 and "Redis cannot be reached" in out and "is unknown" in out
 
 
+@pytest.mark.release
 def test_reindexing_an_embedded_index_runs_in_the_servers_own_worker(api):
     vectors = np.random.default_rng(3).normal(size=(300, 384))
     put = api.client.put("/indexes/small", json={"chain": "none"}, headers=api.server.admin)
@@ -451,6 +419,7 @@ def is_idle(pid):
     return ticks() - before < 10
 
 
+@pytest.mark.release
 def test_without_redis_vectors_are_served_and_jobs_and_administration_answered_503(
     api, worker, served, lasting_redis, sentences
 ):
