@@ -111,7 +111,7 @@ def test_an_error_in_a_later_shard_names_the_line_of_the_file(tmp_path, name):
     payload = "\n".join(lines).encode()
     (tmp_path / name).write_bytes(gzip.compress(payload, 1) if name.endswith("gz") else payload)
     shard = open_source(str(tmp_path / name)).plan().shards[-1]
-    with pytest.raises(SourceError, match=rf"^{name} line {bad + 1}: 'text' is neither"):
+    with pytest.raises(SourceError, match=rf"^{name} line {bad + 1}: 'text' is 1, neither"):
         list(read_shards(tmp_path / name, shard, shard, "text"))
 
 
