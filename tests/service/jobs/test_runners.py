@@ -2,7 +2,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
+
+from lathe.service.jobs.runners import run_request
+from lathe.service.settings import read_settings
+from lathe.transforms.progress import no_progress
 
 SCRIPT = """
 import os, threading
@@ -36,3 +41,28 @@ def test_a_jobs_threads_have_the_lowest_priority():
     if before.startswith("/autogroup"):
         assert leading[1].endswith("nice 19")
         assert following[1].endswith(before.split(" ", 1)[1].strip())
+
+
+def test_errors_of_jobs_name_files_without_the_folders_of_this_machine(tmp_path):
+    data, folder = tmp_path / "data", tmp_path / "home" / "jobs" / "1"
+    (data / "sets").mkdir(parents=True)
+    folder.mkdir(parents=True)
+    (data / "rows.jsonl").write_text('{"text": "a"}\nnonsense')
+    settings = read_settings(home=tmp_path / "home", data_root=data)
+    steps = [{"kind": "r2"}]
+    errors = [
+        run_request(
+            "fit",
+            orjson.dumps({"encoder": None, "target_encoder": None, "files": [], "request": request}),
+            folder,
+            settings,
+            no_progress,
+        ).error
+        for request in (
+            {"name": "a", "steps": steps, "source": {"path": f"{data}/./rows.jsonl#vectors"}},
+            {"name": "a", "steps": steps, "source": {"path": f"{data}/sets"}},
+            {"name": "a", "steps": steps, "source": {"path": f"{folder}/absent.npy"}},
+        )
+    ]
+    assert all(errors) and not any(str(tmp_path) in error for error in errors), errors
+    assert "rows.jsonl" in errors[0] and "'sets'" in errors[1] and "absent.npy" in errors[2]

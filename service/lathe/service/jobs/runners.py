@@ -21,6 +21,7 @@ from lathe.service.jobs.store import Job
 from lathe.service.settings import Settings
 from lathe.training.errors import TrainingError
 from lathe.transforms.errors import TransformError
+from lathe.transforms.files import expand_home
 from lathe.transforms.progress import Progress
 
 PROGRESS_SECONDS = 0.25
@@ -110,7 +111,7 @@ def run_request(
             request = prepare(request)
         return JobOutcome(RUNNERS[kind](request, folder, settings, on_progress))
     except (TrainingError, TransformError, ServiceError) as error:
-        return JobOutcome(error=str(error))
+        return JobOutcome(error=_hide_folders(str(error), folder, settings))
     except OSError as error:
         # The name without the folder, which callers need not know.
         file = f": {Path(str(error.filename)).name}" if error.filename else ""
@@ -123,6 +124,17 @@ def run_request(
         else:
             traceback.print_tb(error.__traceback__)  # the stack does not
         return JobOutcome(error=f"{type(error).__name__}; the log of the job's process says more")
+
+
+def _hide_folders(message: str, folder: Path, settings: Settings) -> str:
+    """Return an error message with paths relative to the job's folder, the data folder or the state folder.
+
+    Whoever may read jobs need not know where these are.
+    """
+    known = (folder, settings.data_root, expand_home(settings.home))
+    for root in (path for known_path in known if known_path is not None for path in (known_path, known_path.resolve())):
+        message = message.replace(f"{root}/./", "").replace(f"{root}/", "")
+    return message
 
 
 def limit_resources(settings: Settings) -> None:
