@@ -1,6 +1,5 @@
 """Encoders for tests, and small data sets of every task."""
 
-import gc
 import hashlib
 import sysconfig
 from collections.abc import Mapping
@@ -152,15 +151,6 @@ def scoring_here():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lathe.training.evaluation.run.Workers", lambda _processes: nullcontext(InProcess()))
         yield
-
-
-@pytest.fixture(scope="module")
-def little_garbage():
-    """Keep the imports' objects out of garbage collection, which the library runs after each training."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from research.reze_experiment.findings import compute_findings
 from research.reze_experiment.report import format_terminal, to_csv, write_report
 from research.reze_experiment.unit import run_unit
 
-pytestmark = [pytest.mark.usefixtures("kept_scoring_process", "little_garbage"), pytest.mark.release]
+pytestmark = [pytest.mark.usefixtures("kept_scoring_process"), pytest.mark.release]
 
 ROWS = (8,)
 TARGETS = ("tone", "search")

@@ -18,8 +18,6 @@ from research.reze_experiment.plan import build_plan
 from research.reze_experiment.targets import Target, shuffle_pairs
 from research.reze_experiment.unit import PRETRAINING, Work, run_unit
 
-pytestmark = pytest.mark.usefixtures("little_garbage")
-
 
 @pytest.fixture(scope="module")
 def spec(tiny_spec):

@@ -54,7 +54,7 @@ WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "
 TRAINING = {"precision": "float32", "epochs": 2, "log_steps": 1, "checkpoint_steps": 4, "max_length": 12}
 
 
-pytestmark = [pytest.mark.usefixtures("little_garbage"), pytest.mark.release]
+pytestmark = pytest.mark.release
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def test_an_adapter_needs_more_queries_than_the_other_rungs(tmp_path, little_out
 
 
 @pytest.fixture
-def tiny_encoder(tiny_model, undrawn, little_garbage):
+def tiny_encoder(tiny_model, undrawn):
     with undrawn():
         yield Encoder(EncoderSpec("tiny", str(tiny_model)), "cpu")
 

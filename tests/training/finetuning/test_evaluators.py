@@ -19,8 +19,6 @@ TRAINING = {"precision": "float32", "batch_size": 4, "log_steps": 4, "checkpoint
 ROWS = [{"anchor": f"{WORDS[n % 10]} {n}", "positive": f"the {WORDS[n % 10]} of {n}"} for n in range(40)]
 SETTINGS = EvaluatorSettings(every=2)
 
-pytestmark = pytest.mark.usefixtures("little_garbage")
-
 
 def mixture_of(*sources):
     """Build a mixture of sources given as lists of (anchor, positive)."""

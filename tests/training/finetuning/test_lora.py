@@ -19,8 +19,6 @@ TRAINING |= {"learning_rate": 1e-2}
 LORA = {"rank": 4, "target_modules": ["query", "value"]}
 INSTRUCTION = "Instruct: Given a question, find what answers it\nQuery: "
 
-pytestmark = pytest.mark.usefixtures("little_garbage")
-
 
 @pytest.fixture
 def job_of(tmp_path):

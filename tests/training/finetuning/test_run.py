@@ -23,8 +23,6 @@ WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "
 TRAINING = {"precision": "float32", "batch_size": 4, "log_steps": 2, "checkpoint_steps": 2, "max_length": 12}
 METHODS = ("reze", "distill", "pft")  # ft trains like pft
 
-pytestmark = pytest.mark.usefixtures("little_garbage")
-
 
 def rows_of(source, count):
     return [

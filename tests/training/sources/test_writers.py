@@ -12,7 +12,6 @@ from lathe.training.sources.writers import FIELD, WRITERS, open_writer
 
 VECTORS = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
 RECORDS = [{"id": number, "text": f"text {number} é", "tags": ["a", str(number)]} for number in range(7)]
-pytestmark = pytest.mark.usefixtures("little_garbage")
 EVERY = pytest.mark.parametrize("suffix", sorted(WRITERS))
 
 
