@@ -296,7 +296,7 @@ def test_generated_requests_are_answered_as_the_openapi_schema_says_and_never_wi
     for operation in operations:
 
         @given(case=operation.as_strategy())
-        @settings(max_examples=4, deadline=None, database=None, derandomize=True, suppress_health_check=HealthCheck)
+        @settings(max_examples=6, deadline=None, database=None, derandomize=True, suppress_health_check=HealthCheck)
         def attempt(case):
             answered.append(case.call_and_validate(checks=CHECKS, headers=server.admin, timeout=30).status_code)
 

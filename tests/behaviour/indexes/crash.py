@@ -179,7 +179,6 @@ def killed_writer(
 
 
 def write_for_ever(subject: Subject, folder: Path, state: State, seed: int, told: int) -> NoReturn:
-    """In the process to be killed."""
     random_of, present = random.Random(seed), dict(state)
     maintenance.SNAPSHOT_SECONDS, maintenance.SNAPSHOT_SHARE, maintenance.IDLE_SECONDS = 0.02, 0, 0.005
     index = opened(folder)
