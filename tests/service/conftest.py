@@ -46,10 +46,11 @@ SENTENCES = [
 
 @pytest.fixture(autouse=True, scope="session")
 def clean_environment():
-    """Unset all `LATHE_` variables, and set float32 and one worker and thread of each kind."""
+    """Unset all `LATHE_` variables, and set float32, one worker and thread of each kind, and the priority of jobs."""
     for name in [name for name in os.environ if name.startswith("LATHE_")]:
         del os.environ[name]
     os.environ["LATHE_DTYPE"] = "float32"  # what the tests compare holds to 1e-5 there
+    os.environ["LATHE_JOB_NICE"] = "0"  # tests wait for jobs, beside other tests that keep the cores busy
     for name in ("LATHE_WORKERS", "LATHE_THREADS", "LATHE_JOB_THREADS"):  # more would wait for a core, at full speed
         os.environ[name] = "1"
 

@@ -39,10 +39,10 @@ def request_of(tmp_path):
     """Return a function that builds a request with queries that share words with their documents."""
     pairs = [
         pair | {"query": f"what of the {WORDS[n % 10]} {n}", "document": f"the {WORDS[n % 10]} of {n} and {n % 7}"}
-        for n, pair in enumerate(pairs_of(range(160)))
+        for n, pair in enumerate(pairs_of(range(300)))
     ]
     documents = write(tmp_path / "documents.jsonl", [{"text": pair["document"]} for pair in pairs])
-    fit, test = write(tmp_path / "pairs.jsonl", pairs[:130]), write(tmp_path / "test.jsonl", pairs[130:])
+    fit, test = write(tmp_path / "pairs.jsonl", pairs[:255]), write(tmp_path / "test.jsonl", pairs[255:])
 
     def build(**fields):
         return AdaptRequest(source=documents, pairs=fit, test_pairs=test, **fields)
@@ -74,13 +74,13 @@ def test_a_trained_encoder_is_published_with_a_chain_of_codes_on_it(context, req
 
     assert (published["encoder"]["encoder"], published["encoder"]["promoted"]) == ("mine@1", True)
     certificate = published["encoder"]["certificate"]
-    assert certificate["relevance"]["judged"]["queries"] == 30
+    assert certificate["relevance"]["judged"]["queries"] == 45
     manifest = TrainedEncoders(context.home.trained).check_version("mine", 1)
     assert manifest["base"]["name"] == "tiny"
     assert manifest["encoder"]["fingerprint"] != encoder.fingerprint
     chain = context.registry.load("mine").chain
     assert chain.metadata["encoder"]["fingerprint"] == manifest["encoder"]["fingerprint"]
-    assert published["chain"]["certificate"]["relevance"]["queries"] == 30
+    assert published["chain"]["certificate"]["relevance"]["queries"] == 45
 
 
 def test_a_chain_is_published_on_the_encoder_as_it_is(context, request_of, encoder, monkeypatch):
