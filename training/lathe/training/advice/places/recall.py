@@ -98,10 +98,11 @@ def extrapolate(
     rows = max(rows, sampled)
     queries = found.shape[1]
     draws = np.random.default_rng(seed).integers(queries, size=(RESAMPLES, queries))
-    every = [np.arange(queries), *draws]
-    expected = np.array([_expect(found[:, drawn], sampled, rows) for drawn in every])
-    predicted = np.array([_expect(found_in_part[:, drawn], sampled // PART, sampled) for drawn in every])
-    seen = np.array([_expect(found[:, drawn], sampled, sampled) for drawn in every])
+    every = np.concatenate([np.arange(queries)[None], draws])
+    sums, sums_in_part = (counts[:, every].sum(axis=2).T for counts in (found, found_in_part))
+    expected = _expect(sums, queries, sampled, rows)
+    predicted = _expect(sums_in_part, queries, sampled // PART, sampled)
+    seen = _expect(sums, queries, sampled, sampled)
 
     # The first entry is of all queries, the others are of resamples: their spread is what chance alone explains.
     errors = predicted - seen
@@ -136,30 +137,34 @@ def limit_recall(recall: ExpectedRecall, limit: ExpectedRecall) -> ExpectedRecal
     )
 
 
-def _expect(counts_by_k: NDArray[np.int64], sampled: int, rows: int) -> float:
-    """Return the logit of the recall to expect among `rows` rows, from counts `(len(NEAREST), q)` in a sample.
-    It is interpolated, or extrapolated, linearly in the logarithm of the number of rows.
+def _expect(sums: NDArray[np.int64], queries: int, sampled: int, rows: int) -> NDArray[np.float64]:
+    """Return the logits `(r,)` of the recall to expect among `rows` rows, for r samples of the queries. They are
+    interpolated, or extrapolated, linearly in the logarithm of the number of rows.
+
+    Shares of 0 and 1 are first moved off by a small constant, half a row of ten for each query. The same share is moved
+    alike for each k, so that a search that loses nothing is not expected to lose more and more.
+
+    Args:
+        sums: counts in the sample summed over the queries, `(r, len(NEAREST))`.
+        queries: number of queries.
+        sampled: number of sampled rows.
+        rows: number of rows.
     """
-    sizes = np.log([sampled * K / k for k in NEAREST])
-    logits = np.array([_compute_logit(counts, k) for counts, k in zip(counts_by_k, NEAREST, strict=True)])
-    log_rows = math.log(rows)
+    nearest = np.array(NEAREST)
+    hits, possible = sums + nearest / 20, nearest * queries + nearest / 10
+    logits = np.log(hits / (possible - hits))
+
+    sizes, log_rows = np.log(sampled * K / nearest), math.log(rows)
     if log_rows <= sizes[-1]:
-        return float(np.interp(log_rows, sizes, logits))
+        weights = [np.interp(log_rows, sizes, at_one_size) for at_one_size in np.eye(len(NEAREST))]
+        interpolated: NDArray[np.float64] = logits @ np.array(weights)
+        return interpolated
 
-    # Recall is not extrapolated upwards: more rows make a search no easier.
-    slope = min(0.0, float(np.polyfit(sizes, logits, 1)[0]))
-    return float(logits[-1] + slope * (log_rows - sizes[-1]))
-
-
-def _compute_logit(counts: NDArray[np.int64], k: int) -> float:
-    """Return the logit of the share of each query's k nearest rows that were found, from the counts of all queries.
-    Shares of 0 and 1 are first moved off by a small constant.
-
-    The constant is half a row of ten for each query. The same share is moved alike for each k, so that a search that
-    loses nothing is not expected to lose more and more.
-    """
-    hits, possible = float(counts.sum()) + k / 20, k * len(counts) + k / 10
-    return float(math.log(hits / (possible - hits)))
+    # The slope is that of least squares. Recall is not extrapolated upwards: more rows make a search no easier.
+    centred = sizes - sizes.mean()
+    slopes = np.minimum(0.0, logits @ centred / (centred @ centred))
+    extrapolated: NDArray[np.float64] = logits[:, -1] + slopes * (log_rows - sizes[-1])
+    return extrapolated
 
 
 def _expit(logit: float) -> float:
