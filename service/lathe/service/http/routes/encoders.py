@@ -27,7 +27,7 @@ async def list_encoders(services: ServicesDep) -> Response:
     return await answer_json(await run_in_threadpool(services.describe_encoders))
 
 
-@router.put("/{name}", dependencies=ADMIN, status_code=202)
+@router.put("/{name}", dependencies=ADMIN, status_code=202, responses={200: {"description": "The encoder is ready."}})
 async def add_encoder(name: EncoderName, services: ServicesDep) -> Response:
     """Serve an encoder that the settings or the state folder name.
 
