@@ -15,18 +15,6 @@ PRINT = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modul
 MODELS = {"sentence_transformers", "transformers", "tokenizers", "huggingface_hub"}
 ARRAYS = {"torch", "numpy", "scipy", "pandas", "sklearn", "pyarrow"}
 SERVER = {"fastapi", "starlette", "uvicorn"}
-TRAINERS = {"sentence_transformers", "sklearn", "pandas", "pyarrow", "datasets", "peft"}
-
-LOAD = """
-from importlib import import_module
-from lathe.service.encoders.engine.worker import _load_encoder
-from lathe.service.processes.fork_server import PRELOADED
-from lathe.training.encoder.spec import DEFAULT_ENCODER
-for name in PRELOADED[:PRELOADED.index("sentence_transformers")]:
-    import_module(name)
-options = {"threads": 1, "device": "cpu", "batch_tokens": None}
-_load_encoder({"spec": DEFAULT_ENCODER.to_json(), "options": options})[0].encode(["a text"])
-"""
 CASES = {
     **{f"lathe {words}": (COMMAND, words.split(), MODELS | ARRAYS | SERVER) for words in COMMANDS},
     "the package of transforms and its errors": (
@@ -39,7 +27,6 @@ CASES = {
         [],
         MODELS | SERVER | {"pandas", "scipy", "sklearn"},
     ),
-    "an encoder process that encodes with the default encoder": (LOAD, [], TRAINERS | SERVER),
 }
 
 

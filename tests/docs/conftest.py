@@ -12,6 +12,9 @@ from tests.docs.blocks import all_blocks
 from tests.docs.page import SECONDS, Page, folder_of
 from tests.docs.workshop import Workshop
 
+FIRST_PAGES = ("README.md", "docs/quickstart.md")
+"""Pages whose blocks `make test` runs, without those that take services; `make test-services` runs all others."""
+
 
 def pytest_addoption(parser):
     parser.addoption("--all-blocks", action="store_true", help="run the long blocks of docs/ too")
@@ -25,8 +28,10 @@ def pytest_generate_tests(metafunc):
     groups: dict[str, list] = {}
     for block in all_blocks():
         when = block.directive.when
+        if when == "quick" and block.page not in FIRST_PAGES:
+            when = "services"
         if (every or when != "long") and (not wanted or block.page in wanted):
-            with_services = when == "services" and not every
+            with_services = when == "services" and block.page in FIRST_PAGES and not every
             groups.setdefault(block.page + " with services" * with_services, []).append(block)
     metafunc.parametrize(
         "blocks",
@@ -34,8 +39,7 @@ def pytest_generate_tests(metafunc):
             pytest.param(
                 blocks,
                 id=name,
-                marks=[pytest.mark.timeout(SECONDS["long"])]
-                + [pytest.mark.services] * any(block.directive.when == "services" for block in blocks),
+                marks=[pytest.mark.timeout(SECONDS["long"])] + [pytest.mark.services] * (name not in FIRST_PAGES),
             )
             for name, blocks in groups.items()
         ],

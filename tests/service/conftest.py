@@ -29,6 +29,8 @@ from lathe.service.home import Home
 from lathe.service.processes.client import create_process_starter
 from lathe.service.redis.replica import Replica
 from lathe.service.settings import read_settings
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_MODEL
 from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
 from lathe.transforms import Chain, certify, parse_steps
 from tests.helpers import LATHE, eventually, find_free_port
@@ -453,8 +455,24 @@ def home(new_home):
     return new_home()
 
 
+@pytest.fixture(scope="session")
+def load_once():
+    """Return a function that loads encoders as `Encoder` does, those of the default model once for all tests."""
+    loaded = {}
+
+    def load(spec, device=None):
+        if spec.model != DEFAULT_MODEL:
+            return Encoder(spec, device)
+        key = repr((spec, device))
+        if key not in loaded:
+            loaded[key] = Encoder(spec, device)
+        return loaded[key]
+
+    return load
+
+
 @pytest.fixture
-def run(home, monkeypatch, capsys):
+def run(home, monkeypatch, capsys, load_once):
     """Return a function that runs a command in this process and returns its exit status and what it printed."""
     from lathe.service.cli import main as cli
 
@@ -462,6 +480,7 @@ def run(home, monkeypatch, capsys):
         for name, value in cli.ENVIRONMENT.items():  # which the command leaves to the processes of later tests
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("LATHE_HOME", str(home))
+        monkeypatch.setattr("lathe.training.encoder.opening.Encoder", load_once)
         # Whether a command takes long enough to print lines of progress depends on the machine.
         monkeypatch.setattr("lathe.service.cli.options.LINE_SECONDS", 3600.0)
         for name, value in environment.items():

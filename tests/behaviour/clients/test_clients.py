@@ -29,6 +29,8 @@ from schemathesis.specs.openapi.checks import (
 from lathe import service
 from lathe.transforms import Chain
 
+pytestmark = pytest.mark.services
+
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

@@ -17,6 +17,8 @@ from lathe import service
 from lathe.transforms import Chain
 from tests.helpers import eventually
 
+pytestmark = pytest.mark.services
+
 KEY = "use-key"
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 PROMPTS = {"query": "query: ", "document": "passage: "}

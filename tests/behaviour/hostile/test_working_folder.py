@@ -70,6 +70,7 @@ def test_the_fork_server_and_new_pythons_execute_nothing_of_the_folder(kind, hos
             assert started.end() == 0
 
 
+@pytest.mark.services
 def test_a_server_its_encoder_and_its_fits_execute_nothing_of_the_folder(hostile, serving, tmp_path):
     with serving(tmp_path / "home") as server:
         assert len(server.client.post("/embed", json={"inputs": ["a lathe"]}).json()[0]) == 384

@@ -13,6 +13,8 @@ import pytest
 
 from tests.helpers import eventually
 
+pytestmark = pytest.mark.services
+
 IDLE_CONNECTIONS = 1000
 
 

@@ -35,6 +35,7 @@ def damage_chain(home):
     (home / "chains" / "old" / "pointer.json").write_text('{"live": 1, "earlier": [], "last": 1}')
 
 
+@pytest.mark.services
 def test_a_server_fits_and_serves_is_killed_and_restarted_and_stops_in_time(
     serving, home, run, paragraphs, proxy, tmp_path
 ):
