@@ -227,11 +227,14 @@ def test_a_call_on_an_index_deleted_meanwhile_is_answered_200_404_409_or_closing
     check_refused(lathe.client.get(path), 404)
 
 
-def test_an_index_owned_by_another_process_is_answered_409_and_others_serve(lathe, copied):
+def test_an_index_owned_by_another_process_is_answered_409_and_others_serve(lathe, request):
+    """The other process takes the lock before the index is there: the server may open what it finds at any time."""
+    lock = lathe.settings.home / "indexes" / ".copied.lock"
     hold = "import sys, filelock as f; lock = f.FileLock(sys.argv[1], mode=0o600); lock.acquire(); print(1); input()"
-    command = [sys.executable, "-u", "-c", hold, str(copied.with_name(".copied.lock"))]
+    command = [sys.executable, "-u", "-c", hold, str(lock)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         owner.stdout.readline()
+        request.getfixturevalue("copied")
         for answer in answers(lathe, "copied", "GET", "DELETE", "POST"):
             error = check_refused(answer, 409)
             assert "one process owns an index" in error["message"] and error["code"] == "index_owned_elsewhere"
