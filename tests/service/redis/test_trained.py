@@ -57,6 +57,19 @@ def test_versions_of_one_replica_are_copied_promoted_and_deleted_at_the_other(op
     assert here.publish("mine", model, MANIFEST, None)[0] == 3  # numbers are not used again
 
 
+def test_an_upload_of_files_that_another_replica_has_committed_keeps_them(
+    open_replica, redis_server, model
+):
+    here, there = open_replica("here").trained, open_replica("there").trained
+    here.publish("mine", model, MANIFEST, None)
+    (key,) = models_in(redis_server.client)
+    content = redis_server.client.hgetall(key)
+    eventually(lambda: there.versions("mine") == [1])
+    staged = there.stage_files(there, "mine", 1)  # a second run of the job, that ends without committing
+    assert models_in(redis_server.client) == [key] and redis_server.client.hgetall(key) == content
+    assert 0 < redis_server.client.ttl(staged.uploaded)
+
+
 def test_a_version_is_promoted_where_it_was_not_copied_yet(open_replica, model):
     here = open_replica("here").trained
     later = open_replica("later")

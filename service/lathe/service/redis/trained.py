@@ -8,6 +8,7 @@ in which its record names them. Until then they expire.
 
 import hashlib
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -131,23 +132,25 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
     def _upload(self, manifest: bytes, model: Path, paths: Iterable[str], job: str | None) -> StagedFiles:
         """Write a version's files to Redis, where they expire unless a transaction keeps them.
 
+        They get a key of their own until then: another replica may have committed the same files, if a job ran twice.
+
         Raises:
             UnavailableError: if Redis is unreachable, or full; what was written is then removed.
         """
         stamp = VersionStamp(compute_digest(manifest), job)
         key = build_model_key(stamp)
+        uploaded = f"{key}:{secrets.token_hex(8)}"
         with self.connection.reached() as client:
             try:
-                client.delete(key)
-                client.hset(key, MANIFEST, manifest)
-                client.expire(key, UPLOAD_SECONDS)
+                client.hset(uploaded, MANIFEST, manifest)
+                client.expire(uploaded, UPLOAD_SECONDS)
                 for path in paths:
                     for number, piece in enumerate(_read_pieces(model / path)):
-                        client.hset(key, f"{path}:{number}", piece)
+                        client.hset(uploaded, f"{path}:{number}", piece)
             except redis_errors.ResponseError:
-                client.delete(key)
+                client.delete(uploaded)
                 raise
-        return StagedFiles(stamp, lambda pipe: pipe.persist(key), uploaded=key)
+        return StagedFiles(stamp, lambda pipe: pipe.rename(uploaded, key).persist(key), uploaded=uploaded)
 
     def stage_files(self, source: VersionFolder, name: str, version: int) -> StagedFiles:
         """Write a version's files from a folder to Redis, and return them as a transaction keeps them.
