@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lathe.service.cli.server import list_start_warnings
+from lathe.service.cli.server import _format_greeting, list_start_warnings
 from tests.helpers import eventually
 
 
@@ -171,8 +171,9 @@ def test_the_start_warns_of_an_unreachable_redis_and_of_damaged_size_routes(star
     assert warning.startswith("Redis cannot be reached") and warning.endswith("administration wait for it")
     (tmp_path / "routes").mkdir(mode=0o700)
     (tmp_path / "routes" / "size_routes.json").write_text("{")
-    with start_app(indexes_only=True, home=tmp_path / "routes") as app:
+    with start_app(home=tmp_path / "routes") as app:
         (warning,) = list_start_warnings(app.services)
+        assert "http://127.0.0.1:8080" in _format_greeting(app.settings, app.services, 8080)
         assert app.client.post("/reduce", json={"vectors": [[1.0] * 384], "chain": "compact"}).status_code == 200
     assert warning.startswith("size_routes.json cannot be read")
 

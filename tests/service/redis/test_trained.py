@@ -57,9 +57,7 @@ def test_versions_of_one_replica_are_copied_promoted_and_deleted_at_the_other(op
     assert here.publish("mine", model, MANIFEST, None)[0] == 3  # numbers are not used again
 
 
-def test_an_upload_of_files_that_another_replica_has_committed_keeps_them(
-    open_replica, redis_server, model
-):
+def test_an_upload_of_files_that_another_replica_has_committed_keeps_them(open_replica, redis_server, model):
     here, there = open_replica("here").trained, open_replica("there").trained
     here.publish("mine", model, MANIFEST, None)
     (key,) = models_in(redis_server.client)

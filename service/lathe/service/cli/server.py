@@ -21,6 +21,7 @@ from lathe.service.processes.torch_threads import limit_this_thread_to_one_core
 from lathe.service.services import Services
 from lathe.service.settings import Settings
 from lathe.training.encoder.allocator import keep_freed_blocks
+from lathe.transforms.errors import ArtifactError
 
 GREETING = """
 Lathe serves at {url}   (encoders: {encoders}; chains: {chains})
@@ -185,7 +186,10 @@ def _format_example_dimensions(services: Services) -> str:
     The value is the first size for which the default encoder has a chain.
     """
     info = services.embedder.default.info
-    size_routes = services.registry.size_routes.get_current().get(info.fingerprint, {}) if info else {}
+    try:
+        size_routes = services.registry.size_routes.get_current().get(info.fingerprint, {}) if info else {}
+    except ArtifactError:  # a warning before the greeting says that they are damaged
+        return ""
     return next((f', "dimensions": {size}' for size in size_routes if size.isdecimal()), "")
 
 

@@ -150,7 +150,12 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
             except redis_errors.ResponseError:
                 client.delete(uploaded)
                 raise
-        return StagedFiles(stamp, lambda pipe: pipe.rename(uploaded, key).persist(key), uploaded=uploaded)
+
+        def keep(pipe: Pipeline) -> None:
+            pipe.rename(uploaded, key)
+            pipe.persist(key)
+
+        return StagedFiles(stamp, keep, uploaded=uploaded)
 
     def stage_files(self, source: VersionFolder, name: str, version: int) -> StagedFiles:
         """Write a version's files from a folder to Redis, and return them as a transaction keeps them.
