@@ -154,6 +154,7 @@ class Workshop:
             "LATHE_DTYPE": "float32",  # so that vectors of out-of-domain text are those of other tests
             "LATHE_THREADS": "1",
             "LATHE_JOB_THREADS": "1",
+            "LATHE_JOB_NICE": "0",  # a reader waits for a job, beside other tests that keep the cores busy
         }
 
     @cached_property
