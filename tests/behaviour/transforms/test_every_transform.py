@@ -213,6 +213,8 @@ INVALID = [
     ("autoencoder", "batch", "a whole number from 2", [1, "all"]),
     ("autoencoder", "learning_rate", "a number", [0, 1.1, NAN]),
     ("autoencoder", "seed", WHOLE_FROM_0, [-1, None]),
+    ("codes", "codec_version", WHOLE_FROM_1, [0]),
+    ("codes", "restore_norm", FLAG, [1]),
     ("contrastive_alignment", "temperature", "a number from 0.001", [0, NAN, "cold"]),
     ("contrastive_alignment", "steps", WHOLE_FROM_1, [0]),
     ("contrastive_alignment", "weight_decay", "a number from 0", [-1]),
@@ -260,7 +262,7 @@ INVALID = [
 def test_invalid_parameters_are_refused_by_name_and_value(kind, parameter, reason, values):
     needed = next(spec for spec in SHORT if spec["kind"] == kind)
     for value in values:
-        given = {name: needed[name] for name in ("dimensions",) if name in needed} | {parameter: value}
+        given = {name: needed[name] for name in ("dimensions", "bytes") if name in needed} | {parameter: value}
         with pytest.raises(StepError, match=f"^{kind}: {parameter} must be {reason}") as refusal:
             Chain([TRANSFORMS[kind](**given)])
         assert repr(value) in str(refusal.value)
