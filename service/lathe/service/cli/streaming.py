@@ -17,7 +17,7 @@ from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError, SourceError
 from lathe.training.fitting.encoding import encode_source, format_progress
 from lathe.training.sources.kinds import RowBatch
-from lathe.training.sources.raw import Record, find_number, is_long_integer
+from lathe.training.sources.raw import Record, find_long_integer
 from lathe.training.sources.source import Source, open_source
 from lathe.training.sources.writers import open_writer
 from lathe.training.workspace import claim_workspace_folder
@@ -143,7 +143,7 @@ def _build_records(batch: RowBatch, field: str) -> list[Record]:
     """
     for record in batch.records:
         for name, value in record.items():
-            if name != field and (number := find_number(value, is_long_integer)) is not None:
+            if name != field and (number := find_long_integer(value)) is not None:
                 raise SourceError(f"the field {name!r} holds {number}, an integer beyond 64 bits: write it as text")
     if not isinstance(batch.values, list):
         return [{k: v for k, v in record.items() if k != field} for record in batch.records] or [

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from lathe.service.errors import BadValueError, ConflictError, TooLargeError, UnavailableError
-from lathe.training.sources.raw import find_number, is_long_integer
+from lathe.training.sources.raw import find_long_integer
 
 ID_CHARACTERS = 512
 """Maximum number of characters of an id."""
@@ -49,7 +49,7 @@ def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> byt
     try:
         serialized = orjson.dumps(metadata)
     except orjson.JSONEncodeError:
-        number = find_number(metadata, is_long_integer)
+        number = find_long_integer(metadata)
         problem = (
             "is nested too deep" if number is None else f"holds {number}, an integer beyond 64 bits: write it as text"
         )

@@ -16,18 +16,23 @@ Record = dict[str, Any]
 """Whole row of a source, a dict from field names to values."""
 
 
-def find_number(value: Any, is_wanted: Callable[[int | float], bool]) -> int | float | None:
-    """Search a JSON value, with all that is nested in it, for a number that is wanted, and return it, or None."""
-    pending = [value]  # a value may be nested deeper than Python's calls
+def _iterate_scalars(value: Any) -> Iterator[Any]:
+    """Yield the texts, numbers, booleans and nulls of a JSON value, which may be nested deeper than Python's calls."""
+    pending = [value]
     while pending:
         value = pending.pop()
-        if isinstance(value, dict):
-            pending.extend(value.values())
-        elif isinstance(value, list):
+        kind = type(value)
+        if kind is list:
             pending.extend(value)
-        elif isinstance(value, int | float) and is_wanted(value):
-            return value
-    return None
+        elif kind is dict:
+            pending.extend(value.values())
+        else:
+            yield value
+
+
+def find_long_integer(value: Any) -> int | None:
+    """Search a JSON value for an integer beyond 64 bits, which cannot be stored as it is. Return it, or None."""
+    return next((x for x in _iterate_scalars(value) if type(x) is int and not -(2**63) <= x < 2**64), None)
 
 
 def restore_long_integers(content: bytes, parsed: Any, searched: Any) -> Any:
@@ -41,17 +46,12 @@ def restore_long_integers(content: bytes, parsed: Any, searched: Any) -> Any:
         searched: the part of it in which rounded integers matter. If it has no float of 2^64 or more, nothing is parsed
             again.
     """
-    if find_number(searched, lambda number: isinstance(number, float) and abs(number) >= 2.0**64) is None:
+    if all(type(x) is not float or -(2.0**64) < x < 2.0**64 for x in _iterate_scalars(searched)):
         return parsed
     try:
         return json.loads(content)
     except RecursionError:  # whoever stores it refuses it for its depth
         return parsed
-
-
-def is_long_integer(number: int | float) -> bool:
-    """Return whether a number is an integer beyond 64 bits, which cannot be stored as it is."""
-    return isinstance(number, int) and not -(2**63) <= number < 2**64
 
 
 class Readable(Protocol):
