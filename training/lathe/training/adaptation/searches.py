@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries, with_document_prompt
@@ -13,8 +14,8 @@ from lathe.training.fitting.pairs import (
     MAX_DOCUMENTS,
     MIN_TEST_QUERIES,
     PairTexts,
-    describe_own_texts,
     find_own_texts,
+    list_own_text_notes,
     read_pairs,
     require_apart,
 )
@@ -45,6 +46,8 @@ class JudgedSearches:
         report: queries that neither teach nor choose; the gain is reported on them.
         rows: number of rows of the source, which may be more than are searched here.
         notes: sentences on what was left out.
+        excluded: for the queries of `learn`, `choose` and `report`, the row of a query and the row of the document that
+            is its own text, `(e, 2)` each.
     """
 
     documents: list[str]
@@ -53,6 +56,7 @@ class JudgedSearches:
     report: PairTexts
     rows: int
     notes: tuple[str, ...]
+    excluded: tuple[NDArray[np.int64], ...]
 
     @property
     def shortage(self) -> str | None:
@@ -121,11 +125,11 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
     documents = [*relevant, *others[: max(0, MAX_DOCUMENTS - len(relevant))]]
 
     notes = judged.notes + ([] if test is None else test.notes)
-    if own := sum(len(np.unique(find_own_texts(list(part.documents), documents)[:, 0])) for part in parts):
-        notes.append(describe_own_texts(own))
+    excluded = [find_own_texts(list(part.documents), documents) for part in parts]
+    notes += list_own_text_notes(excluded)
     if rows > len(documents):
         notes.append(f"The queries search {len(documents):,} of {rows:,} documents; among all, figures are lower.")
-    return JudgedSearches(documents, *parts, rows, tuple(notes))
+    return JudgedSearches(documents, *parts, rows, tuple(notes), tuple(excluded))
 
 
 def _read_documents(request: AdaptRequest) -> tuple[list[str], int]:
@@ -156,13 +160,8 @@ def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress:
     documents = _normalize(with_document_prompt(encoder).encode(searches.documents, on_batch=report).vectors)
     positions = {text: position for position, text in enumerate(searches.documents)}
     parts = (
-        QueryPairs(
-            _encode_part(part, encoder),
-            documents,
-            part.list_relevant(positions.__getitem__),
-            find_own_texts(list(part.documents), searches.documents),
-        )
-        for part in (searches.learn, searches.choose, searches.report)
+        QueryPairs(_encode_part(part, encoder), documents, part.list_relevant(positions.__getitem__), excluded)
+        for part, excluded in zip((searches.learn, searches.choose, searches.report), searches.excluded, strict=True)
     )
     return JudgedVectors(*parts)
 

@@ -135,11 +135,10 @@ def read_pairs(pairs: Pairs) -> PairTexts:
 
 
 def gather_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
-    """Group pairs of a query, a document and its grade by query. The result also holds the numbers of pairs that repeat
-    others, of those of grade 0, and of those whose document is the query's own text; all of them are left out, as are
-    pairs with a blank text.
+    """Group pairs of a query, a document and its grade by query.
 
-    Queries that are equal once normalized are one, with the first spelling.
+    Pairs that repeat others, of grade 0, or whose document is the query's own text are left out and counted. Pairs with
+    a blank text are left out. Queries that are equal once normalized are one, with the first spelling.
     """
     found: dict[str, tuple[str, dict[str, None]]] = {}
     count, irrelevant, identical = 0, 0, 0
@@ -149,11 +148,12 @@ def gather_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
         if relevance <= 0:
             irrelevant += 1
             continue
-        if normalize_query(query) == normalize_query(document):
+        normalized = normalize_query(query)
+        if normalized == normalize_query(document):
             identical += 1
             continue
         count += 1
-        found.setdefault(normalize_query(query), (query, {}))[1][document] = None
+        found.setdefault(normalized, (query, {}))[1][document] = None
     texts = {query: list(answers) for query, answers in found.values()}
     return PairTexts(texts, count - sum(map(len, texts.values())), irrelevant, identical)
 
@@ -225,9 +225,10 @@ def find_own_texts(queries: Sequence[str], documents: Sequence[str]) -> NDArray[
     return np.array(own, np.int64).reshape(-1, 2)
 
 
-def describe_own_texts(count: int) -> str:
-    """Return the note that says that some queries are documents themselves."""
-    return f"{count:,} queries are documents too; their own text is left out of their results."
+def list_own_text_notes(excluded: Iterable[NDArray[np.int64]]) -> list[str]:
+    """Return a note if some queries are documents themselves, from what `find_own_texts` returned for each part."""
+    count = sum(len(np.unique(own[:, 0])) for own in excluded)
+    return [f"{count:,} queries are documents too; their own text is left out of their results."] if count else []
 
 
 def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
@@ -337,8 +338,7 @@ def encode_pairs(
         for one in sides
     ]
     notes = [note for one in read if one is not None for note in one.notes]
-    if own := sum(len(np.unique(one.excluded[:, 0])) for one in mapped):
-        notes.append(describe_own_texts(own))
+    notes += list_own_text_notes(one.excluded for one in mapped)
     return EncodedPairs(
         mapped[0] if fit is not None else None,
         mapped[-1],
@@ -374,12 +374,13 @@ def _gather_documents(
     _, first = np.unique(encoded.hashes, return_index=True)
     others = np.setdiff1d(first, rows[there])
     spread = np.linspace(0, len(others) - 1, min(len(others), max(0, MAX_DOCUMENTS - len(wanted)))).astype(int)
+    rivals = np.sort(others)[spread]
     parts = [
         np.array(encoded.vectors[rows[there]]),
         *([encoder.encode(lacking).vectors] if lacking else []),
-        np.array(encoded.vectors[np.sort(others)[spread]]),
+        np.array(encoded.vectors[rivals]),
     ]
-    ordered = [*keys[there].tolist(), *keys[~there].tolist(), *encoded.hashes[np.sort(others)[spread]].tolist()]
+    ordered = [*keys[there].tolist(), *keys[~there].tolist(), *encoded.hashes[rivals].tolist()]
     return {key: place for place, key in enumerate(ordered)}, np.concatenate(parts)
 
 
