@@ -14,6 +14,7 @@ from safetensors.torch import load, save
 from lathe.service.errors import ServiceError, convert_error
 from lathe.service.index.embedded.backup import back_up_index, restore_index
 from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.filters import parse_filter
 from lathe.service.index.query import Query
 from lathe.service.index.reducer import Reducer, read_artifact_files
 from lathe.service.index.spec import IndexSpec
@@ -183,9 +184,13 @@ HOSTILE_RECORDS = {
     "metadata that are a list": ("raw", set_item("metadata", b"[1]")),
     "metadata that are a text": ("raw", set_item("metadata", '{"a": 1}')),
     "metadata of a megabyte": ("raw", set_item("metadata", b'{"a": "%s"}' % (b"x" * 1_000_000))),
-    "a field that is bytes": ("raw", "UPDATE fields SET value = x'00ff' WHERE name = 'n' AND label = 10"),
+    "metadata of 20 MB": ("raw", "UPDATE items SET metadata = zeroblob(20000000) WHERE label = 10"),
+    "an id of 20 MB": ("raw", "UPDATE items SET id = CAST(zeroblob(20000000) AS TEXT) WHERE label = 10"),
+    "a vector of 20 MB": ("raw", "UPDATE vectors_1 SET vector = zeroblob(20000000) WHERE label = 10"),
+    "a manifest of 20 MB": ("reduced", "UPDATE chains SET manifest = zeroblob(20000000)"),
+    "a name of a field of 20 MB": ("raw", "INSERT INTO fields VALUES (CAST(zeroblob(20000000) AS TEXT), 1, 10)"),
+    "an encoder with a name of 5,000 characters": ("raw", change_spec(encoder="x" * 5_000)),
     "metadata nested 20 deep": ("raw", set_item("metadata", b'{"a":' * 20 + b"1" + b"}" * 20)),
-    "a field whose name is bytes": ("raw", "INSERT INTO fields VALUES (x'00ff', 1, 10)"),
     "a tombstone of an item": ("raw", "INSERT INTO tombstones VALUES (10, 1)"),
     "a tombstone of label 2^62": ("raw", f"INSERT INTO tombstones VALUES ({2**62}, 1)"),
     "a tombstone of a later write": ("raw", f"UPDATE tombstones SET sequence = {2**62}"),
@@ -277,6 +282,9 @@ HARMLESS = {
     "other pages": "PRAGMA journal_mode = DELETE; PRAGMA page_size = 512; VACUUM",
     "another count": lambda db: None,
     "notes of an import": set_meta("import:a", '{"rows": 5}'),
+    "entries for filters that the metadata do not say": (
+        "DELETE FROM fields WHERE name = 'n'; INSERT INTO fields VALUES (x'00ff', x'00ff', 10), ('n', 3, 10)"
+    ),
     "the next table of vectors": "CREATE TABLE vectors_2 (label INTEGER PRIMARY KEY, vector BLOB NOT NULL)",
 }
 
@@ -294,6 +302,8 @@ def test_a_backup_of_ours_is_restored_and_serves(what, kind, forge, tmp_path, ro
         index = indexes.get("again")
         found = index.get_serving().search(Query(rows[20:21], 1))
         assert found[0][0]["id"] == "id 20" and index.describe()["count"] == ITEMS - 2
+        filtered = index.get_serving().search(Query(rows[20:21], 9, item_filter=parse_filter({"n": 3})))
+        assert [hit["id"] for hit in filtered[0]] == ["id 3"]
         assert index.upsert(["new"], rows[:1], [{"a": 1}], None).result().sequence == 4
         assert index.get(["new", "id 9"], vectors=False)[1]["id"] == "id 9"
 

@@ -14,6 +14,8 @@ Originals = Literal["float32", "float16", "none"]
 
 MAX_WIDTH = 65_536
 """Maximum number of dimensions, equal to that of vector sources, whose module is not imported to list indexes."""
+MAX_TEXT = 4096
+"""Maximum number of characters of a setting."""
 
 
 @dataclass(frozen=True)
@@ -147,11 +149,11 @@ def _build_range_check(least: int, most: int) -> Callable[[Any], bool]:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    return isinstance(value, str) and len(value) <= MAX_TEXT
 
 
 def _is_text_or_none(value: Any) -> bool:
-    return value is None or isinstance(value, str)
+    return value is None or _is_text(value)
 
 
 def _is_folder_suffix(value: Any) -> bool:

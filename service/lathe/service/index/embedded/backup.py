@@ -14,7 +14,6 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,10 +24,12 @@ import numpy as np
 from lathe.service.chains.names import is_name, require_name
 from lathe.service.errors import BadValueError, ConflictError, UnavailableError, UnknownNameError
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.fields import list_entries
-from lathe.service.index.items import METADATA_BYTES, parse_metadata, require_ids
+from lathe.service.index.embedded.record_file import MAX_CHAIN_BYTES
+from lathe.service.index.fields import INDEXED_CHARACTERS, MAX_NAME, list_entries
+from lathe.service.index.items import ID_CHARACTERS, METADATA_BYTES, parse_metadata, require_ids
 from lathe.service.index.reducer import Reducer
-from lathe.service.index.spec import IndexSpec
+from lathe.service.index.spec import MAX_TEXT, MAX_WIDTH, IndexSpec
+from lathe.transforms.artifact.folder import MAX_MANIFEST_BYTES as MAX_CHAIN_MANIFEST_BYTES
 from lathe.transforms.beneath import open_beneath, read_beneath
 from lathe.transforms.files import create_file, make_folder, make_root, sync_folder, write_synced
 from lathe.transforms.json_files import parse_json_object
@@ -184,6 +185,7 @@ class Restoration:
         copy = self.staging / "record.db"
         with closing(IndexRecord(copy)) as record:
             require_sound_record(record)
+            record.write_fields_anew()  # filters must find what the metadata say, whatever the backup says
             count: int = record.count_items()["count"]
 
         with copy.open("r+b") as file:
@@ -231,12 +233,19 @@ def _read_backup_manifest(source: Path) -> dict[str, Any]:
     return manifest
 
 
-CHECKED_ROWS = 4096
-"""Number of rows that are read at once."""
-
-ODD_FIELDS = """SELECT 1 FROM fields WHERE typeof(name) != 'text'
- OR NOT (typeof(value) IN ('text', 'integer', 'real') OR value IN (x'', x'00', x'01', x'02')) LIMIT 1"""
-"""SQL that finds an entry for filters that no metadata can have."""
+MAX_VALUE_BYTES = {
+    ("meta", "key"): 1_000,
+    ("meta", "value"): 1_000_000,
+    ("items", "id"): 4 * ID_CHARACTERS,
+    ("items", "metadata"): METADATA_BYTES,
+    ("vectors", "vector"): 4 * MAX_WIDTH,
+    ("fields", "name"): 4 * MAX_NAME,
+    ("fields", "value"): 8 * INDEXED_CHARACTERS,
+    ("chains", "chain"): 4 * MAX_TEXT,
+    ("chains", "manifest"): MAX_CHAIN_MANIFEST_BYTES,
+    ("chains", "tensors"): MAX_CHAIN_BYTES,
+}
+"""Maximum size of a value in each column of a record, in bytes."""
 
 ODD_TOMBSTONES = "SELECT 1 FROM tombstones WHERE label NOT BETWEEN 1 AND ? OR sequence NOT BETWEEN 1 AND ? LIMIT 1"
 """SQL that finds a tombstone of a label that was never given, or of a write that never was."""
@@ -248,21 +257,43 @@ BURIED_ITEMS = "SELECT 1 FROM tombstones JOIN items USING (label) LIMIT 1"
 def require_sound_record(record: IndexRecord) -> None:
     """Check that an index's record (its SQLite file) is intact, and raise the first problem as an error.
 
-    The tables were compared when the record was opened. Checked here are the file, by SQLite, the settings and the
-    chain, counters, tombstones, entries for filters, and each item's id, metadata and vector.
+    The tables were compared when the record was opened. Checked here are the lengths of all values, before any is read,
+    the file, by SQLite, the settings and the chain, counters, tombstones, and each item's id, metadata and vector.
+    Entries for filters are not.
 
     Raises:
         UnavailableError: if the record is damaged.
         ArtifactError: if its chain is.
     """
     try:
-        problem = str(record.writer.execute("PRAGMA integrity_check(1)").fetchone()[0])
+        problem = _find_long_value(record.writer)
+        problem = problem or str(record.writer.execute("PRAGMA integrity_check(1)").fetchone()[0])
         if problem == "ok":
             problem = _find_problem(record) or "ok"
     except sqlite3.Error as error:  # text that is not UTF-8, for instance
         problem = str(error)
     if problem != "ok":
         raise UnavailableError(f"the record is damaged: {problem}", code="corrupt_index")
+
+
+def _find_long_value(db: sqlite3.Connection) -> str | None:
+    """Return a sentence on a value that is longer than any of its column can be, or None if there is none.
+
+    No such value is read: SQLite stores up to a gigabyte, which compresses to a megabyte.
+    """
+    tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    for (kind, column), most in MAX_VALUE_BYTES.items():
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, most)  # a text must be read, since `length` stops at the first NUL
+        size = f"CASE typeof({column}) WHEN 'text' THEN length(CAST({column} AS BLOB)) ELSE length({column}) END"
+        for table in (name for name in tables if name.partition("_")[0] == kind):
+            try:
+                found = db.execute(f"SELECT 1 FROM {table} WHERE {size} > ? LIMIT 1", (most,)).fetchone()
+            except sqlite3.DataError:
+                found = (1,)
+            if found:
+                return f"a value of {table}.{column} has more than {most:,} bytes"
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(MAX_VALUE_BYTES.values()))
+    return None
 
 
 def _find_problem(record: IndexRecord) -> str | None:
@@ -280,14 +311,15 @@ def _find_problem(record: IndexRecord) -> str | None:
             return f"it has {counts['chains']} chains; an index has at most one"
 
         for query, values, what in (
-            (ODD_FIELDS, (), "an entry for filters that no metadata has"),
             (ODD_TOMBSTONES, (last_label, sequence), "a tombstone of no label or write"),
             (BURIED_ITEMS, (), "a tombstone of an item that exists"),
         ):
             if db.execute(query, values).fetchone() is not None:
                 return f"it has {what}"
 
-        for label, item, metadata, vector in _read_items(db, spec):
+        for label, item, metadata, vector in db.execute(
+            f"SELECT label, id, metadata, vector FROM items LEFT JOIN vectors_{spec.vectors} USING (label) ORDER BY label"
+        ):
             if problem := _find_item_problem(item, metadata) or _find_vector_problem(vector, spec, vector_bytes):
                 return f"the item {item!r:.80} {problem}"
             if not 1 <= label <= last_label:
@@ -310,15 +342,6 @@ def _measure_vectors(record: IndexRecord, spec: IndexSpec) -> int:
     return reducer.measure_bytes(spec.dimensions)
 
 
-def _read_items(db: sqlite3.Connection, spec: IndexSpec) -> Iterator[tuple[int, object, object, object]]:
-    """Yield (label, id, metadata, vector) of all items by label. The vector is None where it is missing."""
-    cursor = db.execute(
-        f"SELECT label, id, metadata, vector FROM items LEFT JOIN vectors_{spec.vectors} USING (label) ORDER BY label"
-    )
-    while rows := cursor.fetchmany(CHECKED_ROWS):
-        yield from rows
-
-
 def _find_item_problem(item: object, metadata: object) -> str | None:
     """Return what is wrong with an item's stored id or metadata, or None if nothing is."""
     try:
@@ -327,8 +350,8 @@ def _find_item_problem(item: object, metadata: object) -> str | None:
         require_ids([item])
         if metadata is None:
             return None
-        if not isinstance(metadata, bytes) or len(metadata) > METADATA_BYTES:
-            return "has metadata that are no bytes, or too many"
+        if not isinstance(metadata, bytes):
+            return "has metadata that are no bytes"
         list_entries(parse_metadata(item, metadata))
     except BadValueError as error:
         return f"cannot be one of ours: {error.message}"

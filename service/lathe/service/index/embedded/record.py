@@ -36,6 +36,7 @@ from lathe.service.index.embedded.record_file import (
 )
 from lathe.service.index.embedded.rows import Labels
 from lathe.service.index.fields import list_entries
+from lathe.service.index.items import parse_metadata
 from lathe.service.index.protocol import Artifact, Change, Payload
 from lathe.service.index.spec import IndexSpec
 from lathe.transforms.files import create_file
@@ -222,6 +223,25 @@ class IndexRecord(RecordFile):
             labels = "SELECT label FROM tombstones WHERE sequence <= ?"
             db.execute(f"DELETE FROM fields WHERE label IN ({labels})", (sequence,))
             db.execute("DELETE FROM tombstones WHERE sequence <= ?", (sequence,))
+
+    def write_fields_anew(self) -> None:
+        """Replace all entries for filters by those that the metadata of the items say.
+
+        Raises:
+            BadValueError: if an item has metadata that no item can have.
+            UnavailableError: if metadata are no JSON object.
+        """
+        with self.transaction() as db:
+            db.execute("DELETE FROM fields")
+            items = db.execute("SELECT label, id, metadata FROM items WHERE metadata IS NOT NULL ORDER BY label")
+            db.executemany(
+                "INSERT INTO fields VALUES (?, ?, ?)",
+                (
+                    (name, value, label)
+                    for label, item, metadata in items
+                    for name, value in list_entries(parse_metadata(item, metadata))
+                ),
+            )
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────
 

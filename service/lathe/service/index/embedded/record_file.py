@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lathe.service.errors import UnavailableError
+from lathe.service.errors import TooLargeError, UnavailableError
 from lathe.service.index.spec import IndexSpec, parse_spec
 from lathe.transforms.json_files import parse_json
 
@@ -30,6 +30,8 @@ MAX_PARAMETERS = 8192
 
 MAX_COUNTER = 2**53
 """Maximum number of writes, and of labels: integers that SQLite and every reader of JSON hold exactly."""
+MAX_CHAIN_BYTES = 2**29
+"""Maximum size of the tensors of an index's chain, in bytes: those of 11,000 dimensions reduced to as many."""
 MAX_ENTRIES = 100
 """Maximum number of tables and indexes that are read of a file's schema. A record has less than 20."""
 
@@ -286,10 +288,15 @@ def write_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, b
     """Write the index's settings to the record, and replace its stored chain by `artifact`, if any.
 
     All chains that are stored are deleted.
+
+    Raises:
+        TooLargeError: if the chain has more than `MAX_CHAIN_BYTES`; no backup could be restored.
     """
     write_meta_values(db, {"spec": spec.to_json()})
     db.execute("DELETE FROM chains")
     if artifact is not None:
+        if len(artifact[1]) > MAX_CHAIN_BYTES:
+            raise TooLargeError(f"the chain of an index may have at most {MAX_CHAIN_BYTES:,} bytes", param="chain")
         db.execute("INSERT INTO chains VALUES (?, ?, ?)", (spec.chain, *artifact))
 
 
