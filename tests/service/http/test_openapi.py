@@ -21,7 +21,7 @@ BODIES = [
     schemas.ReindexBody,
     schemas.UpsertBody,
     schemas.SearchBody,
-    schemas.IdsBody,
+    schemas.DeleteBody,
     schemas.GetBody,
     AdaptRequest,
     NewTraining,

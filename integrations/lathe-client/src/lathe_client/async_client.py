@@ -4,7 +4,7 @@ The same calls as `Client`.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -153,12 +153,14 @@ class AsyncClient:
         calls = index_calls.build_search_calls(index, texts, vectors, self.batch_size, options)
         return join_results([await self._send(call) for call in calls])
 
-    async def delete_items(self, index: str, ids: Sequence[str]) -> int:
+    async def delete_items(
+        self, index: str, ids: Sequence[str] | None = None, filter: Mapping[str, Any] | None = None
+    ) -> int:
         """Delete items by their ids.
 
         See `Client.delete_items`.
         """
-        calls = index_calls.build_delete_items_calls(index, ids)
+        calls = index_calls.build_delete_items_calls(index, ids, filter)
         return sum([await self._send(call) for call in calls])
 
     async def _send(self, call: Call[Answer]) -> Answer:

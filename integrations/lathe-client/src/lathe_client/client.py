@@ -1,7 +1,7 @@
 """The client for programs without asyncio."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -153,9 +153,11 @@ class Client:
         calls = index_calls.build_search_calls(index, texts, vectors, self.batch_size, options)
         return join_results([self._send(call) for call in calls])
 
-    def delete_items(self, index: str, ids: Sequence[str]) -> int:
-        """Delete items by their ids, and return the number of those that existed."""
-        return sum(self._send(call) for call in index_calls.build_delete_items_calls(index, ids))
+    def delete_items(
+        self, index: str, ids: Sequence[str] | None = None, filter: Mapping[str, Any] | None = None
+    ) -> int:
+        """Delete items by their ids, or all that satisfy a filter, and return the number of those that existed."""
+        return sum(self._send(call) for call in index_calls.build_delete_items_calls(index, ids, filter))
 
     def _send(self, call: Call[Answer]) -> Answer:
         """Send a call, retry it as `retries` allows, and return its result.

@@ -1,7 +1,7 @@
 """Calls to indexes."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -88,23 +88,33 @@ def build_search_calls(
     return [build_json_call("POST", path, items.select(part) | fields, _read_results) for part in items.parts]
 
 
-def build_delete_items_calls(name: str, ids: Sequence[str]) -> list[Call[int]]:
-    """Build the calls that delete items by their ids.
+def build_delete_items_calls(
+    name: str, ids: Sequence[str] | None, item_filter: Mapping[str, Any] | None
+) -> list[Call[int]]:
+    """Build the calls that delete items by their ids, or the one that deletes those that satisfy a filter.
 
     Each returns the number of deleted items.
 
     Raises:
         TypeError: for a string in place of a list of ids.
+        ValueError: unless either ids or a filter are given.
     """
+    if (ids is None) == (item_filter is None):
+        raise ValueError("give either ids or filter")
+    selections = (
+        [{"filter": item_filter}]
+        if ids is None
+        else [_slice_field("ids", ids, part) for part in split_ids(require_ids(ids))]
+    )
     return [
         build_json_call(
             "POST",
             f"{_index_path(name)}/delete",
-            _slice_field("ids", ids, part),
+            selection,
             lambda response: int(response.json()["deleted"]),
             changes_state=True,
         )
-        for part in split_ids(require_ids(ids))
+        for selection in selections
     ]
 
 

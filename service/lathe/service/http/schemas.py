@@ -516,25 +516,40 @@ class SearchBody(TextsOrVectors):
     encoder: str | None = None
 
 
-class IdsBody(Body):
-    """Ids of items.
+class DeleteBody(Body):
+    """Which items to delete.
 
     Attributes:
-        ids: the ids.
+        ids: ids of the items; give these or `filter`.
+        filter: condition on the items' metadata, as for a search; give this or `ids`. An empty one is refused.
     """
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"ids": ["item-1", "item-2"]}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"ids": ["item-1", "item-2"]}, {"filter": {"source": "old.pdf"}}]}
+    )
 
-    ids: list[str]
+    ids: list[str] | None = None
+    filter: Any = None
+
+    @model_validator(mode="after")
+    def require_exactly_one(self) -> "DeleteBody":
+        """Raise `ValueError` unless exactly one of `ids` and `filter` is given, else return the body."""
+        if (self.ids is None) == (self.filter is None):
+            raise ValueError("give either ids or filter")
+        if self.filter == {}:
+            raise ValueError("an empty filter would delete every item: delete the index instead")
+        return self
 
 
-class GetBody(IdsBody):
+class GetBody(Body):
     """Ids of items to return, with or without their original vectors.
 
     Attributes:
+        ids: ids of the items.
         vectors: whether each item is returned with its original vector.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"ids": ["item-1", "item-2"], "vectors": True}]})
 
+    ids: list[str]
     vectors: bool = False

@@ -7,6 +7,7 @@ from threading import Event
 from typing import Any, Protocol
 
 from lathe.service.index.bridge import Bridge
+from lathe.service.index.filters import Filter
 from lathe.service.index.query import Query
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec
@@ -106,6 +107,9 @@ class SearchIndex(Protocol):
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
         """Queue the deletion of the items with these ids, ignoring unknown ones."""
 
+    def delete_matching(self, item_filter: Filter) -> "Future[Change]":
+        """Queue the deletion of all items that satisfy a filter when its turn comes."""
+
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
         """Return the items with these ids, with original vectors on request, and None for unknown ids."""
 
@@ -120,6 +124,12 @@ class SearchIndex(Protocol):
 
     def scan(self, max_items: int) -> Generator[tuple[list[Payload], Vectors], None, None]:
         """Yield all items in batches of at most `max_items`: ids and metadata, and original vectors `(n, d)`."""
+
+    def read_page(self, cursor: str | None, max_items: int) -> tuple[list[Payload], str | None]:
+        """Return up to `max_items` items after a cursor, None for the first ones, and the cursor of the next page.
+
+        The cursor is None after the last item. `BadValueError` is raised for one that the index never gave.
+        """
 
     def wait_until_linked(self, on_progress: Progress) -> None:
         """Block until the graph contains every item, reporting progress."""

@@ -147,19 +147,22 @@ def test_get_index_answers_its_settings_spaces_and_counts(app, filled, embed):
     assert shown["name"] in [index["name"] for index in app.client.get("/indexes").json()]
 
 
-def test_listing_an_index_answers_its_first_items_with_their_metadata(app, filled, create):
-    """The order is that of the writes; Milvus has one of its own."""
+def test_an_index_is_listed_page_by_page_with_its_metadata(app, filled, create):
+    """The order is that of the writes, in Milvus that of the ids; here they are the same."""
     path = filled(chain="compact")
     ok(app, f"{path}/delete", ids=["s1"])
-    answer = app.client.get(f"{path}/items", params={"limit": 4})
-    listed = {item["id"]: item["metadata"] for item in answer.json()["items"]}
-    assert len(listed) == 4 and "s1" not in listed
-    if app.embedded:
-        assert list(listed) == ["s0", "s2", "s3", "s4"]
+    first = app.client.get(f"{path}/items", params={"limit": 3}).json()
+    assert [item["id"] for item in first["items"]] == ["s0", "s2", "s3"]
+    last = app.client.get(f"{path}/items", params={"limit": 3, "cursor": first["next_cursor"]}).json()
+    assert [item["id"] for item in last["items"]] == ["s4", "s5"] and last["next_cursor"] is None
+    assert app.client.get(f"{path}/items", params={"limit": 5}).json()["next_cursor"] is None
+    listed = {item["id"]: item["metadata"] for item in first["items"] + last["items"]}
     assert listed == {item: METADATA[int(item[1:])] for item in listed}
-    assert app.client.get(f"{path}/items", params={"limit": 101}).status_code in (400, 422)
+    assert app.client.get(f"{path}/items", params={"limit": 1001}).status_code in (400, 422)
+    for cursor in ("\n", "", "x" * 600, *(("s3", "-1", "9" * 17) if app.embedded else ())):
+        assert "cursor" in refused(app.client.get(f"{path}/items", params={"cursor": cursor}), 400), cursor
     empty = create(chain="compact")
-    assert app.client.get(f"{empty}/items").json() == {"items": []}
+    assert app.client.get(f"{empty}/items").json() == {"items": [], "next_cursor": None}
     asked = {"texts": ["a", "b"], "rescore": 4, "filter": {"x": 1}}
     assert ok(app, f"{empty}/search", **asked)["results"] == [[], []]
 
@@ -278,6 +281,18 @@ def test_deleted_and_replaced_items_are_absent_from_search_get_and_filters(app, 
     shown = app.client.get(path).json()
     assert shown["count"] == 6
     assert not app.embedded or (shown["deleted"], shown["sequence"]) == (2, 4)
+
+
+def test_items_that_satisfy_a_filter_are_deleted(app, filled, sentences):
+    path = filled(chain="compact")
+    assert ok(app, f"{path}/delete", filter={"year": {"gte": 2005, "lt": 2020}})["deleted"] == 2
+    assert ok(app, f"{path}/delete", filter={"year": {"gte": 2005, "lt": 2020}})["deleted"] == 0
+    found = ok(app, f"{path}/search", texts=sentences[0], k=7)["results"][0]
+    assert {item["id"] for item in found} == {"s0", "s3", "s4", "s5"}
+    assert app.client.get(path).json()["count"] == 4
+    for body in ({}, {"filter": {}}, {"ids": ["s0"], "filter": {"year": 1999}}, {"filter": {"year": {"about": 1}}}):
+        refused(app.client.post(f"{path}/delete", json=body), 400)
+    assert app.client.get(path).json()["count"] == 4
 
 
 @embedded_only

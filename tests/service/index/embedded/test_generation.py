@@ -43,7 +43,7 @@ class Made:
             self.items[item] = (label, vector, given or {})
 
     def delete(self, ids):
-        self.generation.rows.mark_dead(self.record.delete(ids).dead)
+        self.generation.rows.mark_dead(self.record.delete(self.record.find_labels(ids)).dead)
         for item in ids:
             self.items.pop(item, None)
 

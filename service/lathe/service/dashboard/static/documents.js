@@ -8,12 +8,8 @@ import { sentenceOf } from "./notices.js";
 const LISTED = 10;
 const TEXT_FIELDS = ["text", "content", "body", "title"];
 
-/** Load the first documents, `{items}`. An index that stores no original vectors cannot list them: `{problem}`. */
-export async function loadItems(path, { originals }, options) {
-  if (originals === "none") {
-    const problem = "This index stores no original vectors, so it cannot list its documents. Look them up by their ids.";
-    return { items: [], problem };
-  }
+/** Load the first documents, `{items}`. */
+export async function loadItems(path, options) {
   return get(`${path}/items?limit=${LISTED}`, options);
 }
 
@@ -63,10 +59,7 @@ export function lookupForm(index, listed, place) {
 }
 
 /** Create the table of the first documents, or say why there is none. */
-export function firstItems(index, { items, problem }) {
-  if (problem) {
-    return h("p", {}, problem);
-  }
+export function firstItems(index, { items }) {
   if (items.length === 0) {
     return h(
       "p",

@@ -16,7 +16,7 @@ export const indexView = {
   async load([name], options) {
     const path = `indexes/${encodeURIComponent(name)}`;
     const index = await get(path, options);
-    return { index, listed: await loadItems(path, index, options) };
+    return { index, listed: await loadItems(path, options) };
   },
   draw({ index, listed }) {
     const found = h("div", { id: "search-results", "aria-live": "polite" });

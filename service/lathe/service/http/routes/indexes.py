@@ -2,7 +2,6 @@
 
 import asyncio
 from concurrent.futures import Future
-from contextlib import closing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -25,8 +24,9 @@ from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
 from lathe.service.http.parameters import IndexName
 from lathe.service.http.reindexing import build_specs, queue_reindex
-from lathe.service.http.schemas import GetBody, IdsBody, IndexBody, ReindexBody, UpsertBody
+from lathe.service.http.schemas import DeleteBody, GetBody, IndexBody, ReindexBody, UpsertBody
 from lathe.service.http.unknown_names import StrictRoute
+from lathe.service.index.filters import parse_filter
 from lathe.service.index.items import parse_metadata, require_ids, require_small_response
 from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
 from lathe.service.index.spec import IndexSpec, require_same_settings
@@ -42,7 +42,7 @@ MAX_MOVES = 5
 
 DEFAULT_LISTED = 20
 """Number of items that a listing has unless the request says another."""
-MAX_LISTED = 100
+MAX_LISTED = 1000
 """Maximum number of items of a listing."""
 
 Metadata = list[dict[str, Any] | None]
@@ -119,9 +119,9 @@ async def upsert(name: IndexName, request: Request, services: ServicesDep) -> Re
     raise UnavailableError(f"the index moved to another encoder {MAX_MOVES} times during this request; try again")
 
 
-@router.post("/{name}/delete", dependencies=WRITE, openapi_extra=describe_body(IdsBody))
+@router.post("/{name}/delete", dependencies=WRITE, openapi_extra=describe_body(DeleteBody))
 async def delete(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Delete items by their ids.
+    """Delete items by their ids, or all that satisfy a filter.
 
     Ids that do not exist are ignored.
     """
@@ -150,13 +150,16 @@ async def list_items(
     limit: Annotated[
         int, Query(ge=1, le=MAX_LISTED, description="Maximum number of items.", examples=[50])
     ] = DEFAULT_LISTED,
+    cursor: Annotated[
+        str | None, Query(description="`next_cursor` of the page before; without it, the first.", examples=["50"])
+    ] = None,
 ) -> Response:
-    """List the first items of an index, `{id, metadata}` each, in the order in which they were written.
+    """List the items of an index, `{id, metadata}` each, page by page in the order in which they were written.
 
-    Milvus lists them in an order of its own. An index that stores no originals cannot be listed.
+    `next_cursor` gives the next page; it is null after the last item. An item that is replaced between two pages comes
+    again at the end. Milvus lists items in the order of their ids.
     """
-    items = await run_in_threadpool(_list_items, name, limit, services)
-    return await answer_json({"items": items})
+    return await answer_json(await run_in_threadpool(_list_items, name, cursor, limit, services))
 
 
 @router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=describe_body(ReindexBody), status_code=202)
@@ -207,12 +210,14 @@ def _check_upsert(name: str, services: Services, json_body: bytes) -> tuple[Upse
 
 
 def _queue_delete(name: str, services: Services, json_body: bytes) -> Future[Change]:
-    """Queue the deletion of the items whose ids the JSON body lists. Return the future of the change.
+    """Queue the deletion of the items that the JSON body selects. Return the future of the change.
 
     The number of ids is checked first; repeated ids count once.
     """
-    body = validate_json(json_body, IdsBody)
+    body = validate_json(json_body, DeleteBody)
     index = services.indexes.get(name)
+    if body.ids is None:
+        return index.delete_matching(parse_filter(body.filter))
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
     return index.delete(list(dict.fromkeys(body.ids)))
 
@@ -226,15 +231,14 @@ def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str
     return items
 
 
-def _list_items(name: str, limit: int, services: Services) -> list[dict[str, Any]]:
-    with closing(services.indexes.get(name).scan(limit)) as batches:
-        payloads, _ = next(batches, ([], None))
+def _list_items(name: str, cursor: str | None, limit: int, services: Services) -> dict[str, Any]:
+    payloads, next_cursor = services.indexes.get(name).read_page(cursor, limit)
     items = [
         {"id": item, "metadata": None if metadata is None else parse_metadata(item, metadata)}
         for item, metadata in payloads
     ]
     require_small_response(items)
-    return items
+    return {"items": items, "next_cursor": next_cursor}
 
 
 def _queue_reindex(name: str, services: Services, json_body: bytes) -> Job:

@@ -317,9 +317,8 @@ def _find_problem(record: IndexRecord) -> str | None:
             if db.execute(query, values).fetchone() is not None:
                 return f"it has {what}"
 
-        for label, item, metadata, vector in db.execute(
-            f"SELECT label, id, metadata, vector FROM items LEFT JOIN vectors_{spec.vectors} USING (label) ORDER BY label"
-        ):
+        query = f"SELECT label, id, metadata, vector FROM items LEFT JOIN vectors_{spec.vectors} USING (label)"
+        for label, item, metadata, vector in db.execute(query):
             if problem := _find_item_problem(item, metadata) or _find_vector_problem(vector, spec, vector_bytes):
                 return f"the item {item!r:.80} {problem}"
             if not 1 <= label <= last_label:

@@ -261,6 +261,15 @@ class Generation:
             rows, scores = merge_results((rows, scores), empty_results(len(rows), 0), count)  # barred rows last
         return rows[:, :count], scores[:, :count], min(covered, view.count)
 
+    def find_matching(self, item_filter: Filter) -> Labels:
+        """Return the labels of the items that satisfy a filter.
+
+        Raises:
+            TooLargeError: if the filter takes too much work.
+        """
+        view = self.rows.take_view()
+        return view.labels[self.filters.find_matching(item_filter, view) & view.alive]
+
     def _compute_allowed(self, view: RowsView, item_filter: Filter | None) -> Mask | None:
         """Return the mask `(n,)` of rows that are alive and satisfy the filter, or None if all rows may be returned."""
         alive = None if not self.rows.dead else view.alive

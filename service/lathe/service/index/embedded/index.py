@@ -1,5 +1,6 @@
 """Embedded index that this process owns: its record, the generation that serves, and its threads."""
 
+import re
 import sqlite3
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from lathe.service.errors import ServiceError, UnavailableError, UnknownNameError
+from lathe.service.errors import BadValueError, ServiceError, UnavailableError, UnknownNameError
 from lathe.service.index.bridge import Bridge, Move
 from lathe.service.index.embedded.generation import (
     Generation,
@@ -23,8 +24,10 @@ from lathe.service.index.embedded.generation import (
     measure_memory,
 )
 from lathe.service.index.embedded.record import IndexRecord, RecordWrite
+from lathe.service.index.embedded.rows import Labels
 from lathe.service.index.embedded.serving import GenerationServing, PayloadCache, wrap_json
 from lathe.service.index.embedded.snapshot import Snapshots, open_generation
+from lathe.service.index.filters import Filter
 from lathe.service.index.items import get_text, serialize_metadata
 from lathe.service.index.protocol import Artifact, Change, Payload, SpaceMovedError
 from lathe.service.index.reducer import Reducer, Vectors, require_float16
@@ -217,13 +220,18 @@ class EmbeddedIndex:
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
         """Queue the deletion of the items with these ids, ignoring unknown ones, and return a future."""
-        return self.run_in_writer(self._delete_items, ids)
+        return self.run_in_writer(self._delete_items, lambda _: self.record.find_labels(ids))
 
-    def _delete_items(self, ids: Sequence[str]) -> RecordWrite:
+    def delete_matching(self, item_filter: Filter) -> "Future[Change]":
+        """Queue the deletion of all items that satisfy a filter when its turn comes, and return a future."""
+        return self.run_in_writer(self._delete_items, lambda generation: generation.find_matching(item_filter))
+
+    def _delete_items(self, find_labels: Callable[[Generation], Labels]) -> RecordWrite:
         generation = self.recover_generation()
+        labels = find_labels(generation)  # stays true: no other thread writes
         with self.changing:
             self.lacks_rows = True
-            written = self.record.delete(ids)
+            written = self.record.delete(labels)
             generation.rows.mark_dead(written.dead)
             self.lacks_rows = False
         return written
@@ -366,6 +374,19 @@ class EmbeddedIndex:
             content: dict[str, Any] = {"id": item, "metadata": wrap_json(item, metadata)}
             items.append(content | ({"vector": originals[label]} if label in originals else {}))
         return items
+
+    def read_page(self, cursor: str | None, max_items: int) -> tuple[list[Payload], str | None]:
+        """Return up to `max_items` items in the order in which they were written, and the cursor of the next page.
+
+        Raises:
+            BadValueError: if this index gave no such cursor.
+        """
+        if cursor is not None and re.fullmatch("[0-9]{1,16}", cursor, re.ASCII) is None:
+            raise BadValueError("the cursor is none that a page of this index gave", param="cursor")
+        with self.translate_closing_errors():
+            labels, payloads = self.record.read_payloads_after(int(cursor or 0), max_items + 1)
+        more = len(payloads) > max_items
+        return payloads[:max_items], str(labels[max_items - 1]) if more else None
 
     def read_note(self, key: str) -> Any:
         """Return the value that a write stored under the key, or None."""

@@ -148,7 +148,7 @@ class IndexRecord(RecordFile):
 
         with self.transaction() as db:
             sequence, last = read_counter(db, "sequence") + 1, read_counter(db, "last_label")
-            dead = _bury_items(db, ids, sequence)
+            dead = _bury_items(db, _find_labels(db, ids), sequence)
 
             labels = np.arange(last + 1, last + 1 + len(ids), dtype=np.int64)
             numbers = labels.tolist()
@@ -161,14 +161,17 @@ class IndexRecord(RecordFile):
             write_meta_values(db, {"sequence": sequence, "last_label": last + len(ids), **(note or {})})
         return RecordWrite(sequence, len(dead), labels, dead)
 
-    def delete(self, ids: Sequence[str]) -> RecordWrite:
-        """Delete the items with these ids, and keep their labels as tombstones. Return a write with these labels.
+    def delete(self, labels: Labels) -> RecordWrite:
+        """Delete the items of these labels, and keep the labels as tombstones. Return a write with them.
 
-        That is one transaction. Unknown ids are ignored. The write gets a number even if nothing is deleted.
+        That is one transaction. The write gets a number even if there are no labels.
+
+        Args:
+            labels: distinct labels of items that exist.
         """
         with self.transaction() as db:
             sequence = read_counter(db, "sequence") + 1
-            dead = _bury_items(db, ids, sequence)
+            dead = _bury_items(db, labels, sequence)
             write_meta_values(db, {"sequence": sequence})
         return RecordWrite(sequence, len(dead), np.empty(0, np.int64), dead)
 
@@ -302,6 +305,11 @@ class IndexRecord(RecordFile):
             )
             return [label for (label,) in rows]
 
+    def find_labels(self, ids: Sequence[str]) -> Labels:
+        """Return the labels of the items with these distinct ids. Unknown ids are ignored."""
+        with self.reading() as db:
+            return _find_labels(db, ids)
+
     def find_items(self, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
         """Return `{id: (label, metadata)}` for the ids that exist."""
         with self.reading() as db:
@@ -361,21 +369,25 @@ class IndexRecord(RecordFile):
         return flat.reshape(len(blobs), width).astype(np.float32 if spec.has_originals else np.uint8)
 
 
-def _bury_items(db: sqlite3.Connection, ids: Sequence[str], sequence: int) -> Labels:
-    """Delete the items with these ids, store their labels as tombstones, and return these labels.
+def _bury_items(db: sqlite3.Connection, labels: Labels, sequence: int) -> Labels:
+    """Delete the items of these labels, store the labels as tombstones, and return them.
 
-    Unknown ids are ignored. The filter fields stay until the next reindexing: no filter finds rows that are marked as
-    dead, and a running search must not lose an item that is being replaced.
+    The filter fields stay until the next reindexing: no filter finds rows that are marked as dead, and a running search
+    must not lose an item that is being replaced.
     """
-    table = read_spec(db).vectors
-    dead: list[int] = []
+    rows = [(label,) for label in labels.tolist()]
+    db.executemany("DELETE FROM items WHERE label = ?", rows)
+    db.executemany(f"DELETE FROM vectors_{read_spec(db).vectors} WHERE label = ?", rows)
+    db.executemany("INSERT INTO tombstones VALUES (?, ?)", [(label, sequence) for (label,) in rows])
+    return labels
+
+
+def _find_labels(db: sqlite3.Connection, ids: Sequence[str]) -> Labels:
+    labels: list[int] = []
     for part in slice_parameters(list(ids)):
-        rows = db.execute(f"SELECT label FROM items WHERE id IN ({placeholders(part)})", part).fetchall()
-        db.executemany("DELETE FROM items WHERE label = ?", rows)
-        db.executemany(f"DELETE FROM vectors_{table} WHERE label = ?", rows)
-        dead += [label for (label,) in rows]
-    db.executemany("INSERT INTO tombstones VALUES (?, ?)", [(label, sequence) for label in dead])
-    return np.array(dead, np.int64)
+        rows = db.execute(f"SELECT label FROM items WHERE id IN ({placeholders(part)})", part)
+        labels += [label for (label,) in rows]
+    return np.array(labels, np.int64)
 
 
 def _find_items(db: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:

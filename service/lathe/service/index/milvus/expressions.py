@@ -10,9 +10,10 @@ import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
+from lathe.service.errors import BadValueError
 from lathe.service.index.fields import Value
 from lathe.service.index.filters import Condition, Filter, Junction
-from lathe.service.index.items import CONTROL
+from lathe.service.index.items import CONTROL, ID_CHARACTERS
 
 EVERYTHING = 'id != ""'
 """Expression that every item satisfies."""
@@ -94,8 +95,22 @@ def build_id_filter(ids: Sequence[str]) -> str:
     Ids with control characters are left out. pymilvus does not quote ids, so that an id could otherwise inject an
     expression.
     """
-    quoted = (item.replace("\\", "\\\\").replace('"', '\\"') for item in ids if not CONTROL.search(item))
-    return "id in [" + ", ".join(f'"{item}"' for item in quoted) + "]"
+    return "id in [" + ", ".join(_quote(item) for item in ids if not CONTROL.search(item)) + "]"
+
+
+def build_following_filter(item: str) -> str:
+    """Return the Milvus expression that selects the items whose ids follow an id.
+
+    Raises:
+        BadValueError: if it is no id that an item can have.
+    """
+    if not 0 < len(item) <= ID_CHARACTERS or CONTROL.search(item):
+        raise BadValueError("the cursor is none that a page of this index gave", param="cursor")
+    return f"id > {_quote(item)}"
+
+
+def _quote(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def compute_field_digest(name: str, *value: Value) -> str:

@@ -3,17 +3,19 @@
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 import orjson
 
 from lathe.service.errors import UnavailableError, UnknownNameError
+from lathe.service.index.filters import Filter
 from lathe.service.index.items import serialize_metadata
 from lathe.service.index.milvus.catalogue import NOTE, Catalogue, CatalogueEntry
 from lathe.service.index.milvus.client import CollectionGoneError, MilvusConnection
 from lathe.service.index.milvus.collections import ID, METADATA, ORIGINAL, VECTOR, build_rows, stack_vectors
-from lathe.service.index.milvus.expressions import EVERYTHING, build_id_filter, translate_filter
+from lathe.service.index.milvus.expressions import EVERYTHING, build_following_filter, build_id_filter, translate_filter
 from lathe.service.index.protocol import Artifact, Change, Hit, Payload
 from lathe.service.index.query import DEFAULT_EF, Query
 from lathe.service.index.reducer import Reducer, Vectors, normalize_rows
@@ -99,17 +101,23 @@ class MilvusIndex:
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
         """Queue the deletion of the items with these ids, ignoring unknown ones, and return a future."""
-        return self._run_in_writer(self._delete_items, ids)
+        starts = range(0, len(ids), IDS_AT_ONCE)
+        return self._run_in_writer(
+            self._delete_items, [build_id_filter(ids[start : start + IDS_AT_ONCE]) for start in starts]
+        )
 
-    def _delete_items(self, ids: Sequence[str]) -> Change:
-        """Delete the items with these ids from Milvus, and return a change with the number that existed.
+    def delete_matching(self, item_filter: Filter) -> "Future[Change]":
+        """Queue the deletion of all items that satisfy a filter when its turn comes, and return a future."""
+        return self._run_in_writer(self._delete_items, [translate_filter(item_filter)])
 
-        Runs in the writer thread. The items are counted by a query first, because Milvus itself counts unknown ids too.
+    def _delete_items(self, conditions: Sequence[str]) -> Change:
+        """Delete the items that satisfy one of some expressions, and return a change with the number that existed.
+
+        Runs in the writer thread. The items are counted first, because Milvus itself counts unknown ids too.
         """
         deleted = 0
-        for start in range(0, len(ids), IDS_AT_ONCE):
-            condition = build_id_filter(ids[start : start + IDS_AT_ONCE])
-            existing = len(self._call("query", filter=condition, output_fields=[ID]))
+        for condition in conditions:
+            existing = self._count_items(condition)
             if existing:
                 self._call("delete", filter=condition)
             deleted += existing
@@ -185,7 +193,7 @@ class MilvusIndex:
     def describe(self) -> dict[str, Any]:
         """Return settings, counts and state of the index as a dict. Sizes in bytes and snapshots are not known."""
         state = self._call("describe_index", VECTOR)
-        spec, count = self.spec, self._count_items()
+        spec, count = self.spec, self._count_items("")
         linked = min(int(state.get("indexed_rows", count)), count)
         return {
             **spec.describe(self.name, count, "ready"),
@@ -195,8 +203,8 @@ class MilvusIndex:
             "moving_to": None,
         }
 
-    def _count_items(self) -> int:
-        return int(self._call("query", filter="", output_fields=["count(*)"])[0]["count(*)"])
+    def _count_items(self, condition: str) -> int:
+        return int(self._call("query", filter=condition, output_fields=["count(*)"])[0]["count(*)"])
 
     # ── importing and exporting ──────────────────────────────────────────────────────────────
 
@@ -213,17 +221,30 @@ class MilvusIndex:
 
         A batch has at most `max_items` items. They are read as they are when the scan reaches them, not at one moment.
         """
-        iterator = self._call(
-            "query_iterator", batch_size=max_items, filter=EVERYTHING, output_fields=[ID, METADATA, ORIGINAL]
-        )
+        for rows in self._iterate(EVERYTHING, [ID, METADATA, ORIGINAL], max_items, None):
+            yield [_build_payload(row) for row in rows], stack_vectors(rows, ORIGINAL)
+
+    def read_page(self, cursor: str | None, max_items: int) -> tuple[list[Payload], str | None]:
+        """Return up to `max_items` items with ids after `cursor`, in the order of the ids, and the next cursor."""
+        condition = EVERYTHING if cursor is None else build_following_filter(cursor)
+        with closing(self._iterate(condition, [ID, METADATA], max_items + 1, max_items + 1)) as batches:
+            payloads = [_build_payload(row) for row in next(batches, [])]
+        more = len(payloads) > max_items
+        return payloads[:max_items], payloads[max_items - 1][0] if more else None
+
+    def _iterate(
+        self, condition: str, fields: Sequence[str], batch_size: int, limit: int | None
+    ) -> Generator[list[Mapping[str, Any]], None, None]:
+        """Yield the items that satisfy an expression, at most `limit`, in batches in the order of their ids."""
+        bound = {} if limit is None else {"limit": limit}
+        iterator = self._call("query_iterator", batch_size=batch_size, filter=condition, output_fields=fields, **bound)
         try:
             while True:
                 with self.connection.translate_errors():
                     rows = iterator.next()
                 if not rows:
                     break
-                metadata = [orjson.dumps(row[METADATA]) if row[METADATA] else None for row in rows]
-                yield list(zip((row[ID] for row in rows), metadata, strict=True)), stack_vectors(rows, ORIGINAL)
+                yield rows
         finally:
             with self.connection.translate_errors():
                 iterator.close()
@@ -243,6 +264,10 @@ class MilvusIndex:
         except CollectionGoneError:
             self.is_deleted = True
             raise UnknownNameError(f"the index {self.name} was deleted", param="name") from None
+
+
+def _build_payload(row: Mapping[str, Any]) -> Payload:
+    return row[ID], orjson.dumps(row[METADATA]) if row[METADATA] else None
 
 
 def _build_hit(hit: Any, score: float) -> Hit:
