@@ -4,15 +4,16 @@ import os
 import resource
 import stat
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
 from lathe.service.app import create_app
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.starters import STARTERS
-from lathe.service.errors import ForbiddenError, UnknownNameError
+from lathe.service.errors import BadValueError, ForbiddenError, UnknownNameError
 from lathe.service.home import Home
-from lathe.service.jobs.sources import resolve_allowed_path
+from lathe.service.jobs.sources import resolve_allowed_folder, resolve_allowed_path
 from lathe.service.settings import read_settings
 from lathe.training.errors import SourceError
 from lathe.training.sources.source import open_source
@@ -166,6 +167,25 @@ def test_a_source_with_a_link_out_of_the_data_root_or_to_itself_is_refused(data)
     for place in ("sub", "sub/link.txt", "../secret.txt", str(data.parent / "secret.txt")):
         with pytest.raises(ForbiddenError, match="outside the server's data folder"):
             resolve_allowed_path(place, data)
+
+
+ODD_PATHS = {
+    "a NUL": ("a\0b", "null"),
+    "a name too long": ("x" * 5_000, "too long"),
+    "links in a circle": ("loop/a", "loop"),
+    "half a surrogate pair": ("\ud800", "encode"),
+}
+
+
+@pytest.mark.parametrize("what", ODD_PATHS)
+@pytest.mark.parametrize("resolve", [resolve_allowed_path, partial(resolve_allowed_folder, field="folders")])
+def test_a_path_that_no_file_can_have_is_refused(data, resolve, what):
+    (data / "loop").symlink_to("loop")
+    written, reason = ODD_PATHS[what]
+    with pytest.raises((BadValueError, UnknownNameError)) as refused:
+        resolve(written, data)
+    if isinstance(resolve, partial):
+        assert reason in str(refused.value).lower() and str(data) not in str(refused.value)
 
 
 @pytest.mark.parametrize("format", ["npy", "txt"])

@@ -30,6 +30,9 @@ def export(
     delete_others: Annotated[
         bool, flag("--delete-others", "Delete rows of the table whose items are not in the index, at the end.")
     ] = False,
+    skip_nul: Annotated[
+        bool, flag("--skip-nul", "Leave out items whose metadata hold a NUL character, which PostgreSQL cannot store.")
+    ] = False,
     postgres_url: PostgresUrl = None,
 ) -> None:
     """Write an index's items to a file or to a table of PostgreSQL.
@@ -43,7 +46,7 @@ def export(
     if out is not None:
         _export_to_file(name, out)
     else:
-        _export_to_table(name, table or name, column_type, originals, postgres_url, delete_others)
+        _export_to_table(name, table or name, column_type, originals, postgres_url, delete_others, skip_nul)
 
 
 def _export_to_file(name: str, out: Path) -> None:
@@ -77,6 +80,7 @@ def _export_to_table(
     originals: Originals,
     postgres_url: str | None,
     delete_others: bool,
+    skip_nul: bool,
 ) -> None:
     """Write all items of an index to a PostgreSQL table, and print the counts and the SQL for its index."""
     require_driver()
@@ -96,13 +100,13 @@ def _export_to_table(
                 if items.spec.chain != RAW and any(exported.column.name == REDUCED for exported in columns):
                     record_column(connection, target, REDUCED, items.spec.chain)
 
-            written, changed, deleted = export_items(
-                connection, target, columns, items, record_chain, progress, delete_others
-            )
+            counts = export_items(connection, target, columns, items, record_chain, progress, delete_others, skip_nul)
             searched = columns[-1].column  # the reduced one, if there is one
             statement = format_index_statement(target, searched, items.spec.metric, connection)
-    also = f"; {deleted:,} other rows deleted" if delete_others else ""
-    typer.echo(f"{target}: {written:,} items, {changed:,} of them new or changed{also}")
+    also = f"; {counts.deleted:,} other rows deleted" if delete_others else ""
+    if counts.skipped:
+        also += f"; {len(counts.skipped):,} with a NUL character left out, the first of them {counts.skipped[0]!r}"
+    typer.echo(f"{target}: {counts.written:,} items, {counts.changed:,} of them new or changed{also}")
     typer.echo(statement)
 
 

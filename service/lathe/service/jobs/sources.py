@@ -146,6 +146,7 @@ def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> 
         field: field of the request that names the path, for errors.
 
     Raises:
+        BadValueError: if it is no path that can be read.
         ForbiddenError: if the path or a link leads out of the data root, or there is no data root.
         UnknownNameError: if there is no such folder or file.
     """
@@ -154,14 +155,18 @@ def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> 
             "paths are off on this server: set LATHE_DATA_ROOT to the folder they may lie in", param=field
         )
     root = data_root.resolve()
-    path = (root / _make_relative(data_root, written)).resolve()
-    if not path.is_relative_to(root):
-        raise ForbiddenError(f"{written[:80]!r} lies outside the server's data folder", field)
-    if not path.exists():
-        raise UnknownNameError(f"there is no {written[:80]!r} in the server's data folder", param=field)
-    for link in path.rglob("*"):
-        if link.is_symlink() and not link.resolve().is_relative_to(root):
-            raise ForbiddenError(f"{written[:80]!r} has a link that leads out of the server's data folder", field)
+    try:
+        path = (root / _make_relative(data_root, written)).resolve()
+        if not path.is_relative_to(root):
+            raise ForbiddenError(f"{written[:80]!r} lies outside the server's data folder", field)
+        if not path.exists():
+            raise UnknownNameError(f"there is no {written[:80]!r} in the server's data folder", param=field)
+        for link in path.rglob("*"):
+            if link.is_symlink() and not link.resolve().is_relative_to(root):
+                raise ForbiddenError(f"{written[:80]!r} has a link that leads out of the server's data folder", field)
+    except (ValueError, OSError, RuntimeError) as error:  # NUL, a name that is too long, links in a circle
+        reason = getattr(error, "strerror", None) or str(error).partition(":")[0]
+        raise BadValueError(f"{written[:80]!r} is no path that can be read: {reason}", param=field) from None
     return str(path)
 
 

@@ -1,6 +1,7 @@
 """Export of the items of an index to a table, batch by batch, of which a second one changes only what differs."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -38,6 +39,25 @@ KEPT = sql.Identifier("lathe_ids")
 """Temporary table with the ids of all items written, if the others are deleted."""
 JSONB_VERSION = b"\x01"
 """First byte of a field of `jsonb` in binary format."""
+NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""Pattern of a NUL in JSON, which no text of PostgreSQL can hold."""
+
+
+@dataclass(frozen=True)
+class ExportCounts:
+    """Outcome of an export.
+
+    Attributes:
+        written: number of items that are in the table now.
+        changed: number of rows that were new or differed.
+        skipped: ids of the items that were left out.
+        deleted: number of rows that were deleted.
+    """
+
+    written: int
+    changed: int
+    skipped: list[str]
+    deleted: int
 
 
 @dataclass(frozen=True)
@@ -92,8 +112,9 @@ def export_items(
     on_ready: Callable[[], object],
     on_progress: Progress,
     delete_others: bool = False,
-) -> tuple[int, int, int]:
-    """Write an index's items to a table, updating rows that differ. Return counts (items, changed, deleted).
+    skip_nul: bool = False,
+) -> ExportCounts:
+    """Write an index's items to a table, updating rows that differ.
 
     The columns are `id`, `metadata` and those of vectors. The table is created if it is missing. Rows with an id of the
     index are replaced if they differ. Each batch is a transaction.
@@ -106,13 +127,11 @@ def export_items(
         on_ready: called once the columns are there and take these vectors, before the first is written.
         on_progress: called with progress in [0, 1] and a message.
         delete_others: whether rows with other ids are deleted, after all items are written; else they are left alone.
-
-    Returns:
-        Number of items, of rows that were new or differed, and of rows that were deleted.
+        skip_nul: whether items with a NUL in their metadata are left out, and their rows left alone.
 
     Raises:
         ConflictError: if the table exists with another key, or with vectors of another type or space.
-        BadValueError: if pgvector cannot store the vectors.
+        BadValueError: if pgvector cannot store the vectors, or an item has a NUL and is not to be left out.
     """
     columns = [column.column for column in exported]
     table = _ensure_table(connection, name, columns)
@@ -124,16 +143,27 @@ def export_items(
         connection.execute(sql.SQL("CREATE TEMP TABLE {} (id text PRIMARY KEY)").format(KEPT))
     upsert = _build_upsert(name, [ID, METADATA, *(column.name for column in columns)])
     done = changed = 0
+    skipped: list[str] = []
     for payloads, originals in items.batches:
+        odd = {item for item, metadata in payloads if metadata is not None and NUL.search(metadata)}
+        if odd and not skip_nul:
+            raise BadValueError(
+                f"the metadata of the item {min(odd)!r} hold a NUL character, which PostgreSQL cannot store: replace "
+                "the item, or leave such items out with --skip-nul"
+            )
         fields = [encode_vectors(column.map(originals), column.column.kind) for column in exported]
+        rows = [row for row in zip(payloads, *fields, strict=True) if row[0][0] not in odd]
         with connection.transaction():
-            _copy_batch(connection, payloads, fields)
+            _copy_batch(connection, rows)
             changed += connection.execute(upsert).rowcount
             if delete_others:
-                connection.execute(sql.SQL("INSERT INTO {} SELECT id FROM {}").format(KEPT, STAGE))
+                ids = [item for item, _ in payloads]
+                connection.execute(sql.SQL("INSERT INTO {} SELECT unnest(%s::text[])").format(KEPT), (ids,))
+        skipped += odd
         done += len(payloads)
         on_progress(min(done / max(items.count, 1), 1.0), f"{done:,} of {items.count:,} items")
-    return done, changed, _delete_others(connection, name) if delete_others else 0
+    deleted = _delete_others(connection, name) if delete_others else 0
+    return ExportCounts(done - len(skipped), changed, sorted(skipped), deleted)
 
 
 def _ensure_table(connection: Connection, name: TableName, columns: Sequence[VectorColumn]) -> PgvectorTable:
@@ -171,12 +201,12 @@ def _create_stage(connection: Connection, columns: Sequence[VectorColumn]) -> No
     )
 
 
-def _copy_batch(connection: Connection, payloads: Sequence[Payload], vectors: Sequence[Sequence[bytes]]) -> None:
+def _copy_batch(connection: Connection, rows: Iterable[tuple[Payload, *tuple[bytes, ...]]]) -> None:
     with (
         connection.cursor() as cursor,
         cursor.copy(sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(STAGE)) as copy,
     ):
-        for (item, metadata), *fields in zip(payloads, *vectors, strict=True):
+        for (item, metadata), *fields in rows:
             content = None if metadata is None else JSONB_VERSION + metadata
             copy.write_row((item.encode(), content, *fields))
 
