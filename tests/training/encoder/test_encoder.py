@@ -106,6 +106,17 @@ def test_truncation_side_left_keeps_the_end_and_right_keeps_the_start(encoder):
     assert np.abs(left - right).max() > 0.01
 
 
+def test_truncation_from_the_left_keeps_the_prompt(variant):
+    prompted = variant(prompts={"query": "find: "})
+    texts = ["cat " * 300 + "dog " * 252, "cat " * 50_000 + "dog " * 252, "dog " * 252, "word " * 253]
+    found = prompted.encode(texts, "query", truncation_side="left")
+    assert found.tokens.tolist() == [256] * 4
+    assert found.cut[[0, 2, 3]].tolist() == [300, 0, 1] and abs(found.cut[1] - 50_000) < 500
+    expected = prompted.encode(["find: " + "dog " * 252]).vectors[0]
+    for vector in found.vectors[:3]:
+        np.testing.assert_allclose(vector, expected, rtol=0, atol=1e-5)
+
+
 def test_encode_without_truncation_accepts_256_tokens_and_refuses_257(encoder):
     assert encoder.encode(["word " * 254], long_text="error").tokens.tolist() == [256]
     with pytest.raises(TooLongError, match=r"input 1 has 257 tokens.* 256"):

@@ -313,7 +313,7 @@ class Encoder(PromptedEncoder):
             prompt_name: one of `prompts`; None takes the model's default.
             long_text: what becomes of a text that is too long: it is truncated, raises, or is encoded as the mean of
                 its chunks; None takes the spec's.
-            truncation_side: the end that is cut off.
+            truncation_side: the end that is cut off; the prompt stays.
             normalize: whether vectors are L2-normalized; otherwise they are as the model returns them.
             on_batch: called after each batch with the number of texts done so far.
 
@@ -380,9 +380,13 @@ class Encoder(PromptedEncoder):
         if self.static:
             prompt_tokens = len(tokenizer(prompt or "", add_special_tokens=False)["input_ids"])
         else:
-            prompt_tokens = int(self.model.preprocess(["."], prompt=prompt)["input_ids"].shape[-1]) - 1 + MARGIN_TOKENS
+            prompt_tokens = self._count_prompt_tokens(prompt) + MARGIN_TOKENS
 
         return split_texts(texts, tokenizer, max_length - prompt_tokens, self.name, positions, limit)
+
+    def _count_prompt_tokens(self, prompt: str | None) -> int:
+        """Return the number of tokens that a model, other than a static one, reads besides those of a text."""
+        return int(self.model.preprocess(["."], prompt=prompt)["input_ids"].shape[-1]) - 1
 
     def batches(
         self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"
@@ -445,7 +449,7 @@ class Encoder(PromptedEncoder):
             totals = batch.tokens * np.array([sizes[row] for row in batch.rows])
             return replace(batch, cut=totals.astype(np.int64) - batch.tokens)
 
-        full = np.flatnonzero(batch.tokens >= self.cutter.wanted - 1)
+        full = np.flatnonzero(batch.tokens >= self.cutter.wanted - 1 - MARGIN_TOKENS)
         if not len(full):
             return batch
 
@@ -470,6 +474,8 @@ class Encoder(PromptedEncoder):
             tokens = np.diff([0, *ends]).astype(np.int64)
             return [Batch(np.arange(len(texts)), features, tokens, int(tokens.sum()))]
 
+        if truncation_side == "left" and prompt:
+            texts, truncation_side = self._cut_behind_prompt(texts, prompt), "right"
         self.model.tokenizer.truncation_side = truncation_side
         if self.fast_tokenizer is not None and texts:
             features = self.fast_tokenizer.tokenize(texts, prompt)
@@ -480,6 +486,20 @@ class Encoder(PromptedEncoder):
             return list(split_flat_batches(features, self.batch_tokens, self.first_position))
 
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
+
+    def _cut_behind_prompt(self, texts: list[str], prompt: str) -> list[str]:
+        """Cut the beginnings off texts that do not fit behind a prompt, of which truncation from the left would take
+        the prompt first. A tokenizer written in Python does not say where its tokens begin: its texts stay whole.
+        """
+        assert self.cutter is not None
+        room = self.cutter.wanted - 1 - self._count_prompt_tokens(prompt)
+        encodings = self.cutter.tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False).encodings
+        if room < 1 or not encodings:
+            return texts
+        return [
+            text if len(encoding.ids) <= room else text[encoding.offsets[-room][0] :]
+            for text, encoding in zip(texts, encodings, strict=True)
+        ]
 
     def _require_known_tokens(self, features: Features) -> None:
         """Check that the model has a vector for every token of its input.
