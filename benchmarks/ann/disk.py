@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,8 @@ class LatheOnDisk:
     def drop_from_cache(self) -> None:
         """Drop the file of originals from the page cache."""
         self.originals.map.madvise(mmap.MADV_DONTNEED)
-        os.posix_fadvise(self.originals.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        with self.originals.path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read(self, rows: int, at_once: bool) -> float:
         """Read random rows from the disk several times, and return the median of the milliseconds.
@@ -159,7 +160,7 @@ def main() -> None:
     lathe = LatheOnDisk(arguments.work, arguments.codes)
     memory = lathe.graph.bytes / len(np.load(arguments.work / "base.npy", mmap_mode="r"))
     rounds: dict[str, list[list[Setting]]] = {"Lathe, from the disk": [], "Lathe, page cache": [], "DiskANN": []}
-    with closing(lathe.originals), run_diskann(arguments.diskann, arguments.work, round(memory)) as (built, search):
+    with run_diskann(arguments.diskann, arguments.work, round(memory)) as (built, search):
         for _ in range(ROUNDS):
             for cold, name in ((True, "Lathe, from the disk"), (False, "Lathe, page cache")):
                 rounds[name].append([lathe.search(effort, count, cold) for effort, count in EFFORTS])

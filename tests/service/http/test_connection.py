@@ -8,11 +8,13 @@ import socket
 import struct
 import weakref
 from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 from lathe.service.http import connection
-from lathe.service.http.connection import HEADERS, LINE_BYTES, MAX_PIPELINED
+from lathe.service.http.connection import HEADERS, LINE_BYTES, MAX_PIPELINED, ConnectionLimits
 from tests.service.http.connections import serving, status
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\n"
@@ -198,13 +200,32 @@ def test_connections_near_the_limit_of_open_files_are_answered_503():
     async def test(served):
         fillers = [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]  # whatever fills the table
         try:
-            assert status(await served.say(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")) == 503
+            answer = await served.say(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")
+            assert status(answer) == 503 and b"ulimit -n" in answer
         finally:
             for filler in fillers:
                 os.close(filler)
         assert status(await served.say(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")) == 200
 
     serving(test, descriptors=(next_descriptor() + 100) * 8 // 7)
+
+
+class Idle(SimpleNamespace):
+    """A connection between two requests, which a dict can hold."""
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("descriptors", [64, 300, 1024])
+def test_idle_connections_give_way_before_all_descriptors_are_used_however_many_come(descriptors):
+    limits = ConnectionLimits(4096, 1.0, descriptors)
+    free = set(range(20, descriptors))
+    for _ in range(5 * descriptors):
+        number = min(free)
+        free.remove(number)
+        assert limits.find_reason_to_refuse(descriptors - 20 - len(free), number) is None
+        limits.idle[Idle(transport=SimpleNamespace(close=partial(free.add, number)))] = None
+        assert free
 
 
 def next_descriptor():

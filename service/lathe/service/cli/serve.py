@@ -96,7 +96,7 @@ def _explain_bind_errors(host: str, port: int) -> Iterator[None]:
 
 
 def _raise_file_limit() -> None:
-    """Raise this process's limit of open files to the system's maximum, because each index holds a dozen."""
+    """Raise this process's limit of open files to the system's maximum, because each index holds nine."""
     with suppress(ImportError, OSError, ValueError):  # Windows has no such limit; a container may forbid it
         import resource
 

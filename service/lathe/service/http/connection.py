@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 
 from prometheus_client import Counter
@@ -85,15 +86,33 @@ class ConnectionLimits:
         """
         return 2048 if self.descriptors is None else max(16, min(2048, self.spare))
 
-    def are_reached(self, connections: int, descriptor: int) -> bool:
-        """Return whether one more connection is too many.
+    def find_reason_to_refuse(self, connections: int, descriptor: int) -> str | None:
+        """Return why one more connection is too many, or None if it is not, or if idle ones were closed for it.
 
         Args:
             connections: number of open connections, including this one.
             descriptor: descriptor of its socket. The system assigns the lowest free number, so it tells how full the
                 table is, whatever fills it.
         """
-        return connections > self.connections or self.are_scarce(descriptor, self.spare)
+        if connections > self.connections:
+            closing, reason = 1, f"all of its {self.connections:,} are in use (LATHE_MAX_CONNECTIONS)"
+        elif self.are_scarce(descriptor, self.spare):
+            # The next connections get the low numbers of those that are closed: closing one each time, all numbers
+            # would be in use before the highest shows it again.
+            closing = self.spare
+            reason = (
+                f"7/8 of the {self.descriptors:,} files and sockets that it may open are in use (ulimit -n), of which "
+                "each index takes nine"
+            )
+        else:
+            return None
+        if not self.idle:
+            return reason
+        for connection in [*islice(self.idle, closing)]:  # those that are idle for longest: dicts keep the order
+            del self.idle[connection]
+            REFUSED.labels("idle").inc()
+            connection.transport.close()
+        return None
 
     def are_scarce(self, descriptor: int, spare: int) -> bool:
         """Return whether fewer than `spare` descriptors are free above this one.
@@ -101,17 +120,6 @@ class ConnectionLimits:
         The result is False if the limit is unknown.
         """
         return self.descriptors is not None and descriptor >= self.descriptors - spare
-
-    def close_an_idle_connection(self) -> bool:
-        """Close the connection that is idle for longest, and return whether there was one."""
-        if not self.idle:
-            return False
-        # A dict keeps the order of insertion, so the first is the one that is idle for longest.
-        connection = next(iter(self.idle))
-        del self.idle[connection]
-        REFUSED.labels("idle").inc()
-        connection.transport.close()
-        return True
 
     def log_refusal(self, connections: int) -> None:
         """Log that new connections are refused, at most once in `LOG_SECONDS`. `connections` is how many are open."""
@@ -147,19 +155,16 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, or answer 503 if there are too many and none is idle. Starts its first time limit.
 
-        If there are too many, an idle one is closed. A refused connection is logged, and closed after `LINGER_SECONDS`,
+        If there are too many, idle ones are closed. A refused connection is logged, and closed after `LINGER_SECONDS`,
         or at once if descriptors are nearly used up.
         """
         super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self.deadline = self.loop.time() + HEAD_SECONDS
         descriptor = transport.get_extra_info("socket").fileno()
-        if self.limits.are_reached(len(self.connections), descriptor) and not self.limits.close_an_idle_connection():
+        if (reason := self.limits.find_reason_to_refuse(len(self.connections), descriptor)) is not None:
             self.limits.log_refusal(len(self.connections))
             self.refuse(
-                UnavailableError(
-                    "the server accepts no more connections (LATHE_MAX_CONNECTIONS, or its limit of open files)",
-                    code="too_many_connections",
-                )
+                UnavailableError(f"the server accepts no more connections: {reason}", code="too_many_connections")
             )
             if self.limits.are_scarce(descriptor, self.limits.spare // 2):
                 transport.close()  # refused connections that linger would use up the descriptors

@@ -96,7 +96,6 @@ def make(tmp_path):
 
     yield build
     for one in made:
-        one.generation.close()
         one.record.close()
 
 

@@ -13,9 +13,7 @@ FLOATS = SimpleNamespace(file_name="reduced.f32", dtype="float32", width=DIMENSI
 
 @pytest.fixture
 def rows(tmp_path):
-    rows = GenerationRows(tmp_path, WIDTH, FLOATS)
-    yield rows
-    rows.close()
+    return GenerationRows(tmp_path, WIDTH, FLOATS)
 
 
 def batch(count, first=1, seed=0, step=3):
@@ -49,15 +47,13 @@ def test_take_view_shows_all_appended_rows_however_the_files_grow(rows, sizes):
     assert rows.bytes == sum(sizes) * (8 + 2 * WIDTH + 4 * DIMENSIONS)
 
 
-def test_a_view_is_unchanged_by_later_appends_and_by_closing(tmp_path):
+def test_a_view_is_unchanged_by_later_appends(tmp_path):
     rows = GenerationRows(tmp_path, WIDTH, FLOATS)
     first = batch(100)
     rows.append(*first)
     view = rows.take_view()
     rows.append(*batch(5000, first=1000, seed=1))
     assert view.count == 100
-    assert_holds(view, first)
-    rows.close()
     assert_holds(view, first)
 
 
@@ -89,28 +85,36 @@ def test_reopened_files_have_the_appended_rows(tmp_path):
     rows = GenerationRows(tmp_path, WIDTH, FLOATS)
     rows.append(*given)
     rows.sync()
-    rows.close()
     again = GenerationRows(tmp_path, WIDTH, FLOATS)
     assert again.count == 0
     again.count = 2000
     assert_holds(again.take_view(), given)
     again.append(*batch(2000, first=10_000, seed=1))
     assert_holds(again.take_view(), joined(given, batch(2000, first=10_000, seed=1)))
-    again.close()
+
+
+def test_files_that_were_deleted_or_replaced_take_no_more_rows(rows, tmp_path):
+    rows.append(*batch(100))
+    (tmp_path / "labels.i64").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError):
+        rows.append(*batch(5000, first=1000))
+    (tmp_path / "labels.i64").write_bytes(bytes(8))
+    with pytest.raises(OSError, match="replaced"):
+        rows.append(*batch(5000, first=1000))
+    assert rows.count == 100
+    assert_holds(rows.take_view(), batch(100))
 
 
 @pytest.mark.parametrize("missing", ["labels.i64", "reduced.f32"])
 def test_rows_can_be_appended_to_files_of_unequal_length(tmp_path, missing):
     rows = GenerationRows(tmp_path, WIDTH, FLOATS)
     rows.append(*batch(5000))
-    rows.close()
     (tmp_path / missing).unlink()
     again = GenerationRows(tmp_path, WIDTH, FLOATS)
     for seed in range(3):
         again.append(*batch(900, first=1 + 2700 * seed, seed=seed))
     assert_holds(again.take_view(), joined(*(batch(900, first=1 + 2700 * seed, seed=seed) for seed in range(3))))
     assert len(again.take_view().alive) == 2700
-    again.close()
 
 
 def test_compute_digests_equals_sha256_of_the_first_rows_and_a_file_that_became_shorter_raises(rows, tmp_path):
@@ -126,7 +130,6 @@ def test_compute_digests_equals_sha256_of_the_first_rows_and_a_file_that_became_
     (tmp_path / "rows").write_bytes(b"")
     with pytest.raises(OSError, match="shorter"):
         file.compute_digest(10)
-    file.close()
 
 
 @pytest.mark.parametrize("scattered", [True, False])
@@ -136,7 +139,6 @@ def test_rows_written_through_the_map_are_in_the_file_however_it_is_read(tmp_pat
     file.array[:3000] = given
     assert file.compute_digest(3000) == hashlib.sha256(given.tobytes()).hexdigest()
     file.sync()
-    file.close()
     np.testing.assert_array_equal(np.fromfile(tmp_path / "rows", np.float32).reshape(-1, 3)[:3000], given)
     np.testing.assert_array_equal(file.array[:3000], given)
 
@@ -150,7 +152,6 @@ def test_reserve_allocates_disk_blocks_and_rows_within_them_do_not_grow_the_file
     file.reserve(4096)
     status = (tmp_path / "rows").stat()
     assert status.st_size == 4096 * 1024 and status.st_blocks * 512 >= status.st_size
-    file.close()
 
 
 def test_appending_on_a_full_disk_raises_os_error_and_keeps_existing_rows(rows):
@@ -181,4 +182,3 @@ def test_rows_of_a_file_are_read_by_their_numbers_whether_or_not_they_come_from_
         file.from_disk = from_disk
         wanted = np.array(numbers, np.int64)
         np.testing.assert_array_equal(file[wanted], rows[wanted])
-    file.close()

@@ -277,10 +277,6 @@ class Generation:
             return alive
         return self.filters.find_matching(item_filter, view) & view.alive
 
-    def close(self) -> None:
-        """Close the row files, without the arrays that a running search uses."""
-        self.rows.close()
-
 
 def describe_state(generation: Generation) -> str:
     """Return "building" while the graph lacks so many rows that searching them exactly is slow, else "ready"."""

@@ -124,7 +124,6 @@ class EmbeddedIndex:
         if snapshot:
             with suppress(OSError):
                 self.write_snapshot()
-        self.generation.close()
         self.record.close()
         if release:
             self.lock.release()

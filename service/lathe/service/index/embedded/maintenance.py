@@ -166,16 +166,12 @@ class Cutover:
         spec = parse_spec(ready["spec"])
         artifact = None if spec.chain == RAW else read_artifact_files(folder / CHAIN_FOLDER)
         generation = self.index.create_generation(folder, spec, Reducer(spec, artifact))
-        try:
-            # Most items are caught up here, while the old generation serves, so that the writer waits for few.
-            restored = restore_snapshot(generation)
-            if ready["text_field"] is not None:
-                self._copy_originals(generation)
-            self._catch_up(generation, ready["text_field"])
-            self.index.run_in_writer(self._switch_generation, generation, artifact, ready, restored).result()
-        except BaseException:
-            generation.close()
-            raise
+        # Most items are caught up here, while the old generation serves, so that the writer waits for few.
+        restored = restore_snapshot(generation)
+        if ready["text_field"] is not None:
+            self._copy_originals(generation)
+        self._catch_up(generation, ready["text_field"])
+        self.index.run_in_writer(self._switch_generation, generation, artifact, ready, restored).result()
 
     def _switch_generation(
         self, generation: Generation, artifact: Artifact, ready: dict[str, Any], snapshot: dict[str, Any] | None
@@ -191,7 +187,6 @@ class Cutover:
 
         with suppress(sqlite3.Error):  # on a full disk they stay, which does no harm
             self.record.delete_tombstones(ready["sequence"])
-        old.close()
         shutil.rmtree(old.folder, ignore_errors=True)
         for name in (VECTORS, READY, MOVING, f"{ALIGNMENT_FOLDER}.json"):
             (generation.folder / name).unlink(missing_ok=True)

@@ -14,8 +14,8 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.service.index.embedded.vector_formats import VectorFormat
-from lathe.transforms.files import continue_file
+from lathe.transforms.files import NO_LINK, continue_file
 
 MIN_ROWS = 1024
 """Minimum number of rows that a file has space for."""
@@ -36,6 +36,8 @@ SLOW_ROW_SECONDS = 3e-6
 
 class RowFile:
     """File of rows of one dtype and width, memory-mapped as an array.
+
+    The map holds a descriptor of the file, and no other stays open: servers have many indexes, and few descriptors.
 
     Args:
         scattered: whether rows are read here and there, so that the system must not read on after each of them.
@@ -51,15 +53,28 @@ class RowFile:
         self.scattered = scattered
         self.from_disk = True  # whether the last rows that were read came from the disk
         self.row_bytes = self.dtype.itemsize * width
-        self.file = continue_file(path)
-        self.descriptor = self.file.fileno()
         self.digest = hashlib.sha256()
         self.digested = 0
+        with continue_file(path) as file:
+            status = os.fstat(file.fileno())
+            self.identity = status.st_dev, status.st_ino
+            self._map(file.fileno(), max(MIN_ROWS, status.st_size // self.row_bytes))
+
+    @contextmanager
+    def _open(self) -> Iterator[int]:
+        """Open the file, and give its descriptor to the block.
+
+        Raises:
+            OSError: if it was deleted or replaced since it was mapped.
+        """
+        descriptor = os.open(self.path, os.O_RDWR | NO_LINK)
         try:
-            self.reserve(max(MIN_ROWS, os.fstat(self.descriptor).st_size // self.row_bytes))
-        except BaseException:
-            self.close()
-            raise
+            status = os.fstat(descriptor)
+            if (status.st_dev, status.st_ino) != self.identity:
+                raise OSError(errno.ESTALE, "the file was replaced while it was open", str(self.path))
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def reserve(self, rows: int) -> None:
         """Allocate disk space for `rows` rows in total, and map the file again, which renews `array`.
@@ -67,8 +82,12 @@ class RowFile:
         Raises:
             OSError: if the disk is full.
         """
-        _allocate(self.descriptor, rows * self.row_bytes)
-        self.map = mmap.mmap(self.descriptor, rows * self.row_bytes)
+        with self._open() as descriptor:
+            self._map(descriptor, rows)
+
+    def _map(self, descriptor: int, rows: int) -> None:
+        _allocate(descriptor, rows * self.row_bytes)
+        self.map = mmap.mmap(descriptor, rows * self.row_bytes)
         if self.scattered and hasattr(mmap, "MADV_RANDOM"):
             # Else Linux reads up to its read-ahead, 128 kB to some MB, for every row that is not in the page cache.
             self.map.madvise(mmap.MADV_RANDOM)
@@ -100,13 +119,14 @@ class RowFile:
 
         end = rows * self.row_bytes
         position = self.digested * self.row_bytes
-        while position < end:
-            # Read and not mapped: pages that are only hashed do not become resident memory of this process.
-            block = os.pread(self.descriptor, min(block_bytes, end - position), position)
-            if not block:
-                raise OSError(errno.EIO, "the file has become shorter", str(self.path))
-            self.digest.update(block)
-            position += len(block)
+        with self._open() as descriptor:
+            while position < end:
+                # Read and not mapped: pages that are only hashed do not become resident memory of this process.
+                block = os.pread(descriptor, min(block_bytes, end - position), position)
+                if not block:
+                    raise OSError(errno.EIO, "the file has become shorter", str(self.path))
+                self.digest.update(block)
+                position += len(block)
 
         self.digested = rows
         return self.digest.hexdigest()
@@ -118,11 +138,8 @@ class RowFile:
     def sync(self) -> None:
         """Flush all rows and wait until they are on disk."""
         self.map.flush()
-        os.fsync(self.descriptor)
-
-    def close(self) -> None:
-        """Close the file, without the arrays that map it, which stay usable."""
-        self.file.close()
+        with self._open() as descriptor:
+            os.fsync(descriptor)
 
 
 def _allocate(descriptor: int, size: int) -> None:
@@ -188,16 +205,11 @@ class GenerationRows:
     """
 
     def __init__(self, folder: Path, width: int | None, compact: VectorFormat) -> None:
-        with ExitStack() as opened:
-            self.labels = opened.enter_context(closing(RowFile(folder / "labels.i64", "int64", 1)))
-            self.originals: RowFile | None = None
-            if width is not None:
-                originals = RowFile(folder / "originals.f16", "float16", width, scattered=True)
-                self.originals = opened.enter_context(closing(originals))
-            self.compact = opened.enter_context(
-                closing(RowFile(folder / compact.file_name, compact.dtype, compact.width))
-            )
-            opened.pop_all()
+        self.labels = RowFile(folder / "labels.i64", "int64", 1)
+        self.originals: RowFile | None = None
+        if width is not None:
+            self.originals = RowFile(folder / "originals.f16", "float16", width, scattered=True)
+        self.compact = RowFile(folder / compact.file_name, compact.dtype, compact.width)
         self.alive = np.ones(len(self.labels.array), np.bool_)
         self.count = 0
         self.dead = 0
@@ -300,8 +312,3 @@ class GenerationRows:
         """Flush all files and wait until they are on disk."""
         for file in self.files:
             file.sync()
-
-    def close(self) -> None:
-        """Close the files, without the arrays that map them, which stay usable."""
-        for file in self.files:
-            file.close()

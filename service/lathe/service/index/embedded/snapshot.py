@@ -16,7 +16,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -241,24 +240,21 @@ def open_generation(
     """
     notes: list[str] | None = None
     restored: dict[str, Any] | None = None
-    with ExitStack() as opened:  # closes the generation if an error follows
-        try:
-            generation = opened.enter_context(closing(create()))
-            restored = restore_snapshot(generation)
-            generation.replay()
-            if generation.rows.count - generation.rows.dead != generation.record.count_items()["count"]:
-                notes = [*generation.notes, f"snapshot and record disagreed: {REBUILT}"]
-        except OSError as error:
-            notes = [f"{Path(error.filename or folder).name}: {error.strerror}; {REBUILT}"]
+    try:
+        generation = create()
+        restored = restore_snapshot(generation)
+        generation.replay()
+        if generation.rows.count - generation.rows.dead != generation.record.count_items()["count"]:
+            notes = [*generation.notes, f"snapshot and record disagreed: {REBUILT}"]
+    except OSError as error:
+        notes = [f"{Path(error.filename or folder).name}: {error.strerror}; {REBUILT}"]
 
-        if notes is not None:
-            restored = None
-            opened.close()
-            shutil.rmtree(folder, ignore_errors=True)
-            generation = opened.enter_context(closing(create()))
-            generation.notes.extend(notes)
-            generation.replay()
-        opened.pop_all()
+    if notes is not None:
+        restored = None
+        shutil.rmtree(folder, ignore_errors=True)
+        generation = create()
+        generation.notes.extend(notes)
+        generation.replay()
 
     for note in generation.notes:
         log.warning("index %s: %s", index, note)

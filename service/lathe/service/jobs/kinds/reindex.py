@@ -201,7 +201,6 @@ def _build_generation(
     save_snapshot(generation)
     if originals is not None:
         originals.sync()
-        originals.close()
 
     # Written last: the owner cuts over as soon as this file is there.
     ready = {"spec": spec.to_json(), "sequence": sequence, "text_field": text_field}
