@@ -22,7 +22,9 @@ may be links to other disks; deeper links are never followed when writing.
 
 import os
 import secrets
+import shutil
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +35,8 @@ from lathe.transforms.files import make_folder, read_plain_file, write_synced
 PROBE = bytes(4096)
 """Content of the file that tests the disk: on a full disk, an empty file could still be created."""
 
+SWEPT_SECONDS = 3600.0
+"""Age in seconds at which the temporary folder of a killed operation is deleted."""
 MAX_KEY_BYTES = 1000
 """Maximum bytes of the files `admin.key` and `id`."""
 
@@ -200,6 +204,15 @@ class Home:
         with suppress(OSError):
             for path in self.root.iterdir():
                 _restrict_permissions(path)
+
+    def delete_leftovers(self) -> None:
+        """Delete temporary folders over an hour old, which killed creations, publications and deletions left."""
+        roots = [self.indexes]
+        for versions in (self.chains, self.trained, self.shared_chains, self.shared_trained):
+            roots += versions.glob("*")
+        for folder in (folder for root in roots for folder in root.glob(".*.*")):
+            if folder.is_dir() and not folder.is_symlink() and time.time() - folder.stat().st_mtime > SWEPT_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def find_write_problem(self) -> str | None:
         """Write and delete a test file in the state folder. Return why that failed, or None if it did not.

@@ -1,10 +1,12 @@
 """Training of an encoder up to its version, where it fails."""
 
+import errno
 import json
 import os
 import time
 
 import pytest
+from safetensors import SafetensorError
 
 from lathe.service.encoders import training
 from lathe.service.encoders.trained import TrainedEncoders
@@ -41,6 +43,27 @@ def test_a_training_without_memory_says_what_to_set(context, request_of_training
     with pytest.raises(JobError, match="out of memory: set a smaller batch_size"):
         train_encoder(request_of_training, context, no_progress)
     assert context.trained.names() == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "trainer_state.json"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        RuntimeError("[enforce fail at inline_container.cc:659] . PytorchStreamWriter failed writing file data/7"),
+    ],
+)
+def test_a_training_on_a_full_disk_says_so_and_frees_its_checkpoints(context, request_of_training, monkeypatch, error):
+    def fail(request, context, folder, on_progress):
+        (folder / "training" / "checkpoint-1").mkdir(parents=True)
+        (folder / "training" / "checkpoint-1" / "model.safetensors").write_bytes(bytes(1000))
+        (folder / ".model").mkdir()
+        raise error
+
+    monkeypatch.setattr(training, "_train", fail)
+    with pytest.raises(JobError, match="the disk is full"):
+        train_encoder(request_of_training, context, no_progress)
+    assert not [*context.workspace.rglob("checkpoint-*"), *context.workspace.rglob(".model")]
 
 
 def test_a_stopped_training_keeps_its_folder_for_a_week(context, request_of_training, monkeypatch):

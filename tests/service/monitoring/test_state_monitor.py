@@ -169,6 +169,22 @@ def test_a_source_with_a_link_out_of_the_data_root_or_to_itself_is_refused(data)
             resolve_allowed_path(place, data)
 
 
+def test_temporary_folders_of_killed_processes_are_deleted_at_the_start_once_they_are_old(tmp_path):
+    """A `kill -9` leaves them while a version is published, an index created or a version deleted."""
+    home = Home(tmp_path)
+    old = [home.indexes / ".docs.0a1b", home.chains / "mine" / ".2.0a1b", home.trained / "ours" / ".1.0a1b"]
+    others = [home.chains / "mine" / ".3.0a1b", home.chains / "mine" / "1", home.indexes / "docs"]
+    for folder in (*old, *others):
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"x")
+    (home.chains / "mine" / ".lock").write_bytes(b"")
+    for folder in (*old, *others[1:]):
+        os.utime(folder, (0, 0))
+    home.delete_leftovers()
+    assert not any(folder.exists() for folder in old) and all((folder / "file").exists() for folder in others)
+    assert (home.chains / "mine" / ".lock").exists()
+
+
 ODD_PATHS = {
     "a NUL": ("a\0b", "null"),
     "a name too long": ("x" * 5_000, "too long"),

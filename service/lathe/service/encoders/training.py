@@ -1,5 +1,6 @@
 """Training of an encoder up to its published version: shared by `lathe train` with a name and by the job."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,11 @@ from lathe.transforms.progress import Progress, part_of
 
 TRAINING_SHARE = 0.9
 """Share of the progress for the training; the rest certifies and publishes."""
+
+DISK_FULL = "the disk is full: a training takes several times the bytes of its model; its checkpoints were deleted"
+"""Error of a training that needs more space than there is."""
+DISK_FULL_SIGNS = ("no space left", "os error 28", "pytorchstreamwriter failed")
+"""Parts of the messages by which safetensors and torch say that the disk is full."""
 
 OUT_OF_MEMORY = "the training ran out of memory: set a smaller batch_size, mini_batch_size or max_length in training"
 """Error of a training that needs more memory than there is."""
@@ -64,7 +70,7 @@ def train_encoder(request: NewTraining, context: TrainingSetting, on_progress: P
         `{encoder: "name@1", promoted, failed_gates, certificate}`.
 
     Raises:
-        JobError: if the training cannot be done as described, or runs out of memory.
+        JobError: if the training cannot be done as described, or runs out of memory or of space on the disk.
         ServiceError: if the name cannot be used.
     """
     request.check()
@@ -103,14 +109,19 @@ def _train_and_certify(
     """Train the encoder in its work folder, and return the version's manifest with the gates that it fails.
 
     Raises:
-        JobError: if the training cannot be done as described, or runs out of memory.
+        JobError: if the training cannot be done as described, or runs out of memory or of space on the disk.
     """
     try:
         summary = _train(request, context, folder, part_of(on_progress, 0.0, TRAINING_SHARE))
         return _build_manifest(request, context, folder, summary, part_of(on_progress, TRAINING_SHARE, 1.0))
-    except (MemoryError, RuntimeError) as error:
+    except Exception as error:  # each library has its own kinds of error for a full disk
+        message = str(error).lower()
+        if any(sign in message for sign in DISK_FULL_SIGNS):
+            shutil.rmtree(folder / "training", ignore_errors=True)
+            shutil.rmtree(folder / ".model", ignore_errors=True)
+            raise JobError(DISK_FULL) from error
         # torch raises its own kind of error on a GPU, and a plain RuntimeError on a CPU.
-        if isinstance(error, MemoryError) or "memory" in str(error).lower():
+        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in message):
             raise JobError(OUT_OF_MEMORY) from error
         raise
 

@@ -46,7 +46,12 @@ class StateMonitor:
         self.stopping.set()
 
     def run(self) -> None:
-        """Check the state folder every `CHECK_SECONDS` until the thread is stopped. Errors are noted, not raised."""
+        """Check the state folder every `CHECK_SECONDS` until the thread is stopped. Errors are noted, not raised.
+
+        First, leftovers in it are deleted.
+        """
+        with self.unexpected.watch():
+            self.home.delete_leftovers()
         while not self.stopping.wait(CHECK_SECONDS):
             with self.unexpected.watch():
                 self.check()

@@ -6,7 +6,6 @@ import os
 import secrets
 import shutil
 import threading
-import time
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -24,13 +23,9 @@ from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.protocol import Artifact, Capabilities
 from lathe.service.index.spec import IndexSpec
 from lathe.service.settings import Settings
-from lathe.training.errors import locate_error
 from lathe.training.locks import lock_file
 from lathe.transforms.files import create_file, make_folder, make_root, sync_folder
 from lathe.transforms.json_files import read_json_file
-
-SWEPT_SECONDS = 3600.0
-"""Age in seconds at which leftovers of a killed operation are deleted."""
 
 log = logging.getLogger(__name__)
 
@@ -74,12 +69,8 @@ class EmbeddedIndexes:
     def open_all(self) -> None:
         """Open every index in the folder that can be opened, set the event `ready`, and start the damage checks.
 
-        Leftovers of killed processes are deleted first. Errors are logged, not raised.
+        Errors are noted for `warnings`, not raised.
         """
-        try:
-            _delete_leftovers(self.root)
-        except Exception as error:  # they are deleted next time; without `ready`, no request would be answered
-            log.error("leftovers of indexes cannot be deleted: %s", locate_error(error))
         self.unopened |= {name: "its record.db is missing" for name in list_folders_without_record(self.root)}
         for name in self.names():
             with suppress(Exception):
@@ -259,13 +250,6 @@ def _require_not_deleted(folder: Path) -> None:
     """Raise `UnknownNameError` if the index was deleted while this process waited for its lock."""
     if not (folder / "record.db").exists():
         raise UnknownNameError(f"the index {folder.name} was deleted", param="name")
-
-
-def _delete_leftovers(root: Path) -> None:
-    """Delete temporary folders over an hour old that killed creations, restorations and deletions left."""
-    for folder in root.glob(".*.*") if root.is_dir() else ():
-        if folder.is_dir() and time.time() - folder.stat().st_mtime > SWEPT_SECONDS:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def list_folders_without_record(root: Path) -> list[str]:
