@@ -2,7 +2,7 @@ from importlib.metadata import version
 
 import pytest
 
-from lathe.service.build_info import COMMIT_FILE, describe_build, read_commit
+from lathe.service.build_info import COMMIT_FILE, DISTRIBUTIONS, describe_build, find_mixture, read_commit
 
 VERSION = version("lathe-service")
 
@@ -21,6 +21,13 @@ def test_a_build_without_a_commit_names_none(tmp_path, content):
         file.write_text(content)
     assert read_commit(file) is None
     assert describe_build(file) in (VERSION, f"{VERSION}, development")
+
+
+def test_parts_of_different_places_or_versions_are_named_and_those_of_one_are_not():
+    assert find_mixture() is None
+    for service in ("0.1.0 as a copy", "0.2.0 of the checkout /here"):
+        origins = dict.fromkeys(DISTRIBUTIONS, "0.1.0 of the checkout /here") | {"lathe-service": service}
+        assert f"lathe-service {service}" in find_mixture(origins.get)
 
 
 def test_a_checkout_has_no_commit_file():

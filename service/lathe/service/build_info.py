@@ -1,10 +1,15 @@
 """Which build of Lathe this is: its version, and the commit that it was built from."""
 
 import platform
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import orjson
+
+DISTRIBUTIONS = ("lathe-transforms", "lathe-training", "lathe-service")
+"""Distributions that together are Lathe."""
 
 COMMIT_FILE = Path(__file__).with_name("commit.txt")
 """File with the commit in wheels and images. `make release` and docker/Dockerfile write it, a checkout has none."""
@@ -23,7 +28,25 @@ def describe_build(file: Path = COMMIT_FILE) -> str:
     installed = version("lathe-service")
     if commit := read_commit(file):
         return f"{installed}, commit {commit}"
-    return f"{installed}, development" if _is_editable() else installed
+    return installed if _find_checkout("lathe-service") is None else f"{installed}, development"
+
+
+def find_mixture(find_origin: Callable[[str], str] | None = None) -> str | None:
+    """Return a sentence that says that the distributions of Lathe do not belong together, or None if they do.
+
+    Each must be of one version, and all from one checkout or none: after an update of a checkout, copies would be old.
+
+    Args:
+        find_origin: returns version and place of a distribution; None looks them up.
+    """
+    origins = {name: (find_origin or _describe_origin)(name) for name in DISTRIBUTIONS}
+    if len(set(origins.values())) == 1:
+        return None
+    parts = ", ".join(f"{name} {origin}" for name, origin in origins.items())
+    return (
+        f"the parts of Lathe come from different places: {parts}; install all from one, for a checkout by "
+        "pip install --editable ./transforms --editable './training[offline]' --editable ./service"
+    )
 
 
 def describe_libraries() -> str:
@@ -39,9 +62,17 @@ def describe_package(package: str) -> str:
         return "missing"
 
 
-def _is_editable() -> bool:
-    """Return whether the code is that of a checkout, as pip's record of the installation tells (PEP 610)."""
-    record = distribution("lathe-service").read_text("direct_url.json")
-    if not record:
-        return False
-    return bool(orjson.loads(record).get("dir_info", {}).get("editable"))
+def _describe_origin(name: str) -> str:
+    checkout = _find_checkout(name)
+    return f"{version(name)} " + ("as a copy" if checkout is None else f"of the checkout {checkout}")
+
+
+def _find_checkout(name: str) -> str | None:
+    """Return the folder of the checkout whose code a distribution runs, or None if it was copied from anywhere.
+
+    pip's record of the installation tells it (PEP 610).
+    """
+    record = orjson.loads(distribution(name).read_text("direct_url.json") or "{}")
+    if not record.get("dir_info", {}).get("editable"):
+        return None
+    return str(Path(unquote(urlsplit(record["url"]).path)).parent)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lathe.service.build_info import describe_build, describe_package
+from lathe.service.build_info import describe_build, describe_package, find_mixture
 from lathe.service.cli.options import load_state
 from lathe.service.errors import ServiceError
 from lathe.training.encoder.chat_template import describe_chat_template, find_chat_template
@@ -50,6 +50,8 @@ def doctor() -> None:
     settings, home = load_state()
     machine = read_machine(settings)
     _print_line("lathe", describe_build())
+    if mixture := find_mixture():
+        _print_line("lathe", mixture)
     _print_line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in ("torch", "transformers", "sentence-transformers", "numpy"):
         _print_line(package, describe_package(package))

@@ -14,13 +14,11 @@ import numpy as np
 import torch
 from packaging.requirements import Requirement
 
+from lathe.service.build_info import DISTRIBUTIONS
 from lathe.service.settings import Settings
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.precision import CPU_BFLOAT16, has_bfloat16, read_cpu_flags
 from lathe.transforms.files import expand_home
-
-DISTRIBUTIONS = ("lathe-transforms", "lathe-training", "lathe-service")
-"""Names of Lathe's distributions on the package index."""
 
 EXTRAS = {
     "lathe-training[offline]": "the default encoder has to come from the hub, over the network",
