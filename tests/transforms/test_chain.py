@@ -242,6 +242,31 @@ def test_chain_fit_refuses_identical_rows_that_r2_maps_to_zero(rows):
         Chain([R2(), GeoPres(4)]).fit(np.repeat(rows[:1], 50, axis=0))
 
 
+def test_chain_in_place_of_a_scikit_learn_transformer_says_which_to_take(rows):
+    labels = np.arange(len(rows)) % 2
+    for call in (Chain([R2()]).fit, Chain([R2()]).fit_transform):
+        with pytest.raises(TypeError, match="ChainTransformer"):
+            call(rows, labels)
+    chain = Chain([R2(), PCA(4)])
+    np.testing.assert_array_equal(chain.fit_transform(rows), chain.transform(rows))
+
+
+def test_repr_of_a_chain_is_one_line_with_the_parameters_that_were_chosen(rows):
+    assert repr(Chain([R2(), GeoPres(4, nested=True)], normalize=False)) == (
+        "Chain(R2(not fitted), GeoPres(dimensions=4, nested=True, not fitted), normalize=False)"
+    )
+    assert repr(Chain([PCA(4)]).fit(rows)) == "Chain(PCA(dimensions=4))"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_transform_refuses_vectors_that_are_not_finite(compact, rows, value):
+    bad = rows[:3].copy()
+    bad[1, 2] = value
+    for apply in (compact.transform, compact.transform_queries, compact[:1].transform):
+        with pytest.raises(InputError, match="NaN or inf"):
+            apply(bad)
+
+
 def test_chain_with_an_unfitted_step_cannot_transform(rows):
     with pytest.raises(NotFittedError):
         Chain([R2().fit(rows), GeoPres(4)]).transform(rows)
@@ -282,7 +307,9 @@ def test_chain_outputs_have_norm_one_at_every_size_unless_normalize_is_false(row
 
 def test_chain_fit_reports_progress_that_rises_from_0_to_1(rows):
     seen = []
-    Chain([R2(), GeoPres(4, steps=3), Normalize()]).fit(rows, lambda fraction, message: seen.append(fraction))
+    Chain([R2(), GeoPres(4, steps=3), Normalize()]).fit(
+        rows, on_progress=lambda fraction, message: seen.append(fraction)
+    )
     assert seen == sorted(seen)
     assert seen[0] == 0
     assert seen[-1] == 1

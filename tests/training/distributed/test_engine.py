@@ -12,7 +12,6 @@ from lathe.training.fitting.engines import LOCAL
 from lathe.training.fitting.stacked import Part, Stacked
 from lathe.transforms import Chain, InputError, parse_steps
 from lathe.transforms.chain import deserialize_chain, serialize_chain
-from lathe.transforms.progress import no_progress
 from lathe.transforms.statistics import Moments, SharedVectors, moments_of, unit_moments
 from lathe.transforms.vectors import BLOCK_ROWS
 
@@ -99,7 +98,7 @@ def test_a_block_of_shared_rows_has_only_the_files_that_hold_its_rows(vectors, v
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_a_serialized_chain_is_the_same_map_without_metadata(vectors, values, normalize):
-    chain = Chain(parse_steps("r2,normalize,geopres:4,steps=0"), normalize).fit(vectors, no_progress)
+    chain = Chain(parse_steps("r2,normalize,geopres:4,steps=0"), normalize).fit(vectors)
     chain.metadata = {"provenance": {"command": "lathe fit --source secret"}}
     again = deserialize_chain(serialize_chain(chain))
     assert again == chain and again.metadata == {} and b"secret" not in serialize_chain(chain)

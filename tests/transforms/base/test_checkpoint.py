@@ -301,10 +301,10 @@ def test_a_stopped_chain_fit_has_one_checkpoint_per_trained_step_and_resumes_in_
         return Chain([PCA(8), FITS["geopres"](), FITS["flow"]()])
 
     with pytest.raises(Stopped):
-        chain().fit(rows, stopping("flow step 20 "), checkpoints=every_step(tmp_path))
+        chain().fit(rows, on_progress=stopping("flow step 20 "), checkpoints=every_step(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-geopres.safetensors", "2-flow.safetensors"]
     said = []
-    again = chain().fit(rows, lambda fraction, message: said.append(message), checkpoints=tmp_path)
+    again = chain().fit(rows, on_progress=lambda fraction, message: said.append(message), checkpoints=tmp_path)
     assert [message for message in said if " step " in message][0].startswith("flow step 21 of")
     assert again == chain().fit(rows)
 

@@ -208,8 +208,10 @@ class Map(nn.Module):
         return {"kind": self.kind} | parameters
 
     def extra_repr(self) -> str:
-        """Return `name=value` of each parameter, and "not fitted" unless the map is fitted, for `repr`."""
-        parameters = ", ".join(f"{name}={value!r}" for name, value in self.spec().items() if name != "kind")
+        """Return `name=value` of each parameter that is not its default, and "not fitted" if so, for `repr`."""
+        defaults = {name: entry.default for name, entry in inspect.signature(type(self).__init__).parameters.items()}
+        told = {name: value for name, value in self.spec().items() if name in defaults and value != defaults[name]}
+        parameters = ", ".join(f"{name}={value!r}" for name, value in told.items())
         return parameters if self.fitted else f"{parameters}, not fitted".removeprefix(", ")
 
 
@@ -234,7 +236,7 @@ class FittedMap(Protocol):
         """
 
 
-def apply(module: FittedMap, rows: Any, **keywords: Any) -> Any:
+def apply(module: FittedMap, rows: Any, require_finite: bool = False, **keywords: Any) -> Any:
     """Apply a fitted map or chain to rows without recording gradients. Returns a tensor for a tensor, else a NumPy
     array.
 
@@ -243,11 +245,12 @@ def apply(module: FittedMap, rows: Any, **keywords: Any) -> Any:
     Args:
         module: map or chain of maps.
         rows: `(n, d)`.
+        require_finite: whether NaN and inf are refused, as they always are where the result is codes.
         keywords: passed on to `module`.
 
     Raises:
         NotFittedError: if the map has buffers that were never learned.
-        InputError: for vectors of other dimensions than fitted on, or NaN and inf where the result is codes.
+        InputError: for vectors of other dimensions than fitted on, or NaN and inf that are refused.
     """
     if not module.fitted:
         raise NotFittedError(f"{type(module).__name__} must be fitted before it is applied")
@@ -260,9 +263,10 @@ def apply(module: FittedMap, rows: Any, **keywords: Any) -> Any:
     with torch.no_grad():
         result: Tensor = module(tensor, **keywords)
 
-    # Codes cannot represent NaN and inf. A finite sum has only finite terms; it costs a fifth of the full check.
-    if not result.is_floating_point() and not tensor.sum().isfinite() and not torch.isfinite(tensor).all():
-        raise InputError("vectors that hold NaN or inf have no codes")
+    # A finite sum has only finite terms; it costs a fifth of the full check.
+    if (require_finite or not result.is_floating_point()) and not tensor.sum().isfinite():
+        if not torch.isfinite(tensor).all():
+            raise InputError("vectors that hold NaN or inf cannot be transformed")
 
     return result.to(rows.device) if isinstance(rows, Tensor) else result.cpu().numpy()
 

@@ -1,8 +1,10 @@
 """Lazy views of vectors: rows are transformed when they are read."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from lathe.transforms.base.map import apply
 from lathe.transforms.statistics import RowTransform, SharedVectors
 from lathe.transforms.vectors import Vectors
 
@@ -31,4 +33,6 @@ def view_through(vectors: Vectors, chain: RowTransform) -> Vectors:
     # The owner makes the view, so that it can still compute the moments itself, where the rows are.
     if isinstance(vectors, SharedVectors):
         return vectors.view_through(chain)
-    return TransformedView(vectors, chain.dimensions_after(vectors.shape[1]), chain.transform)
+    # Not `transform`: a fit names the rows with NaN and inf itself.
+    transform = partial(apply, chain)  # type: ignore[arg-type]  # a chain is a `FittedMap`, too
+    return TransformedView(vectors, chain.dimensions_after(vectors.shape[1]), transform)

@@ -75,6 +75,10 @@ class Chain(nn.Module):
         self.metadata: Manifest = {}
         self.signature()
 
+    def __repr__(self) -> str:
+        """Return the steps with their parameters in one line."""
+        return f"Chain({', '.join(map(repr, self.transforms))}{'' if self.normalize else ', normalize=False'})"
+
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """Yield the buffers of all steps."""
         return (buffer for step in self.transforms for buffer in step.buffers())
@@ -131,6 +135,7 @@ class Chain(nn.Module):
     def fit(
         self,
         vectors: Vectors,
+        *others: object,
         on_progress: Progress = no_progress,
         targets: Vectors | None = None,
         refit: bool = True,
@@ -145,6 +150,7 @@ class Chain(nn.Module):
 
         Args:
             vectors: `(n, d)`: an array, a tensor, a memmap or lists of numbers.
+            others: refused; scikit-learn passes labels here.
             on_progress: called with progress in [0, 1] and a message; an exception that it raises stops the fit.
             targets: what each row should become, `(n, k)`, for steps that are fitted on pairs.
             refit: whether to fit steps again that are already fitted.
@@ -158,7 +164,13 @@ class Chain(nn.Module):
             InputError: for no rows, vectors a step cannot learn from (NaN and inf among them), or missing targets or
                 pairs.
             StepError: if the steps do not fit the dimensions or one another, or the chain is folded.
+            TypeError: for a second argument without a name.
         """
+        if others:
+            raise TypeError(
+                "Chain.fit takes the vectors alone, and all else by name, as in fit(vectors, targets=…); in a "
+                "scikit-learn pipeline, use lathe.transforms.sklearn.ChainTransformer"
+            )
         vectors = as_vectors(vectors)
         require_matrix(vectors)
         to_fit = self._steps_to_fit(refit)
@@ -218,6 +230,10 @@ class Chain(nn.Module):
                 steps[index] = step
 
         return steps
+
+    def fit_transform(self, vectors: Vectors, *others: object, **options: Any) -> Any:
+        """Fit the chain to vectors `(n, d)` as `fit` does, and return them transformed, `(n, k)`."""
+        return self.fit(vectors, *others, **options).transform(vectors)
 
     def fit_step(
         self,
@@ -286,10 +302,11 @@ class Chain(nn.Module):
 
         Raises:
             NotFittedError: before `fit`.
-            InputError: for vectors of other dimensions than fitted on, or output dimensions the chain cannot serve.
+            InputError: for vectors of other dimensions than fitted on, for NaN and inf, or output dimensions that the
+                chain cannot serve.
         """
         self.require_dimensions(dimensions)
-        return apply(self, rows, dimensions=dimensions)
+        return apply(self, rows, require_finite=True, dimensions=dimensions)
 
     def floats(self, rows: Any, dimensions: int | None = None) -> Any:
         """Transform rows like `transform`, then decode the codes to floats if the chain ends in a quantizer."""
@@ -302,7 +319,7 @@ class Chain(nn.Module):
         of documents are the scores of their codes. Parameters and errors are those of `transform`.
         """
         self.require_dimensions(dimensions)
-        return apply(self, rows, dimensions=dimensions, side="query")
+        return apply(self, rows, require_finite=True, dimensions=dimensions, side="query")
 
     def without_quantizer(self) -> "Chain":
         """Return a chain of the steps before the quantizer, which it shares with this chain.

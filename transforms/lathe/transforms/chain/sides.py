@@ -88,7 +88,7 @@ class Sides(Transform):
 
         for side, rows in ((self.document_side, data), (self.query_side, queries)):
             if len(side.chain):
-                side.chain.fit(rows, context.report)
+                side.chain.fit(rows, on_progress=context.report)
 
     def check_tensors(self) -> None:
         """Check that all steps of both sides have tensors that a fit could give them. Raises `ArtifactError`
