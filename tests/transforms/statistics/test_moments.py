@@ -225,6 +225,12 @@ def test_float32_moments_have_the_exact_mean_and_a_covariance_within_1e_5(offset
     assert (np.abs(fast.covariance() - exact.covariance()) / scale).max() < 1e-5
 
 
+def test_float32_moments_correct_for_the_rounding_of_a_mean_far_above_the_deviations():
+    rows = (np.random.default_rng(0).normal(size=(4000, 5)) * 1e-3 + 1e3).astype(np.float32)
+    exact, fast = Moments.from_vectors(rows), Moments.from_vectors(rows, precision="float32")
+    np.testing.assert_allclose(fast.covariance(), exact.covariance(), rtol=0, atol=1e-5 * exact.covariance().max())
+
+
 def test_float32_moments_merge_with_float64_moments():
     rows = np.random.default_rng(0).normal(size=(400, 5)).astype(np.float32)
     both = Moments.from_vectors(rows[:200]).merge(Moments.from_vectors(rows[200:], precision="float32"))
