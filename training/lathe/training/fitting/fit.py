@@ -230,8 +230,8 @@ def fit_steps(state: NewFitState, on_progress: Progress) -> None:
 
     chain.to(_choose_fitting_device(state.encoder)).fit(
         state.rows,
-        part_of(on_progress, 0, 0.5),
-        None if state.targets is None else SelectedRows(state.targets, state.fit_rows),
+        on_progress=part_of(on_progress, 0, 0.5),
+        targets=None if state.targets is None else SelectedRows(state.targets, state.fit_rows),
         checkpoints=state.folder,
         queries=queries,
         pairs=None if state.pairs is None else state.pairs.fit,

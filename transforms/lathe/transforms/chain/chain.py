@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, Never, Self, overload
 
 import torch
 from numpy.typing import NDArray
@@ -135,7 +135,7 @@ class Chain(nn.Module):
     def fit(
         self,
         vectors: Vectors,
-        *others: object,
+        *others: Never,
         on_progress: Progress = no_progress,
         targets: Vectors | None = None,
         refit: bool = True,
@@ -231,7 +231,7 @@ class Chain(nn.Module):
 
         return steps
 
-    def fit_transform(self, vectors: Vectors, *others: object, **options: Any) -> Any:
+    def fit_transform(self, vectors: Vectors, *others: Never, **options: Any) -> Any:
         """Fit the chain to vectors `(n, d)` as `fit` does, and return them transformed, `(n, k)`."""
         return self.fit(vectors, *others, **options).transform(vectors)
 
