@@ -2,6 +2,7 @@ import gzip
 import pickle
 import random
 import re
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -230,9 +231,40 @@ def test_a_parquet_column_that_is_not_utf8_is_refused_with_its_file(tmp_path):
     assert read_error_message(write_parquet(tmp_path / "a.parquet", text=column)).startswith("a.parquet ")
 
 
-def test_a_parquet_date_beyond_pythons_range_is_refused_with_its_file(tmp_path):
-    far = pyarrow.array([2**62], pyarrow.timestamp("us"))  # in the year 148,000
-    assert read_error_message(write_parquet(tmp_path / "a.parquet", text=["x"], day=far)).startswith("a.parquet ")
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (pyarrow.array([1_700_000_000_123_456], pyarrow.timestamp("us")), datetime(2023, 11, 14, 22, 13, 20, 123456)),
+        (pyarrow.array([1_700_000_000 * 10**9], pyarrow.timestamp("ns")), datetime(2023, 11, 14, 22, 13, 20)),
+        (pyarrow.array([1_700_000_000_123_456_789], pyarrow.timestamp("ns")), "2023-11-14T22:13:20.123456789"),
+        (pyarrow.array([1_700_000_000 * 10**6], pyarrow.timestamp("us", "Mars/X")), "2023-11-14T22:13:20.000000Z"),
+        (pyarrow.array([1_013_609_203_200_000_000], pyarrow.timestamp("us")), "<value out of range"),
+        (pyarrow.array([10**9], pyarrow.date32()), "<value out of range"),
+        (pyarrow.array([10**9 + 1], pyarrow.time64("ns")), "00:00:01.000000001"),
+        (pyarrow.array([10**9 + 1], pyarrow.duration("ns")), "1000000001"),
+    ],
+)
+def test_times_that_python_cannot_hold_are_text_and_stop_no_reading(tmp_path, column, expected):
+    (batch,) = open_source(write_parquet(tmp_path / "a.parquet", text=["x"], when=column)).batches()
+    found = batch.records[0]["when"]
+    assert found == expected or (expected[0] == "<" and found.startswith(expected))
+
+
+@pytest.mark.parametrize("sizes", [(4, 0, 4), (4, 0), (0, 4), (0, 0, 2)])
+def test_empty_row_groups_of_a_parquet_file_are_passed_over(tmp_path, sizes):
+    table = pyarrow.table({"text": [str(n) for n in range(sum(sizes))]})
+    with pyarrow.parquet.ParquetWriter(tmp_path / "a.parquet", table.schema) as writer:
+        for size in sizes:
+            writer.write_table(table.slice(0, size))
+    source = open_source(str(tmp_path / "a.parquet"))
+    assert sum(len(batch) for batch in source.batches()) == source.count() == sum(sizes)
+
+
+@pytest.mark.parametrize("names", [["text", "text"], ["text", "x", "x"]])
+def test_columns_of_the_same_name_are_refused(tmp_path, names):
+    pyarrow.parquet.write_table(pyarrow.table([["a"]] * len(names), names=names), tmp_path / "a.parquet")
+    with pytest.raises(SourceError, match=f"2 columns of the name '{names[-1]}'"):
+        open_source(str(tmp_path / "a.parquet")).kind()
 
 
 def test_an_error_in_a_folder_names_the_file(tmp_path):

@@ -303,6 +303,8 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(connect):
         (lambda: client.upsert("docs", ["a"], ["x"], metadata=[]), ValueError, "1 texts, 0 metadata"),
         (lambda: client.upsert("docs", "ab", ["x", "y"]), TypeError, "must be a list of ids"),
         (lambda: client.delete_items("docs", "doc-12"), TypeError, "ids is the text 'doc-12'"),
+        (lambda: client.delete_items("docs"), ValueError, "either ids or filter"),
+        (lambda: client.embed(["a", None]), TypeError, r"texts\[1\] is of type NoneType"),
     ]:
         with pytest.raises(kind, match=message):
             call()

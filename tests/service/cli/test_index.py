@@ -233,6 +233,21 @@ def test_index_import_refuses_an_invalid_list_of_ids_and_creates_no_index(run, h
     assert not (home / "indexes" / "ids").exists()
 
 
+def test_index_import_keeps_the_last_of_rows_with_the_same_id_however_far_apart(run, home, tmp_path):
+    rows = [{"id": f"r{n}", "v": [n + 1.0, 1.0], "n": n} for n in range(3000)]
+    for first, second in ((4, 5), (7, 2900)):
+        rows[second] = rows[second] | {"id": f"r{first}"}
+    (tmp_path / "twice.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    status, out, err = run(
+        "index", "import", "--name", "twice", "--source", f"{tmp_path / 'twice.jsonl'}#v", "--chain", "none"
+    )
+    assert status == 0 and "2 items replaced" in out, err
+    with closing(opened(home, "twice")) as record:
+        found = record.find_items(["r4", "r7"])
+        assert record.count_items()["count"] == 2998
+    assert {item: json.loads(metadata)["n"] for item, (_, metadata) in found.items()} == {"r4": 5, "r7": 2900}
+
+
 def test_doctor_and_index_list_report_a_damaged_record(run, home, store):
     run("index", "import", "--name", "damaged", "--source", store, "--chain", "none")
     assert run("doctor")[0] == 0

@@ -88,6 +88,15 @@ def test_show_model_accepts_sizes_that_are_not_listed_and_refuses_those_not_serv
     for name in (f"{COMPACT}:129", f"{ENCODER}:200", f"{ENCODER}:0", "nobody", f"{ENCODER}+nothing"):
         answer = client.get(f"/v1/models/{name}")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found"), name
+        assert answer.json()["error"]["message"].count("there is no model") <= 1
+
+
+def test_a_model_list_is_found_with_a_slash_too_and_head_is_answered_wherever_get_is(client):
+    assert client.get("/v1/models/").json() == client.get("/v1/models").json()
+    for path in ("/v1/models", f"/v1/models/{ENCODER}", "/info", "/metrics", "/docs", "/health", "/chains/compact"):
+        answer, whole = client.head(path), client.get(path)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, whole.headers["content-type"]), path
+    assert client.head("/embed").status_code == 405 and client.head("/chains/nobody").status_code == 404
 
 
 def choose(model, *encoders):

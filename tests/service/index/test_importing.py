@@ -1,5 +1,8 @@
 """Ids and metadata of imported rows are what the file holds, or the import says what they are instead."""
 
+from decimal import Decimal
+from uuid import UUID
+
 import numpy as np
 import orjson
 import pytest
@@ -14,8 +17,9 @@ from lathe.training.sources.source import open_source
 
 
 def test_an_id_is_written_as_text():
-    given = ["a", 7, 2**70, 7.0, -3.0, b"caf\xc3\xa9"]
-    assert [write_id(value) for value in given] == ["a", "7", str(2**70), "7", "-3", "café"]
+    given = ["a", 7, 2**70, 7.0, -3.0, b"caf\xc3\xa9", Decimal("12"), UUID(int=5)]
+    written = ["a", "7", str(2**70), "7", "-3", "café", "12", "00000000-0000-0000-0000-000000000005"]
+    assert [write_id(value) for value in given] == written
 
 
 @pytest.mark.parametrize(
@@ -27,6 +31,7 @@ def test_an_id_is_written_as_text():
         (1.2345678901234568e22, "no whole number below 2\\^53: write ids as texts"),
         (True, "True, which is no text"),
         (b"\xff\x00", "bytes that are not UTF-8"),
+        (Decimal("1.5"), "a Decimal: write ids as texts"),
         ([1], "a list: write ids as texts"),
     ],
 )

@@ -15,8 +15,11 @@ def encode_text(text: str, name: str) -> bytes:
         name: what the error calls it, such as `texts[3]`.
 
     Raises:
+        TypeError: if it is no text.
         InvalidTextError: if it holds half of a surrogate pair.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is of type {type(text).__name__}, and not a text")
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -7,8 +7,10 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import orjson
@@ -80,7 +82,7 @@ class Ids:
         total: number of rows of the source.
 
     Raises:
-        BadValueError: if the list has another length, or blank lines.
+        BadValueError: if the list has another length, blank lines or an id twice.
     """
 
     def __init__(self, listed: Path | None, field: str | None, total: int) -> None:
@@ -88,6 +90,7 @@ class Ids:
         self.field = field
         if self.listed is not None and len(self.listed) != total:
             raise BadValueError(f"there are {len(self.listed):,} ids for {total:,} rows", param="ids")
+        require_ids(self.listed or [])
 
     def build_rows(self, batch: RowBatch, first: int, vector_field: str, text_field: str | None) -> list[ImportedRow]:
         """Return the rows of a batch as they are imported, each with an id and its other fields as metadata.
@@ -137,7 +140,7 @@ MAX_EXACT = 2**53
 
 
 def write_id(value: Any) -> str:
-    """Return an id from a table as text: a text as it is, a whole number in digits, bytes as UTF-8.
+    """Return an id from a table as text: a text as it is, a whole number in digits, a UUID, bytes as UTF-8.
 
     A float is taken if it is a whole number that floats hold exactly, as tables with missing values write ids.
 
@@ -155,6 +158,10 @@ def write_id(value: Any) -> str:
             return str(int(value))
         case float():
             raise ValueError(f"{value}, which is no whole number below 2^53: write ids as texts")
+        case Decimal() if value.is_finite() and value == value.to_integral_value():
+            return str(int(value))
+        case UUID():
+            return str(value)
         case bytes():
             return decode_bytes(value)
         case _:
@@ -275,8 +282,8 @@ def add_rows(
 ) -> dict[str, int]:
     """Add all rows of a source to an index in batches, resuming an earlier run. Return counts of rows by outcome.
 
-    Each batch stores the progress in the index as a note, which is deleted at the end, so that a run that was stopped
-    resumes after its last batch.
+    Of rows with the same id, the last is kept, and those before it count as replaced. Each batch stores the progress in
+    the index as a note, which is deleted at the end, so that a run that was stopped resumes after its last batch.
 
     Args:
         index: index to fill.
@@ -288,11 +295,11 @@ def add_rows(
         skip_zeros: whether to skip zero vectors instead of raising.
 
     Returns:
-        {imported, left_out, replaced}: number of rows added in this run, of zero rows skipped, and of existing items
-            with the same id.
+        {imported, left_out, replaced}: number of rows added in this run, of zero rows skipped, and of items that rows
+            with the same id replaced.
 
     Raises:
-        BadValueError: if an id occurs twice in a batch, or a row cannot be stored.
+        BadValueError: if a row cannot be stored.
         NotFiniteError: if the encoder gives NaN or inf for a text; the batches before it stay in the index.
     """
     spec = index.spec
@@ -312,12 +319,12 @@ def add_rows(
 
         kept = _select_rows(vectors, rows, spec, skip_zeros)
         if kept:
-            items = [rows[position].id for position in kept]
-            metadata = [rows[position].metadata for position in kept]
-            require_ids(items)
+            last = {rows[position].id: position for position in kept}
+            require_ids(list(last))
+            metadata = [rows[position].metadata for position in last.values()]
             progress = {NOTE: {"key": key, "rows": seen}}
-            written = index.upsert(items, vectors[kept], metadata, None, note=progress).result()
-            replaced += written.removed or 0
+            written = index.upsert(list(last), vectors[[*last.values()]], metadata, None, note=progress).result()
+            replaced += (written.removed or 0) + len(kept) - len(last)
         added, left_out = added + len(kept), left_out + len(batch) - len(kept)
         on_progress(seen / max(total, 1), format_progress(seen, total, seen - done, time.monotonic() - begun))
     index.delete_note(NOTE)

@@ -80,11 +80,11 @@ def get_text(item: str, metadata: bytes | None, text_field: str) -> str:
     """Return the text of an item, which is the value of the field `text_field` in its JSON metadata.
 
     Raises:
-        ConflictError: if the field is missing, not a text, or blank.
+        ConflictError: if the field is missing or not a text.
         UnavailableError: if the metadata is damaged.
     """
     text = parse_metadata(item, metadata).get(text_field) if metadata else None
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str):
         raise ConflictError(
             f"the item {item!r} has no text in its metadata field {text_field!r} to encode with the new encoder",
             param="texts",

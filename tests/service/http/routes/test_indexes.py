@@ -188,6 +188,16 @@ def test_search_scores_are_those_of_the_vectors_from_embed(app, filled, embed, s
 
 
 @embedded_only
+def test_cosine_scores_are_at_most_1(app, create):
+    path, vectors = create(chain="none", width=7), np.random.default_rng(0).normal(size=(300, 7)).tolist()
+    ok(app, f"{path}/upsert", ids=[str(n) for n in range(300)], vectors=vectors)
+    for options in ({}, {"rescore": 2}):
+        found = ok(app, f"{path}/search", vectors=vectors, k=1, **options)["results"]
+        assert [items[0]["id"] for items in found] == [str(n) for n in range(300)]
+        assert all(0.99999 < items[0]["score"] <= 1 for items in found), options
+
+
+@embedded_only
 def test_upsert_gives_the_same_index_for_texts_numbers_and_base64(app, create, embed, sentences):
     raw, space = embed()
     given = [{"texts": sentences}, {"vectors": raw.tolist()}, {"vectors": encoded(raw), "space_id": space}]

@@ -113,6 +113,17 @@ def test_merge_results_keeps_the_first_of_equal_scores_and_puts_padding_last():
     assert merge_results(empty_results(1, 2), one, 3)[0].tolist() == [[5, 6, -1]]
 
 
+@pytest.mark.parametrize("block_entries", [2**23, 7])
+def test_of_equal_scores_the_first_rows_are_found_whatever_k(block_entries):
+    vectors = np.repeat(normal(3, 0, "cosine"), [5, 20, 15], axis=0)
+    query = vectors[5:6]
+    whole = search_exactly(query, vectors, slice(None), None, 40, by("ip"), block_entries)
+    assert whole[0][0, :20].tolist() == list(range(5, 25))
+    for k in (1, 3, 20, 21, 39):
+        found = search_exactly(query, vectors, slice(None), None, k, by("ip"), block_entries)
+        assert found[0][0].tolist() == whole[0][0, :k].tolist()
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_rescore_ranks_candidates_by_their_original_vectors(metric):
     originals, queries = normal(200, 0, metric).astype(np.float16), normal(9, 1, metric)
@@ -122,6 +133,8 @@ def test_rescore_ranks_candidates_by_their_original_vectors(metric):
     candidates[0] = -1
     candidates[1, 3:] = -1
     rows, scores = rescore(queries, originals, candidates, 5, metric)
+    if metric == "cosine":
+        originals = originals / np.linalg.norm(originals.astype(np.float32), axis=1, keepdims=True)
     assert rows.shape == scores.shape == (9, 5)
     for number in range(9):
         among = candidates[number][candidates[number] >= 0]

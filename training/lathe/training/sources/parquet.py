@@ -137,10 +137,39 @@ def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator
                             f"{file.name}: {len(selected):,} rows take {size_in_memory:,} bytes, unpacked"
                         )
 
-                    for record in selected.to_pylist():
-                        yield record, size_in_memory / len(selected)
+                    for values in zip(*map(_list_values, selected.columns), strict=True):
+                        yield dict(zip(columns, values, strict=True)), size_in_memory / len(selected)
             except (_arrow_exception(), OSError, ValueError, OverflowError) as error:
                 raise SourceError(f"{file.name} cannot be read after row {row}: {error}") from error
+
+
+def _list_values(column: Any) -> list[Any]:
+    """Return the values of an Arrow column as Python's. Times that Python cannot hold are ISO 8601 text: those with
+    nanoseconds, of years beyond 9999 or in an unknown zone, which are given in UTC.
+    """
+    import pyarrow
+    from pyarrow import types
+
+    kind = column.type
+    if not types.is_temporal(kind):
+        values: list[Any] = column.to_pylist()
+        return values
+
+    held = kind  # pyarrow makes nanoseconds objects of pandas, if that is installed
+    if types.is_timestamp(kind):
+        held = pyarrow.timestamp("us", kind.tz)
+    elif types.is_time64(kind):
+        held = pyarrow.time64("us")
+    elif types.is_duration(kind):
+        held = pyarrow.duration("us")
+    try:
+        return list(column.cast(held).to_pylist())
+    except (pyarrow.ArrowException, ValueError, OverflowError, KeyError):
+        zone = "Z" if types.is_timestamp(kind) and kind.tz is not None else ""
+        plain = column.cast(pyarrow.timestamp(kind.unit)) if types.is_timestamp(kind) else column
+        texts = plain.cast(pyarrow.string()).to_pylist()
+        # Arrow writes what it cannot put into words either as "<value out of range: 1013609203200000000>".
+        return [text if text is None or text[0] == "<" else text.replace(" ", "T", 1) + zone for text in texts]
 
 
 def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: int, rows: int) -> int:
@@ -163,19 +192,22 @@ def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: i
 
     # An estimate from headers alone: decompressing first could exhaust memory.
     columns = (metadata.column(number) for number in range(metadata.num_columns))
-    largest = max(read_dictionary_size(stored, column) for column in columns if column.num_values)
+    largest = max((read_dictionary_size(stored, column) for column in columns if column.num_values), default=0)
     return max(1, min(rows, MAX_BATCH_BYTES // max(largest, 1)))
 
 
 def _require_column(file: Readable, parquet: Any, field: str) -> None:
-    """Check that an open parquet file has the column `field`.
+    """Check that an open parquet file has the column `field`, and no two columns of one name.
 
     Raises:
         SourceError: if it has not.
     """
-    if field not in parquet.schema_arrow.names:
-        columns = ", ".join(parquet.schema_arrow.names)
-        raise SourceError(f"{file.name} has no column {field!r}; it has {columns}. Name one as FILE#COLUMN")
+    names = parquet.schema_arrow.names
+    if field not in names:
+        raise SourceError(f"{file.name} has no column {field!r}; it has {', '.join(names)}. Name one as FILE#COLUMN")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SourceError(f"{file.name} has {names.count(twice)} columns of the name {twice!r}: rename them")
 
 
 def detect_parquet_kind(file: Readable, field: str) -> Kind:

@@ -249,11 +249,14 @@ async def list_models(services: ServicesDep) -> Response:
 @models_router.get("/v1/models/{name:path}", responses=ERRORS, summary="Show one of them")
 async def show_model(name: ModelName, services: ServicesDep) -> Response:
     """Show the encoder, chain and size that a value of `model` names."""
+    if not name:
+        return await list_models(services)
     try:
         await run_in_threadpool(services.embedder.require_model, name)
     except (BadValueError, ConflictError, UnknownNameError) as error:
+        reason = error.message.removeprefix(f"there is no model {name!r}; ")
         raise UnknownNameError(
-            f"there is no model {name[:200]!r}: {error.message}", param="model", code="model_not_found"
+            f"there is no model {name[:200]!r}: {reason}", param="model", code="model_not_found"
         ) from None
     return await answer_json(_describe_model(name))
 

@@ -64,11 +64,30 @@ def search_exactly(
         if allowed is not None:
             scores.masked_fill_(torch.from_numpy(~allowed[numbers]), -torch.inf)
 
-        values, positions = scores.topk(min(k, len(numbers)), dim=1)
+        positions = _find_best(scores, min(k, len(numbers)))
+        values = scores.gather(1, positions).numpy()
         block_rows = numbers[positions.numpy()]
-        block_rows[np.isneginf(values.numpy())] = -1
-        best = merge_results(best, (block_rows, values.numpy()), k)
+        block_rows[np.isneginf(values)] = -1
+        best = merge_results(best, (block_rows, values), k)
     return best
+
+
+def _find_best(scores: Tensor, k: int) -> Tensor:
+    """Return the positions `(q, k)` of the highest scores `(q, n)` of each query, in no order.
+
+    Of equal scores the first are taken, so that more results continue fewer ones.
+    """
+    values, positions = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    if not k or values.shape[1] == k:
+        return positions[:, :k]
+    # topk takes any of the rows that share the last score.
+    tied = (values[:, k - 1] == values[:, k]) & (values[:, k] > -torch.inf)
+    for query in tied.nonzero()[:, 0].tolist():
+        last = values[query, k - 1]
+        above = (scores[query] > last).nonzero()[:, 0]
+        equal = (scores[query] == last).nonzero()[:, 0]
+        positions[query, :k] = torch.cat([above, equal[: k - len(above)]])
+    return positions[:, :k]
 
 
 def merge_results(first: SearchResult, second: SearchResult, k: int) -> SearchResult:
@@ -81,9 +100,9 @@ def merge_results(first: SearchResult, second: SearchResult, k: int) -> SearchRe
 def rank_rows(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int) -> SearchResult:
     """Sort each query's rows `(q, c)` by score, best first, and return the k best rows and their scores.
 
-    Rows with equal scores stay in their order.
+    Rows with equal scores are sorted by their numbers.
     """
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    order = np.lexsort((rows, -scores), axis=1)[:, :k]
     if len(rows) == 1:  # the usual case of one query needs no array of query numbers
         return rows[:, order[0]], scores[:, order[0]]
     queries = np.arange(len(rows))[:, None]
@@ -116,6 +135,8 @@ def rescore(
     vectors = torch.from_numpy(originals[rows]).float().numpy()  # several times as fast as NumPy's conversion
 
     scores = np.empty(candidates.shape, np.float32)
+    if metric == "cosine":  # in float16 their lengths are not quite 1
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     for query, position, query_scores in zip(queries, positions, scores, strict=True):
         compared = vectors[position]
         query_scores[:] = -np.linalg.norm(compared - query, axis=1) if metric == "l2" else compared @ query

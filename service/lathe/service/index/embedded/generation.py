@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.service.errors import UnavailableError
-from lathe.service.index.embedded.exact import SearchResult, empty_results, merge_results, rescore, search_exactly
+from lathe.service.index.embedded.exact import (
+    SearchResult,
+    empty_results,
+    merge_results,
+    rank_rows,
+    rescore,
+    search_exactly,
+)
 from lathe.service.index.embedded.filter_masks import FilterMasks
 from lathe.service.index.embedded.graphs import create_graph, find_graph_problem
 from lathe.service.index.embedded.record import IndexRecord
@@ -198,6 +205,8 @@ class Generation:
             rows, scores[batch, : result[1].shape[1]] = result  # fewer columns than k if there are fewer rows
             if view.count:
                 labels[batch, : rows.shape[1]] = np.where(rows < 0, -1, view.labels[rows])
+        if self.spec.metric == "cosine":
+            np.clip(scores, -1, 1, out=scores, where=labels >= 0)  # rounding may give a little more
         return labels, -scores if self.spec.metric == "l2" else scores
 
     def find_candidates(
@@ -258,8 +267,7 @@ class Generation:
             barred |= ~allowed[np.minimum(rows, view.count - 1)]
         if barred.any():
             rows, scores = np.where(barred, -1, rows), np.where(barred, np.float32(-np.inf), scores)
-            rows, scores = merge_results((rows, scores), empty_results(len(rows), 0), count)  # barred rows last
-        return rows[:, :count], scores[:, :count], min(covered, view.count)
+        return *rank_rows(rows, scores, count), min(covered, view.count)
 
     def find_matching(self, item_filter: Filter) -> Labels:
         """Return the labels of the items that satisfy a filter.
