@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from lathe.service.chains.registry import Registry
@@ -14,6 +15,7 @@ from lathe.service.home import Home
 from lathe.service.settings import Settings
 from lathe.training.adaptation import ladder as ladder_module
 from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.adaptation.trial import Difference
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.transforms.progress import no_progress
@@ -89,6 +91,37 @@ def test_a_chain_is_published_on_the_encoder_as_it_is(context, request_of, encod
     assert set(published) == {"chain"}
     assert context.registry.load("mine").chain.metadata["encoder"]["fingerprint"] == encoder.fingerprint
     assert not context.home.trained.exists() or not list(context.home.trained.iterdir())
+
+
+@pytest.mark.parametrize("bytes_", [None, 8])
+def test_the_published_chain_is_the_one_that_was_measured(context, request_of, encoder, monkeypatch, bytes_):
+    """nDCG@10 on the queries that were set aside, computed here by mteb's definition, is what was printed."""
+    recommend(monkeypatch, "query_adapter", coded=bytes_ is not None)
+    request = request_of(name="mine", train=False, bytes=bytes_)
+    adaptation = run_adaptation(request, encoder, context, no_progress)
+    chain = context.registry.load("mine").chain
+    searches = adaptation.ladder.searches
+    documents = chain.floats(encoder.encode(searches.documents).vectors)
+    scores = []
+    for query, answers in searches.report.documents.items():
+        mapped = chain.transform_queries(encoder.encode([query]).vectors)
+        best = np.argsort(-(mapped @ documents.T)[0], kind="stable")[:10]
+        gains = [1 / np.log2(rank + 2) for rank, row in enumerate(best) if searches.documents[row] in answers]
+        scores.append(sum(gains) / sum(1 / np.log2(rank + 2) for rank in range(min(len(answers), 10))))
+    printed = adaptation.ladder.recommended.describe(adaptation.ladder.baseline.relevance)["report"]["ndcg_at_10"]
+    assert np.mean(scores) == pytest.approx(printed, abs=1e-6)
+    certificate = adaptation.published["chain"]["certificate"]
+    assert certificate["relevance"]["ndcg_at_10"]["after"] == pytest.approx(printed, abs=1e-6)
+    assert certificate["n_fit"] + certificate["n_heldout"] == len(searches.documents)
+
+
+@pytest.mark.parametrize(("promote", "live"), [(None, False), (True, True)])
+def test_a_gain_that_may_be_chance_goes_live_only_on_request(context, request_of, encoder, monkeypatch, promote, live):
+    recommend(monkeypatch, "debias", coded=False)
+    adaptation = run_adaptation(request_of(name="mine", train=False, promote=promote), encoder, context, no_progress)
+    reported = [trial.relevance.report for trial in (adaptation.ladder.recommended, adaptation.ladder.baseline)]
+    assert not Difference.between(*reported).is_gain
+    assert adaptation.published["chain"]["promoted"] is live
 
 
 def test_nothing_is_published_without_a_name_or_where_nothing_helps(context, request_of, encoder, monkeypatch):

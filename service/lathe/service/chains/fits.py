@@ -19,7 +19,7 @@ from lathe.training.fitting.earlier_version import EarlierVersion
 from lathe.training.fitting.engines import LOCAL, FitEngine
 from lathe.training.fitting.fit import add_rows, fit_new_chain
 from lathe.training.fitting.fit_state import FittedChain
-from lathe.training.fitting.requests import AddRows, FitRequest, NewFit
+from lathe.training.fitting.requests import AddRows, NewFit
 from lathe.transforms.files import create_file
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import row_blocks
@@ -83,7 +83,9 @@ def run_fit(
     with _begin_fit(request, context, on_progress) as fitted:
         if vectors_to is not None:
             _write_vectors(fitted, vectors_to)
-        return publish(fitted, request, context, on_progress)
+        return publish(
+            fitted, request.name, request.promote, context.registry, on_progress, context.job, request.serve_dimensions
+        )
 
 
 def _begin_fit(
@@ -108,25 +110,40 @@ def _begin_fit(
     return add_rows(request, earlier, context.encoder, context.workspace, on_progress, context.command, context.engine)
 
 
-def publish(fitted: FittedChain, request: FitRequest, context: FitSetting, on_progress: Progress) -> dict[str, Any]:
+def publish(
+    fitted: FittedChain,
+    name: str,
+    promote: bool | None,
+    registry: Registry,
+    on_progress: Progress,
+    job: str | None = None,
+    serve_dimensions: bool = False,
+) -> dict[str, Any]:
     """Add a fitted chain to the registry as a new version. Return the version's name, state and certificate.
 
-    The version goes live if the request wants it and no gate failed. While Redis is unreachable or full, publishing
-    waits up to `PATIENCE_SECONDS`.
+    While Redis is unreachable or full, publishing waits up to `PATIENCE_SECONDS`.
+
+    Args:
+        fitted: the chain.
+        name: its name.
+        promote: whether the version goes live if no gate failed; None for only if no version is live.
+        registry: the registry.
+        on_progress: called with progress in [0, 1] and a message.
+        job: id of the job that fitted it; one that runs twice publishes once.
+        serve_dimensions: whether requests for its numbers of dimensions get the chain.
 
     Returns:
         The dict that `run_fit` describes.
     """
-    registry = context.registry
-    promote = False if fitted.failed_gates else request.promote
-    add_version = partial(registry.publish, fitted.chain, request.name, promote, context.job, fitted.statistics)
+    promote = False if fitted.failed_gates else promote
+    add_version = partial(registry.publish, fitted.chain, name, promote, job, fitted.statistics)
     version, live = wait_for_redis(add_version, on_progress)
 
     served: list[str] = []
-    if live and request.serve_dimensions:
-        served = wait_for_redis(partial(registry.size_routes.serve_dimensions, request.name), on_progress)
+    if live and serve_dimensions:
+        served = wait_for_redis(partial(registry.size_routes.serve_dimensions, name), on_progress)
     return {
-        "chain": f"{request.name}@{version}",
+        "chain": f"{name}@{version}",
         "promoted": live,
         "failed_gates": fitted.failed_gates,
         "size_routes": served,
@@ -155,6 +172,7 @@ def _write_vectors(fitted: FittedChain, path: Path) -> None:
 
     The vectors are transformed in blocks. The file appears under its name only when it is complete.
     """
+    assert fitted.encoded is not None  # a fit of a source keeps them
     vectors, chain = fitted.encoded.vectors, fitted.chain
     like = chain.transform(vectors[:1])  # codes have a width and dtype of their own
     staging = path.with_name(f".{path.name}.partial")

@@ -8,23 +8,22 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
-from lathe.service.chains.fits import FitSetting, run_fit, wait_for_redis
+from lathe.service.chains.fits import publish, wait_for_redis
 from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import Registry
 from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.encoders.training import build_manifest, require_free_name
 from lathe.service.home import Home
 from lathe.service.settings import Settings
-from lathe.training.adaptation.ladder import Ladder, climb_ladder
+from lathe.training.adaptation.ladder import Ladder, certify_recommended, climb_ladder
 from lathe.training.adaptation.report import to_json
 from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.adaptation.rungs import AS_IS
+from lathe.training.adaptation.trial import Difference
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.finetuning.certificate import certify_encoder
 from lathe.training.finetuning.judged_texts import JudgedTexts
-from lathe.training.fitting.pairs import PairTexts
-from lathe.training.fitting.requests import NewFit, QueryPair
-from lathe.transforms.chain import parse_steps
 from lathe.transforms.progress import Progress, part_of
 
 JUDGED = "judged"
@@ -112,17 +111,32 @@ def run_adaptation(
 
 
 def _publish(ladder: Ladder, name: str, context: AdaptationSetting, on_progress: Progress) -> dict[str, Any]:
-    """Publish the recommended rung: its trained encoder first, then its chain on that encoder or on the base."""
+    """Publish the recommended rung: its trained encoder first, then the chain that was measured on that encoder or on
+    the base.
+    """
     published: dict[str, Any] = {}
     encoder = ladder.encoder
     if ladder.recommended.rung.training is not None:
         published["encoder"], encoder = _publish_encoder(ladder, name, context, on_progress)
 
-    chain_request = build_fit(ladder, name)
-    if chain_request is not None:
-        setting = FitSetting(context.registry, context.home.vectors, context.command, encoder, job=context.job)
-        published["chain"] = run_fit(chain_request, setting, on_progress)
+    fitted = certify_recommended(ladder, encoder, context.command, on_progress)
+    if fitted is not None:
+        promote = _decide_promotion(ladder)
+        published["chain"] = publish(fitted, name, promote, context.registry, on_progress, context.job)
     return published
+
+
+def _decide_promotion(ladder: Ladder) -> bool | None:
+    """Return whether what is published goes live: as the request says, else not if its gain may be chance.
+
+    None makes it live if no version is. The gain is that over unchanged vectors of the same bytes: codes alone save
+    bytes, and promise none.
+    """
+    chosen, baseline = ladder.recommended, (ladder.coded or ladder.floats)[0]
+    if ladder.request.promote is not None or chosen.rung is AS_IS:
+        return ladder.request.promote
+    gain = Difference.between(chosen.require_relevance().report, baseline.require_relevance().report)
+    return None if gain.is_gain else False
 
 
 def _publish_encoder(
@@ -145,34 +159,10 @@ def _publish_encoder(
     }
     manifest = build_manifest(ladder.recommended.rung.name, ladder.encoder, trained, certificate, provenance)
     encoders = context.trained
-    publish = partial(encoders.publish, name, Path(trained_spec.model), manifest, request.promote, context.job)
-    version, live = wait_for_redis(publish, on_progress)
+    add_version = partial(
+        encoders.publish, name, Path(trained_spec.model), manifest, _decide_promotion(ladder), context.job
+    )
+    version, live = wait_for_redis(add_version, on_progress)
     result = {"encoder": f"{name}@{version}", "promoted": live, "certificate": certificate}
     spec = encoders.build_spec(name, version, settings.dtype)
     return result, open_encoder(spec, settings.device, settings.vector_stores)
-
-
-def build_fit(ladder: Ladder, name: str) -> NewFit | None:
-    """Build the request that fits the recommended chain on the whole source, or None if it has no steps and no codes.
-
-    The chain learns from the queries that the ladder learned from, and is certified on those that were set aside.
-    """
-    chosen, searches, request = ladder.recommended, ladder.searches, ladder.request
-    if not chosen.rung.steps and chosen.bytes is None:
-        return None
-    steps = parse_steps(chosen.rung.steps) if chosen.rung.steps else []
-    learns = any(step.takes_pairs for step in steps)
-    return NewFit(
-        name=name,
-        source=request.source,
-        steps=[step.spec() for step in steps],
-        bytes=chosen.bytes,
-        pairs=_list_query_pairs(searches.learn) if learns else None,
-        test_pairs=_list_query_pairs(searches.report),
-        promote=request.promote,
-        seed=request.seed,
-    )
-
-
-def _list_query_pairs(part: PairTexts) -> list[QueryPair]:
-    return [QueryPair(query=query, document=text) for query, text in part.pairs]

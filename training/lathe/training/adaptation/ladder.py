@@ -3,6 +3,8 @@
 judged queries ─┬─ three fifths: adapters and encoders learn from them
                 ├─ a fifth: by these the change is chosen
                 └─ a fifth: on these the gain of the choice is reported, which chance in choosing cannot raise
+
+What is published is the very chain that was measured, see `certify_recommended`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,21 +35,27 @@ from lathe.training.adaptation.training import (
     measure_rate,
     train_rung,
 )
-from lathe.training.adaptation.trial import Relevance, Trial, choose_trial
+from lathe.training.adaptation.trial import MeasuredChain, Relevance, Trial, choose_trial
 from lathe.training.digests import digest
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.spec import EncoderSpec, VectorStores
 from lathe.training.encoder.stored_encoder import without_store
-from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
+from lathe.training.fitting.certifying import build_provenance, list_training_logs
+from lathe.training.fitting.code_search import keep_default
+from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
 from lathe.training.fitting.pairs import encode_all_halves
 from lathe.training.fitting.requests import CODES
+from lathe.training.sources.source import open_source
 from lathe.training.workspace import claim_workspace_folder
+from lathe.transforms.artifact import FitDistribution, FitStatistics
 from lathe.transforms.base import QueryPairs, Transform, measure_relevance
-from lathe.transforms.chain import Chain, build_steps, parse_steps
+from lathe.transforms.chain import Chain, build_steps, parse_steps, retained_subspace
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.query_adapter import MIN_QUERIES
 from lathe.transforms.progress import Progress, part_of
+from lathe.transforms.quality import certify
 
 PROBES = 64
 """Number of documents on which the rate of the encoder is measured."""
@@ -69,6 +77,7 @@ class Ladder:
         recommended: the trial that is recommended, one of `coded` if there are any.
         trained: spec of the trained encoder by the name of the rung; its folder exists while the workspace does.
         rate: seconds that the base encoder takes for a document.
+        out_of_domain: texts of other domains, which a chain is certified with.
     """
 
     request: AdaptRequest
@@ -79,6 +88,7 @@ class Ladder:
     recommended: Trial
     trained: dict[str, EncoderSpec] = field(default_factory=dict)
     rate: float = 0.0
+    out_of_domain: OutOfDomainTexts | None = None
 
     @property
     def trials(self) -> list[Trial]:
@@ -187,7 +197,7 @@ class _Climb:
             return self._give_up(self.searches.shortage)
 
         vectors = encode_searches(self.searches, self.encoder, part_of(self.on_progress, 0.0, ENCODED))
-        halves = encode_all_halves(self.out_of_domain, self.encoder)
+        halves = encode_all_halves(self.out_of_domain, with_document_prompt(self.encoder))
         rungs = [rung for rung in RUNGS if rung.training is None]
         for number, rung in enumerate(rungs):
             done = ENCODED + (FITTED - ENCODED) * number / len(rungs)
@@ -206,7 +216,15 @@ class _Climb:
 
     def _finish(self, recommended: Trial) -> Ladder:
         return Ladder(
-            self.request, self.encoder, self.searches, self.floats, self.coded, recommended, self.trained, self.rate
+            self.request,
+            self.encoder,
+            self.searches,
+            self.floats,
+            self.coded,
+            recommended,
+            self.trained,
+            self.rate,
+            self.out_of_domain,
         )
 
     def _skip(self, rung: Rung, size: int | None, problem: str) -> Trial:
@@ -220,7 +238,8 @@ class _Climb:
             self.coded.append(self._skip(rung, self.request.bytes, problem))
 
     def _try_steps(self, rung: Rung, vectors: JudgedVectors, halves: dict[str, QueryPairs]) -> None:
-        """Fit a rung's steps on vectors, and measure them alone and before codes.
+        """Fit a rung's steps, and measure them alone and before codes. Documents that are held out, to certify what is
+        published, teach neither steps nor codes; the queries search them too.
 
         Args:
             rung: the rung.
@@ -232,7 +251,8 @@ class _Climb:
             chain = Chain(parse_steps(rung.steps) if rung.steps else [])
             steps = [step for step in chain.transforms if isinstance(step, Transform)]
             pairs = vectors.learn if any(step.takes_pairs for step in steps) else None
-            chain.fit(vectors.documents, pairs=pairs)
+            fitted = vectors.documents[self.searches.fit_rows]
+            chain.fit(fitted, pairs=pairs)
         except InputError as error:
             self._skip_all(rung, str(error))
             return
@@ -242,7 +262,7 @@ class _Climb:
 
         if self.request.bytes is not None:
             size = self.request.bytes
-            codes = build_steps([{"kind": CODES, "bytes": size}])[0].fit(chain.transform(vectors.documents))
+            codes = build_steps([{"kind": CODES, "bytes": size}])[0].fit(chain.transform(fitted))
             coded = Chain([*chain.transforms, codes], chain.normalize)
             self._measure(rung, coded, size, vectors, halves, perf_counter() - begun, notes)
 
@@ -267,7 +287,8 @@ class _Climb:
         trials = self.floats if size is None else self.coded
         encode_seconds = self.rate * self.searches.rows if rung.encodes_again else 0.0
         vector_bytes = size or 4 * vectors.documents.shape[1]
-        trials.append(Trial(rung, size, vector_bytes, relevance, seconds, encode_seconds, None, notes))
+        measured = MeasuredChain(chain, vectors, halves)
+        trials.append(Trial(rung, size, vector_bytes, relevance, measured, seconds, encode_seconds, None, notes))
 
     def _try_training(self) -> None:
         """Train the encoder on each rung that says so, and measure its vectors."""
@@ -344,7 +365,60 @@ class _Climb:
         self.trained[rung.name] = trained
         encoder = open_encoder(trained, self.device, self.stores)
         vectors = encode_searches(self.searches, encoder, part_of(on_progress, 0.8, 1.0))
-        self._try_steps(rung, vectors, encode_all_halves(self.out_of_domain, encoder))
+        self._try_steps(rung, vectors, encode_all_halves(self.out_of_domain, with_document_prompt(encoder)))
         for trials in (self.floats, self.coded):
             if trials:
                 trials[-1] = replace(trials[-1], seconds=trials[-1].seconds + seconds)
+
+
+def certify_recommended(
+    ladder: Ladder, encoder: TextEncoder, command: str | None, on_progress: Progress
+) -> FittedChain | None:
+    """Certify the chain that the ladder recommends, as it was measured, on the documents that no step learned from and
+    on the queries to report on. Returns the chain with its certificate, or None if nothing is to be applied to vectors.
+
+    Args:
+        ladder: the ladder.
+        encoder: encoder of the vectors: the base encoder, or the published one of the recommended rung.
+        command: the user's command, for the provenance.
+        on_progress: called with progress in [0, 1] and a message.
+    """
+    measured, request, searches = ladder.recommended.measured, ladder.request, ladder.searches
+    if measured is None or not len(measured.chain):
+        return None
+    on_progress(0.0, "certifying the chain that was measured")
+    chain, vectors = measured.chain, measured.vectors
+    fitted, heldout = vectors.documents[searches.fit_rows], vectors.documents[searches.heldout_rows]
+    outside = (
+        {} if ladder.out_of_domain is None else ladder.out_of_domain.encode(encoder, part_of(on_progress, 0.1, 0.5))
+    )
+    certificate = certify(
+        chain,
+        heldout,
+        n_fit=len(fitted),
+        seed=request.seed,
+        out_of_domain=outside,
+        warnings=[note.rstrip(".") for note in (*searches.notes, *ladder.recommended.notes)],
+        pairs=vectors.report,
+        out_of_domain_pairs=measured.halves,
+    )
+    if "codes" in certificate:
+        certificate["codes"] |= keep_default(
+            chain, "an adaptation takes the default codes, as it measured them"
+        ).describe()
+    written = request.source.path
+    chain.metadata = {
+        "encoder": encoder.describe(),
+        "target_encoder": None,
+        "provenance": build_provenance(
+            "texts" if written is None else open_source(written).name,
+            rows=len(searches.documents),
+            rows_digest=digest(searches.documents),
+            seed=request.seed,
+            command=command,
+        )
+        | {"training": list_training_logs(chain)},
+        "certificate": certificate,
+    }
+    distribution = FitDistribution.measure(fitted, heldout, retained_subspace(chain), None)
+    return FittedChain(chain, FitStatistics({}, distribution), certificate, [])

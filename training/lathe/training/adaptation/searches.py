@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries, with_document_prompt
 from lathe.training.errors import FitError
+from lathe.training.fitting.encoded_shards import hash_row
 from lathe.training.fitting.pairs import (
     MAX_DOCUMENTS,
     MIN_TEST_QUERIES,
@@ -19,6 +20,7 @@ from lathe.training.fitting.pairs import (
     read_pairs,
     require_apart,
 )
+from lathe.training.fitting.split import split_heldout
 from lathe.training.sources.row_sample import sample_rows
 from lathe.training.sources.source import open_source
 from lathe.transforms.base import QueryPairs
@@ -46,6 +48,8 @@ class JudgedSearches:
         report: queries that neither teach nor choose; the gain is reported on them.
         rows: number of rows of the source, which may be more than are searched here.
         notes: sentences on what was left out.
+        fit_rows, heldout_rows: rows of the documents that a chain is fitted on, and of those that it is certified on,
+            ascending.
         excluded: for the queries of `learn`, `choose` and `report`, the row of a query and the row of the document that
             is its own text, `(e, 2)` each.
     """
@@ -56,6 +60,8 @@ class JudgedSearches:
     report: PairTexts
     rows: int
     notes: tuple[str, ...]
+    fit_rows: NDArray[np.int64]
+    heldout_rows: NDArray[np.int64]
     excluded: tuple[NDArray[np.int64], ...]
 
     @property
@@ -101,7 +107,8 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
     A fifth of the queries is to choose by. Without test pairs, another fifth is to be reported on.
 
     Raises:
-        FitError: if the source holds vectors, pairs are malformed or none, or test queries are among the others.
+        FitError: if the source holds vectors, pairs are malformed or none, test queries are among the others, or there
+            are too few documents.
         SourceError: if a file cannot be read.
     """
     judged = read_pairs(request.pairs)
@@ -129,7 +136,9 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
     notes += list_own_text_notes(excluded)
     if rows > len(documents):
         notes.append(f"The queries search {len(documents):,} of {rows:,} documents; among all, figures are lower.")
-    return JudgedSearches(documents, *parts, rows, tuple(notes), tuple(excluded))
+    hashes = np.array([hash_row(text.encode()) for text in documents], np.uint64)
+    split = split_heldout(hashes, request.seed)
+    return JudgedSearches(documents, *parts, rows, tuple(notes), *split, tuple(excluded))
 
 
 def _read_documents(request: AdaptRequest) -> tuple[list[str], int]:

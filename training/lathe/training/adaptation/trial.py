@@ -8,6 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.adaptation.rungs import Rung
+from lathe.training.adaptation.searches import JudgedVectors
+from lathe.transforms.base import QueryPairs
+from lathe.transforms.chain import Chain
 from lathe.transforms.quality.metrics import NORMAL_QUANTILE
 
 
@@ -61,6 +64,21 @@ class Relevance:
 
 
 @dataclass(frozen=True)
+class MeasuredChain:
+    """The fitted chain of a trial, with what it was measured on, so that it can be certified and published as it is.
+
+    Attributes:
+        chain: the chain; without steps for vectors that stay as they are.
+        vectors: judged searches by the encoder of the trial.
+        halves: halves of out-of-domain texts by the same encoder.
+    """
+
+    chain: Chain
+    vectors: JudgedVectors
+    halves: Mapping[str, QueryPairs]
+
+
+@dataclass(frozen=True)
 class Trial:
     """A rung, measured with vectors as they would be stored.
 
@@ -69,6 +87,7 @@ class Trial:
         bytes: bytes of a stored vector of codes; None for floats.
         vector_bytes: bytes of a stored vector.
         relevance: nDCG@10 of each query; None if the rung was not tried.
+        measured: the fitted chain that was measured; None if the rung was not tried.
         seconds: seconds that fitting or training took.
         encode_seconds: estimated seconds to encode all documents again; 0 if they stay.
         problem: why it was not tried; None if it was.
@@ -79,6 +98,7 @@ class Trial:
     bytes: int | None
     vector_bytes: int
     relevance: Relevance | None
+    measured: MeasuredChain | None = None
     seconds: float = 0.0
     encode_seconds: float = 0.0
     problem: str | None = None

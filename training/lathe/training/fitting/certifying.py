@@ -1,6 +1,7 @@
 """Last stage of a fit: the certificate of the chain, and its provenance."""
 
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -81,25 +82,50 @@ def _certify(
     state.chain.metadata = {
         "encoder": encoder.describe() if encoder else None,
         "target_encoder": target_encoder.describe() if target_encoder else None,
-        "provenance": _build_provenance(state) | {"training": list_training_logs(state.chain)},
+        "provenance": build_provenance(
+            state.source.name,
+            rows=int(state.encoded.vectors.shape[0]),
+            rows_digest=state.encoded.digest,
+            seed=state.request.seed,
+            command=state.command,
+            gates=state.request.gates,
+            left_out=state.encoded.left_out,
+        )
+        | {"training": list_training_logs(state.chain)},
         "certificate": certificate,
     }
 
 
-def _build_provenance(state: FitState) -> dict[str, Any]:
+def build_provenance(
+    source: str,
+    *,
+    rows: int,
+    rows_digest: str,
+    seed: int,
+    command: str | None,
+    gates: Mapping[str, float] | None = None,
+    left_out: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Return the provenance of a chain as a dict that can be serialized as JSON. It holds no texts and no paths of this
     machine.
 
-    It has the source's name, row count and digest, files left out, seed, gates, command, and library versions.
+    Args:
+        source: name of the source.
+        rows: number of its rows.
+        rows_digest: digest of these rows.
+        seed: seed of the split.
+        command: the user's command; None for none.
+        gates: bounds on the certificate.
+        left_out: reasons why files of the source were left out, by name.
     """
     return {
-        "source": state.source.name,
-        "left_out": dict(state.encoded.left_out),
-        "rows": int(state.encoded.vectors.shape[0]),
-        "rows_digest": state.encoded.digest,
-        "seed": state.request.seed,
-        "gates": dict(state.request.gates),
-        "command": state.command,
+        "source": source,
+        "left_out": dict(left_out or {}),
+        "rows": rows,
+        "rows_digest": rows_digest,
+        "seed": seed,
+        "gates": dict(gates or {}),
+        "command": command,
         "libraries": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
     }
 

@@ -33,14 +33,14 @@ class FittedChain:
         statistics: statistics of the fitted rows, to be stored with the chain.
         certificate: see `lathe.transforms.quality.certify`.
         failed_gates: keys of the gates that failed.
-        encoded: the whole source as vectors.
+        encoded: the whole source as vectors; None if they are not kept.
     """
 
     chain: Chain
     statistics: FitStatistics
     certificate: Certificate
     failed_gates: list[str]
-    encoded: EncodedSource
+    encoded: EncodedSource | None = None
 
 
 @dataclass(kw_only=True)
