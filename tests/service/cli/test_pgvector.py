@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
@@ -175,6 +176,47 @@ def test_names_that_need_quotes_and_types_of_an_extension_outside_the_search_pat
     database.execute("SET search_path = public, extensions")
     database.execute(out.splitlines()[-1])
     assert len(read(database, '"sm""all"', '"My Schema"."Order; DROP TABLE x"')) == ROWS
+
+
+def test_names_with_a_percent_sign_or_of_a_temporary_table_are_names_like_others(run, database, fill, chains):
+    for table, into in (('"50%s"', "%(r)s"), ("lathe_reduced", "reduced")):
+        fill(table=table)
+        status, out, err = run("pgvector", "reduce", "--table", table.strip('"'), "--chain", "small", "--into", into)
+        assert status == 0 and "1,100 rows" in out, err
+        assert len(read(database, f'"{into}"', table)) == ROWS
+    for option in (("--table", "x" * 64), ("--table", "lathe_reduced", "--into", "é" * 32)):
+        status, _, err = run("pgvector", "reduce", *option, "--chain", "small")
+        assert status == 1 and "at most 63 bytes" in err
+
+
+def test_keys_that_differ_in_their_last_bit_are_told_apart_whatever_the_role_prints(
+    run, database, fill, chains, vectors
+):
+    fill(key="id float8 PRIMARY KEY")
+    database.execute("UPDATE items SET id = 1 + id * 2.220446049250313e-16")
+    database.execute(f"ALTER DATABASE {database.info.dbname} SET extra_float_digits = 0")
+    status, out, err = run("pgvector", "reduce", "--table", "items", "--chain", "small")
+    assert status == 0 and "1,100 rows" in out, err
+    assert database.execute("SELECT count(*) FROM items WHERE reduced IS NOT NULL").fetchone() == (ROWS,)
+
+
+@pytest.mark.parametrize("body", ["RETURN NULL", "NEW.reduced := NULL; RETURN NEW"])
+def test_rows_that_a_trigger_keeps_out_are_an_error(run, database, fill, chains, body):
+    fill()
+    database.execute(f"CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN {body}; END'")
+    database.execute("ALTER TABLE items ADD COLUMN other int")
+    database.execute("CREATE TRIGGER spoil BEFORE UPDATE ON items FOR EACH ROW EXECUTE FUNCTION spoil()")
+    status, _, err = run("pgvector", "reduce", "--table", "items", "--chain", "small")
+    assert status == 1 and "PostgreSQL wrote 0 of 1,024 reduced vectors of items: a trigger or a policy" in err
+
+
+def test_a_table_that_another_session_holds_is_said_to_be_held(run, database, postgres, fill, chains):
+    fill()
+    database.execute(f"ALTER DATABASE {database.info.dbname} SET lock_timeout = '300ms'")
+    with psycopg.connect(make_conninfo(postgres, dbname=database.info.dbname)) as other:
+        other.execute("ALTER TABLE items ADD COLUMN reduced vector(8)")
+        status, _, err = run("pgvector", "reduce", "--table", "items", "--chain", "small")
+    assert status == 1 and "another session holds the table" in err and "the same command continues" in err
 
 
 def test_sample_writes_vectors_of_distinct_rows_that_a_fit_reads(run, fill, chains, vectors, tmp_path):

@@ -25,8 +25,8 @@ from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import row_blocks
 
 PATIENCE_SECONDS = 300.0
-"""Seconds for which a fit waits for Redis to come back, or to have room, before it gives up publishing its chain."""
-PASSING_CODES = ("redis_unreachable", "redis_full")
+"""Seconds for which a fit waits until Redis is back and takes writes, before it gives up publishing its chain."""
+PASSING_CODES = ("redis_unreachable", "redis_full", "redis_read_only")
 """Codes of refusals that may pass within `PATIENCE_SECONDS`."""
 T = TypeVar("T")
 

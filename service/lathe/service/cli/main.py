@@ -104,6 +104,10 @@ def main() -> None:
         _fail(str(error))
     except sqlite3.Error as error:
         _fail(convert_error(error).message)
+    except ImportError as error:
+        if "map segment" not in str(error) and "allocate memory" not in str(error):
+            raise
+        _fail(f"there is too little memory or address space (ulimit -v) to load a library: {error}")
     except OSError as error:
         _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except SystemExit as ending:

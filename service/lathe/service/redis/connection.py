@@ -1,6 +1,7 @@
 """The connection to Redis that a process's threads share, and whether Redis is usable."""
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -166,6 +167,8 @@ def as_unavailable(error: redis_errors.RedisError) -> UnavailableError:
             return UnavailableError("Redis is still loading its data", code="redis_unreachable")
         case redis_errors.ConnectionError() | redis_errors.TimeoutError():
             return UnavailableError(f"Redis cannot be reached: {_get_first_line(error)}", code="redis_unreachable")
+        case redis_errors.ReadOnlyError():
+            return UnavailableError("Redis is a read-only replica; nothing was written", code="redis_read_only")
         case redis_errors.OutOfMemoryError():
             return UnavailableError("Redis is full (maxmemory); nothing was written", code="redis_full")
         case _ if DISK_ERROR in str(error):
@@ -180,4 +183,6 @@ def decode_text(value: bytes | str) -> str:
 
 
 def _get_first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+    # redis-py quotes a command of a pipeline, with parts of what it would have written.
+    message = re.sub(r"(?s)^Command # \d+ \(.*\) of pipeline caused error: ", "", str(error))
+    return (message.splitlines() or [type(error).__name__])[0][:200].rstrip(".")

@@ -5,7 +5,9 @@ from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
+from redis import exceptions as redis_errors
 
+from lathe.service.chains.fits import PASSING_CODES
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
 from lathe.service.jobs.jobs import PIECE_BYTES
@@ -14,6 +16,7 @@ from lathe.service.jobs.redis.heartbeats import ALIVE_SECONDS, build_queue_name,
 from lathe.service.jobs.redis.jobs import SharedJobs
 from lathe.service.jobs.redis.process import fetch_inputs
 from lathe.service.jobs.redis.queue import LOST_SECONDS, JobRecords
+from lathe.service.jobs.redis.worker import JobWorker
 from lathe.service.jobs.runners import JobOutcome
 from lathe.service.processes.program import Spawner
 from lathe.service.redis.connection import RedisConnection
@@ -385,3 +388,40 @@ def test_a_result_that_is_stored_again_counts_once(jobs, submit, records, tmp_pa
         assert b"".join(jobs.open_result(job.id, "log.jsonl").pieces) == content
     assert records.files.read_size(job.id, "log.jsonl") == 5
     assert records.client.hget("lathe:results", job.id) == b"5"
+
+
+def test_a_redis_that_takes_no_writes_is_a_warning_a_passing_refusal_and_no_secret(own_redis, tmp_path):
+    """A primary that was demoted answers reads, and refuses each write with the command that it refuses."""
+    connection = RedisConnection(own_redis.url)
+    connection.mark_up()
+    jobs = SharedJobs(connection, Home(tmp_path), {}, Spawner())
+    job = jobs.submit("fit", {"texts": ["a secret"]}, {})
+    own_redis.client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    try:
+        with pytest.raises(UnavailableError) as refused:
+            jobs.submit("fit", {"texts": ["a secret"]}, {})
+        assert (refused.value.code, "read-only replica" in refused.value.message) == ("redis_read_only", True)
+        assert refused.value.code in PASSING_CODES
+        jobs._manage_or_log()
+        assert any("jobs cannot be managed: Redis is a read-only replica" in warning for warning in jobs.warnings())
+    finally:
+        own_redis.client.execute_command("REPLICAOF", "NO", "ONE")
+    jobs._manage_or_log()  # the next write succeeds
+    assert jobs.get(job.id).state == "queued" and not any("managed" in warning for warning in jobs.warnings())
+
+
+def test_a_worker_waits_for_a_password_that_it_had_been_let_in_with_and_not_for_one_that_never_was(records):
+    worker = JobWorker(records, "jobs", Spawner())
+    with pytest.raises(redis_errors.AuthenticationError):
+        worker._log_outage(redis_errors.AuthenticationError("WRONGPASS"))
+    worker.reached = True
+    worker._log_outage(redis_errors.AuthenticationError("WRONGPASS"))
+    worker._log_outage(redis_errors.AuthenticationError("WRONGPASS"))
+    assert worker.reached is False
+
+
+def test_progress_of_a_job_whose_record_was_lost_creates_none(records, submit):
+    job = submit()
+    records.client.flushall()
+    records.write_progress(job)
+    assert records.client.keys("lathe:job:*") == []

@@ -6,7 +6,6 @@ folder/
 └── README.md, lathe.json
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ def write_codec(folder: Path, chain: Chain) -> float:
 
     probes = sample_probe_vectors(chain)
     arrays = _float_step_arrays(chain.fold().float_steps) | _codec_arrays(quantizer)
-    shutil.copyfile(SHIPPED / CODE, folder / CODE)
+    (folder / CODE).write_bytes((SHIPPED / CODE).read_bytes())  # an error of a full disk names this file
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
     codec = import_shipped(folder / CODE).Codec(folder / ARRAYS)
     codes = codec.encode(probes)

@@ -8,7 +8,6 @@ folder/
 """
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,7 +209,7 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
             raise ExportError(
                 f"there is no sentence-transformers module of {step.kind}: export the chain without that step"
             )
-        shutil.copyfile(QUANTIZATION, folder / QUANTIZATION.name)
+        (folder / QUANTIZATION.name).write_bytes(QUANTIZATION.read_bytes())
         tensors = {name: buffer.float() for name, buffer in step.named_buffers()}
         kind = f"{QUANTIZATION.stem}.Quantization"
         return [_write_module(folder, index, "Quantization", kind, {"kind": step.kind}, tensors)]

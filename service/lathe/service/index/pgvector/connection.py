@@ -52,6 +52,7 @@ def open_database(url: str | None) -> Iterator[Connection]:
     try:
         with psycopg.connect(**settings, autocommit=True) as connection:
             _use_extension(connection)
+            connection.execute("SET extra_float_digits = 3")  # keys are exchanged as text
             yield connection
     except psycopg.Error as error:
         converted = _convert_postgres_error(error)
@@ -78,6 +79,11 @@ def _convert_postgres_error(error: psycopg.Error) -> ServiceError:
             return ForbiddenError(f"PostgreSQL refuses: {message}")
         case psycopg.DataError():
             return BadValueError(f"PostgreSQL cannot store a row: {message}{where}")
+        case errors.LockNotAvailable() | errors.QueryCanceled() | errors.DeadlockDetected():
+            return ConflictError(
+                f"PostgreSQL ended a statement ({message}): another session holds the table, or a limit is too low; "
+                "batches written before stay, and the same command continues"
+            )
         case psycopg.OperationalError():
             return UnavailableError(f"PostgreSQL cannot be reached, or ended the connection: {message}")
         case _:

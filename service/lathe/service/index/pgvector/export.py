@@ -1,6 +1,7 @@
 """Export of the items of an index to a table, batch by batch, of which a second one changes only what differs."""
 
 import re
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -33,9 +34,9 @@ ID, METADATA, EMBEDDING, REDUCED = "id", "metadata", "embedding", "reduced"
 """Columns of a table that an export creates: the last two hold the original and the reduced vectors."""
 ORIGINAL_TYPES: dict[Originals, VectorType] = {"float32": "vector", "float16": "halfvec"}
 """Type of the column of original vectors, by their dtype."""
-STAGE = sql.Identifier("lathe_rows")
+STAGE = sql.Identifier(f"lathe_rows_{secrets.token_hex(6)}")
 """Temporary table that takes a batch, before it is written to the user's table in one statement."""
-KEPT = sql.Identifier("lathe_ids")
+KEPT = sql.Identifier(f"lathe_ids_{secrets.token_hex(6)}")
 """Temporary table with the ids of all items written, if the others are deleted."""
 JSONB_VERSION = b"\x01"
 """First byte of a field of `jsonb` in binary format."""

@@ -1,5 +1,6 @@
 """Reduction of a column of full vectors by a chain into a smaller column of the same table, and samples for a fit."""
 
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 from psycopg import sql
 
-from lathe.service.errors import BadValueError
+from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.index.pgvector.column_types import VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.fields import decode_vectors, encode_vectors
@@ -24,8 +25,8 @@ from lathe.transforms.progress import Progress
 
 BATCH_ROWS = 1024
 """Number of rows that are read, reduced and written in one transaction."""
-STAGE = sql.Identifier("lathe_reduced")
-"""Temporary table that takes the reduced vectors of a batch."""
+STAGE = sql.Identifier(f"lathe_reduced_{secrets.token_hex(6)}")
+"""Temporary table that takes the reduced vectors of a batch; a table of the user's of that name would be hidden."""
 
 Key = tuple[str, ...]
 """Values of the primary key of a row, as text."""
@@ -126,7 +127,8 @@ def reduce_column(
     Raises:
         BadValueError: if the table has no primary key, or a vector has another number of dimensions than the others
             or gives no finite result.
-        ConflictError: if the column `into` has another type, or vectors of another space.
+        ConflictError: if the column `into` has another type, or vectors of another space, or if a row that was updated
+            has no reduced vector then, as a trigger or a policy may want it.
     """
     table = full.table
     if not table.key:
@@ -149,7 +151,12 @@ def reduce_column(
                 reduced = reduce(vectors[directed])
                 _require_finite(reduced, rows)
                 _copy_reduced(connection, statements, rows, encode_vectors(reduced, into.kind))
-                connection.execute(statements.update)
+                updated = connection.execute(statements.update).fetchall()
+                if (written := sum(row[0] for row in updated)) != len(rows):
+                    raise ConflictError(
+                        f"PostgreSQL wrote {written:,} of {len(rows):,} reduced vectors of {table.name}: a trigger or "
+                        "a policy keeps the others out"
+                    )
         last = keys[-1]
         seen, zero = seen + len(keys), zero + len(keys) - len(rows)
         on_progress(min(seen / max(total, 1), 1.0), f"{seen:,} of {total:,} rows")
@@ -162,15 +169,14 @@ class _Statements:
     Attributes:
         count: counts the rows to reduce, and those without a full vector.
         create_stage: creates the temporary table of keys and reduced vectors; each commit empties it.
-        read_first: reads and locks the first batch of rows to reduce: keys as text, and the full vector.
-        read_after: the same for the batch after a key, whose values are the parameters.
-        update: writes the reduced vectors of the temporary table.
+        read: reads and locks the batch of rows to reduce after a key, None for the first: keys as text, and the full
+            vector.
+        update: writes the reduced vectors of the temporary table, and returns for each row whether it has one then.
     """
 
     count: sql.Composed
     create_stage: sql.Composed
-    read_first: sql.Composed
-    read_after: sql.Composed
+    read: Callable[[Key | None], sql.Composed]
     update: sql.Composed
 
 
@@ -189,11 +195,24 @@ def _build_statements(full: FullVectors, into: VectorColumn) -> _Statements:
         "stage": STAGE,
         "keys": comma.join(keys),
         "texts": comma.join(sql.SQL("CAST({} AS text)").format(key) for key in keys),
-        "last": comma.join(sql.SQL("CAST(%s AS {})").format(kind) for kind in kinds),
         "declared": comma.join(sql.SQL("{} text").format(name) for name in staged),
         "same": sql.SQL(" AND ").join(sql.SQL("{} = CAST(r.{} AS {})").format(*pair) for pair in pairs),
         "rows": sql.Literal(BATCH_ROWS),
     }
+
+    def read(last: Key | None) -> sql.Composed:
+        after: sql.Composable = sql.SQL("")
+        if last is not None:
+            values = [
+                sql.SQL("CAST({} AS {})").format(sql.Literal(value), kind)
+                for value, kind in zip(last, kinds, strict=True)
+            ]
+            after = sql.SQL("AND ({}) > ({})").format(comma.join(keys), comma.join(values))
+        return sql.SQL(
+            "SELECT {texts}, {source} FROM {table} AS t WHERE {todo} {after} "
+            "ORDER BY {keys} LIMIT {rows} FOR NO KEY UPDATE"
+        ).format(after=after, **parts)
+
     parts["todo"] = sql.SQL("{source} IS NOT NULL AND {target} IS NULL").format(**parts)
     return _Statements(
         count=sql.SQL(
@@ -202,14 +221,11 @@ def _build_statements(full: FullVectors, into: VectorColumn) -> _Statements:
         create_stage=sql.SQL("CREATE TEMP TABLE {stage} ({declared}, reduced {kind}) ON COMMIT DELETE ROWS").format(
             **parts
         ),
-        read_first=sql.SQL(
-            "SELECT {texts}, {source} FROM {table} AS t WHERE {todo} ORDER BY {keys} LIMIT {rows} FOR NO KEY UPDATE"
+        read=read,
+        update=sql.SQL(
+            "UPDATE {table} AS t SET {target} = r.reduced FROM {stage} AS r WHERE {same} "
+            "RETURNING t.{target} IS NOT NULL"
         ).format(**parts),
-        read_after=sql.SQL(
-            "SELECT {texts}, {source} FROM {table} AS t WHERE {todo} AND ({keys}) > ({last}) "
-            "ORDER BY {keys} LIMIT {rows} FOR NO KEY UPDATE"
-        ).format(**parts),
-        update=sql.SQL("UPDATE {table} AS t SET {target} = r.reduced FROM {stage} AS r WHERE {same}").format(**parts),
     )
 
 
@@ -218,9 +234,7 @@ def _read_batch(
 ) -> tuple[list[Key], Vectors]:
     """Read the next rows after the key `last` that lack a reduced vector. Return their keys and vectors `(n, d)`."""
     with connection.cursor(binary=True) as cursor:
-        rows: list[tuple[Any, ...]] = (
-            cursor.execute(statements.read_first) if last is None else cursor.execute(statements.read_after, last)
-        ).fetchall()
+        rows: list[tuple[Any, ...]] = cursor.execute(statements.read(last)).fetchall()
     keys = [tuple(row[:-1]) for row in rows]
     try:
         return keys, decode_vectors([row[-1] for row in rows], full.kind, full.dimensions)

@@ -14,6 +14,10 @@ OPERATOR_CLASSES: dict[Metric, str] = {"cosine": "cosine_ops", "ip": "ip_ops", "
 """End of the operator class of an index over `vector` or `halfvec`, by metric."""
 
 
+MAX_NAME_BYTES = 63
+"""Maximum bytes of a name in PostgreSQL, which cuts longer ones off."""
+
+
 @dataclass(frozen=True)
 class TableName:
     """Name of a table, spelled as in the catalogue.
@@ -80,11 +84,18 @@ class PgvectorTable:
 
 
 def parse_table_name(written: str) -> TableName:
-    """Parse `TABLE` or `SCHEMA.TABLE` to a table name. Raise `BadValueError` if a part is empty."""
+    """Parse `TABLE` or `SCHEMA.TABLE` to a table name. Raise `BadValueError` if a part is empty or too long."""
     schema, dot, table = written.rpartition(".")
     if not table or (dot and not schema):
         raise BadValueError(f"--table takes TABLE or SCHEMA.TABLE, got {written!r}", param="table")
+    require_name_length(table)
     return TableName(schema or None, table)
+
+
+def require_name_length(name: str) -> None:
+    """Raise `BadValueError` if PostgreSQL would cut a name off, and not find it again by the whole name."""
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise BadValueError(f"names in PostgreSQL have at most {MAX_NAME_BYTES} bytes: {name!r} has more")
 
 
 def find_table(connection: Connection, name: TableName) -> PgvectorTable | None:
@@ -119,7 +130,10 @@ def require_table(connection: Connection, name: TableName) -> PgvectorTable:
     """
     table = find_table(connection, name)
     if table is None:
-        raise UnknownNameError(f"the database has no table {name}; upper and lower case differ here", param="table")
+        raise UnknownNameError(
+            f"the database has no table {name}; upper and lower case differ here, and views are no tables",
+            param="table",
+        )
     return table
 
 
@@ -151,6 +165,7 @@ def ensure_column(connection: Connection, table: PgvectorTable, wanted: VectorCo
         ConflictError: if the column has another type or number of dimensions, or vectors of another space.
     """
     require_storable(wanted)
+    require_name_length(wanted.name)
     existing = table.columns.get(wanted.name)
     place = sql.SQL("{}.{}").format(table.name.identifier, sql.Identifier(wanted.name))
     remark = sql.SQL("COMMENT ON COLUMN {} IS {}").format(place, sql.Literal(wanted.comment))

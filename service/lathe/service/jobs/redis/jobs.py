@@ -21,7 +21,7 @@ from lathe.service.jobs.requests import TRAINING_KINDS, JobRequest, parse_reques
 from lathe.service.jobs.store import Job, create_job
 from lathe.service.jobs.worker_class import COMMANDS, WorkerClass
 from lathe.service.processes.program import Process, ProcessStarter, Program
-from lathe.service.redis.connection import RedisConnection
+from lathe.service.redis.connection import RedisConnection, as_unavailable
 from lathe.service.redis.damage import note_damage
 from lathe.training.thread_problem import ThreadProblem
 
@@ -92,6 +92,8 @@ class SharedJobs:
         While Redis is down, the second kind of warning is left out.
         """
         warnings = [self.unexpected.message] if self.unexpected.message else []
+        if self.trouble is not None and self.connection.up:
+            warnings.append(f"jobs cannot be managed: {self.trouble}")
         for name, (waiting, workers) in self.seen.items() if self.connection.up else ():
             if waiting and not workers:
                 warnings.append(f"{name} wait ({waiting}) and {describe_missing_worker(build_queue_name(name))}")
@@ -166,15 +168,16 @@ class SharedJobs:
             self.manage_jobs()
             self.trouble = None
         except redis_errors.RedisError as error:
-            if self.trouble != str(error):
-                log.warning("managing the jobs failed: %s", error)
-            self.trouble = str(error)
+            message = as_unavailable(error).message
+            if self.trouble != message:
+                log.warning("managing the jobs failed: %s", message)
+            self.trouble = message
 
     def manage_jobs(self) -> None:
         """Queue the jobs of dead workers again, remove old jobs, and start this server's own worker if needed.
 
-        Also counts waiting jobs and live workers, in `seen`. Old jobs are removed every `PRUNE_SECONDS`. Nothing is
-        requeued shortly after an outage of Redis.
+        Also counts waiting jobs and live workers, in `seen`. Every `PRUNE_SECONDS`, old jobs are removed, and a key is
+        written, since a Redis that takes no writes may answer all else. Nothing is requeued shortly after an outage.
         """
         for name in COMMANDS:
             queue = build_queue_name(name)
@@ -182,6 +185,7 @@ class SharedJobs:
         if time.monotonic() >= self.patient_until:
             self.records.requeue_lost_jobs()
         if time.monotonic() - self.pruned_at >= PRUNE_SECONDS:
+            self.connection.client.set("lathe:writable", b"", ex=60)
             self.records.prune()
             self.pruned_at = time.monotonic()
         self._manage_own_worker()

@@ -229,8 +229,12 @@ class JobRecords:
         return "goes on"
 
     def write_progress(self, job: Job) -> None:
-        """Write the state and progress of a running job."""
-        self.client.hset(RECORD + job.id, "now", json.dumps(asdict(job)))
+        """Write the state and progress of a running job, unless its record is gone.
+
+        A record that this created anew, after Redis lost its data, would be in no list, and stay for ever.
+        """
+        if self.client.hexists(RECORD + job.id, "job"):
+            self.client.hset(RECORD + job.id, "now", json.dumps(asdict(job)))
 
     def end(self, job: Job) -> Job:
         """Write how a job ended, unless that is written already, and remove its inputs. Return the job as stored.

@@ -129,9 +129,10 @@ class JobWorker:
         No jobs are requeued for `LOST_SECONDS`.
 
         Raises:
-            RedisError: if waiting would not help, for instance with a rejected password.
+            RedisError: if waiting would not help, for instance with a password that was rejected from the start.
         """
-        if not may_pass(error) or isinstance(error, redis_errors.AuthenticationError):
+        refused = isinstance(error, redis_errors.AuthenticationError)
+        if not may_pass(error) or (refused and self.reached is None):  # later, its users are being changed
             raise error
         if self.reached is not False:
             log.warning("%s; trying again", as_unavailable(error).message)
