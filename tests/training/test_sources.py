@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lathe.training.errors import SourceError
+from lathe.training.sources import parquet
 from lathe.training.sources.readers import FORMATS
 from lathe.training.sources.source import open_source
 
@@ -258,6 +259,22 @@ def test_empty_row_groups_of_a_parquet_file_are_passed_over(tmp_path, sizes):
             writer.write_table(table.slice(0, size))
     source = open_source(str(tmp_path / "a.parquet"))
     assert sum(len(batch) for batch in source.batches()) == source.count() == sum(sizes)
+
+
+@pytest.mark.parametrize(("text", "at_once"), [("x" * 65_536, 16), ("x", 1000)])
+def test_rows_that_repeat_a_large_text_are_decompressed_a_few_at_a_time(tmp_path, monkeypatch, text, at_once):
+    """A file of a kilobyte can hold gigabytes of rows that share one text."""
+    monkeypatch.setattr(parquet, "MAX_BATCH_BYTES", 2**20)
+    write_parquet(tmp_path / "a.parquet", text=[text] * 1000)
+    asked = []
+    batches = pyarrow.parquet.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        pyarrow.parquet.ParquetFile,
+        "iter_batches",
+        lambda file, rows, **options: asked.append(rows) or batches(file, rows, **options),
+    )
+    assert sum(1 for _ in parquet._read_records(tmp_path / "a.parquet", "text", 1000, parquet.Span())) == 1000
+    assert at_once // 2 < asked[0] <= at_once
 
 
 @pytest.mark.parametrize("names", [["text", "text"], ["text", "x", "x"]])
