@@ -102,7 +102,9 @@ class Pointer:
         """
         earlier = [version for version in self.earlier if version in versions]
         if not earlier:
-            raise ConflictError(f"the {kind} {name} has no earlier version to roll back to", param="name")
+            command = f"lathe {kind}s delete {name}@{self.live}"
+            undo = f"; to undo its first version, delete it ({command})" if self.live is not None else ""
+            raise ConflictError(f"the {kind} {name} has no earlier version to roll back to{undo}", param="name")
         return replace(self, live=earlier[-1], earlier=tuple(earlier[:-1]))
 
     def remove_version(self, name: str, version: int, versions: Collection[int]) -> "Pointer":

@@ -98,6 +98,9 @@ function adaptation(result) {
     "Recommendation",
     h("p", { class: "lead", id: "recommendation" }, result.sentence),
     warningList(result.notes),
+    isPublished(result)
+      ? null
+      : h("p", {}, "Nothing was published. The same job with a name publishes the recommendation, and trains nothing again."),
     trialTable(result, corpora),
     h(
       "p",
@@ -122,6 +125,12 @@ function adaptation(result) {
       ],
     ]),
   );
+}
+
+/** Return whether an adaptation published something, or recommends nothing that could be. */
+function isPublished({ recommended, bytes, encoder, chain }) {
+  const nothing = recommended === "as_is" && (bytes ?? null) === null;
+  return nothing || chain?.chain !== undefined || encoder?.encoder !== undefined;
 }
 
 /** All changes that an adaptation tried, with gains on the queries to report on and on out-of-domain corpora. */

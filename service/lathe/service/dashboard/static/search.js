@@ -13,7 +13,7 @@ const FILTER = '{"lang": "en", "year": {"gte": 2000}}';
 export function searchForm(index, place) {
   const isText = index.encoder !== null;
   const query = isText
-    ? h("textarea", { id: "search-query", rows: "2", required: true })
+    ? h("textarea", { id: "search-query", rows: "2", required: true, onkeydown: submitOnEnter })
     : h("input", { id: "search-query", required: true, autocomplete: "off" });
   const k = h("input", {
     id: "search-k",
@@ -70,6 +70,14 @@ export function searchForm(index, place) {
     ),
     h("p", { class: "buttons" }, start),
   );
+}
+
+/** Search by Enter, as search fields do; Shift and Enter begin a new line. */
+function submitOnEnter(event) {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    event.target.form.requestSubmit();
+  }
 }
 
 async function search(index, { query, k, rescore, filter }, place) {
