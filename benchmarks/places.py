@@ -142,17 +142,18 @@ class Layout:
 
 def plan_layout(option: Option, dimensions: int) -> Layout:
     """Return the layout of an option for full vectors of a number of dimensions."""
-    form, beside = option.candidate.form, option.candidate.beside
-    kind = "halfvec" if (beside or form).element == "float16" else "vector"
-    full = f"{kind}({dimensions})"
-    columns = [f"full_ {full}"] if beside is not None or not form.steps else []
+    form, full = option.candidate.form, f"vector({dimensions})"
+    columns = [f"full_ {full}"]
     if form.steps:
         small = f"halfvec({form.dimensions})"
         return Layout([*columns, f"small {small}"], "small halfvec_cosine_ops", f"small <=> %(q)s::{small}")
     if form.element == "bit":
         signs = f"binary_quantize(full_)::bit({dimensions})"
         return Layout(columns, f"({signs}) bit_hamming_ops", f"{signs} <~> binary_quantize(%(q)s::{full})")
-    return Layout(columns, f"full_ {kind}_cosine_ops", f"full_ <=> %(q)s::{full}")
+    if form.element == "float16":
+        half = f"halfvec({dimensions})"
+        return Layout(columns, f"(full_::{half}) halfvec_cosine_ops", f"full_::{half} <=> %(q)s::{half}")
+    return Layout(columns, "full_ vector_cosine_ops", f"full_ <=> %(q)s::{full}")
 
 
 def measure_pgvector(workload: Workload, option: Option, connection: psycopg.Connection[Any]) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def test_advise_prints_the_decision_and_its_commands_first_then_the_evidence(run
     assert status == 0, err
     first, *others = out.splitlines()
     assert first.startswith("In pgvector, store halfvec(") and "for 50,000 rows" in first and "recall@10 of" in first
-    assert any(line.startswith("  CREATE INDEX ON items USING hnsw") for line in others[:8])
+    assert any(line.startswith("  CREATE INDEX CONCURRENTLY ON items USING hnsw") for line in others[:8])
     for part in ("What it can hold", "by exact searches", "Mean direction", "whitening:epsilon=1e-6", "Cost: "):
         assert part in out
     written = page.read_text()

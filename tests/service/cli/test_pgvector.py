@@ -9,6 +9,7 @@ from psycopg.conninfo import make_conninfo
 
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.usage import read_recorded_uses
+from lathe.training.advice.places.databases import PLACES
 from lathe.transforms import Chain, parse_steps
 
 WIDTH, ROWS = 32, 1100
@@ -217,6 +218,40 @@ def test_a_table_that_another_session_holds_is_said_to_be_held(run, database, po
         other.execute("ALTER TABLE items ADD COLUMN reduced vector(8)")
         status, _, err = run("pgvector", "reduce", "--table", "items", "--chain", "small")
     assert status == 1 and "another session holds the table" in err and "the same command continues" in err
+
+
+@pytest.mark.parametrize("candidate", [*PLACES["pgvector"].list_candidates(WIDTH)][1:], ids=lambda one: one.words)
+def test_what_advice_prints_for_pgvector_runs_on_a_table_with_an_index_and_takes_the_bytes_it_says(
+    run, database, fill, chains, candidate, tmp_path, monkeypatch
+):
+    """Every production table has an index over its vectors, with which their type cannot be changed."""
+    monkeypatch.chdir(tmp_path)
+    fill()
+    database.execute("CREATE INDEX full_index ON items USING hnsw (embedding vector_cosine_ops)")
+    for command in candidate.commands:
+        if command.startswith("lathe "):
+            status, _, err = run(*command.split()[1:])
+            assert status == 0, err
+        elif not command.startswith("--"):
+            database.execute(command.partition("  --")[0])
+    said = next(line for line in candidate.commands if line.startswith("-- search: "))
+    settings, search = said.removeprefix("-- search: ").split("; ", 1)
+    database.execute(settings)
+    database.execute("DROP INDEX full_index")
+    searched, operator = search.partition("ORDER BY ")[2].split(" ")[:2]
+    query = f"(SELECT {searched} FROM items WHERE id = 7)"
+    found = f"SELECT id FROM items ORDER BY {searched} {operator} {query} LIMIT 10"
+    assert database.execute(found).fetchone()[0] == 7
+    database.execute("SET enable_seqscan = off")
+    assert "Index Scan" in "".join(row[0] for row in database.execute(f"EXPLAIN {found}"))
+    cost = PLACES["pgvector"].measure(candidate, ROWS)
+    (index,) = database.execute(
+        "SELECT pg_relation_size(indexrelid) FROM pg_index WHERE indrelid = 'items'::regclass AND NOT indisprimary"
+    ).fetchone()
+    assert index == pytest.approx(cost.graph, rel=0.1, abs=20_000)
+    table = database.execute("SELECT pg_table_size('items')").fetchone()[0]
+    rest = 60  # bytes of a row besides its vectors
+    assert table < 1.2 * (cost.data + cost.beside + rest * ROWS)
 
 
 def test_sample_writes_vectors_of_distinct_rows_that_a_fit_reads(run, fill, chains, vectors, tmp_path):

@@ -16,41 +16,48 @@ def _fit(steps: str) -> str:
     return f"lathe fit --name small --steps {steps} --source SAMPLE.npy"
 
 
-# pgvector: a column of a table and an index, which holds the vectors once more.
+# pgvector: a column of a table and an index, which holds the vectors once more. The column of full vectors stays: it is
+# the way back, and changing its type would rewrite the table under a lock, and fail where it has an index.
 
 
 def _list_pgvector(dimensions: int) -> Iterator[Candidate]:
-    """Yield what pgvector can store of vectors of so many dimensions, the full vectors first."""
-    full, half = StoredForm("float32", dimensions), StoredForm("float16", dimensions)
-    yield Candidate(full, None, f"vector({dimensions})")
-    change = f"ALTER TABLE items ALTER COLUMN embedding TYPE halfvec({dimensions});"
-    yield Candidate(
-        half,
-        None,
-        f"halfvec({dimensions})",
-        commands=(change, "CREATE INDEX ON items USING hnsw (embedding halfvec_cosine_ops);"),
-    )
-    signs = f"binary_quantize(embedding)::bit({dimensions})"
-    yield Candidate(
-        StoredForm("bit", dimensions),
-        half,
-        f"an index of bit({dimensions})",
-        f"halfvec({dimensions})",
-        (change, f"CREATE INDEX ON items USING hnsw (({signs}) bit_hamming_ops);"),
-    )
+    """Yield what pgvector can search of vectors of so many dimensions, the full vectors first."""
+    full, column = StoredForm("float32", dimensions), f"vector({dimensions})"
+    yield Candidate(full, None, column)
+    for form, cast, operators in (
+        (StoredForm("float16", dimensions), f"embedding::halfvec({dimensions})", "halfvec_cosine_ops"),
+        (StoredForm("bit", dimensions), f"binary_quantize(embedding)::bit({dimensions})", "bit_hamming_ops"),
+    ):
+        index = f"CREATE INDEX CONCURRENTLY ON items USING hnsw (({cast}) {operators});"
+        words = f"an index of {cast.partition('::')[2]}"
+        yield Candidate(form, full, words, column, (index, _describe_pgvector_search(cast, form), DROP_FULL_INDEX))
 
     for size, steps in list_reductions(dimensions):
-        reduce = (
+        form = StoredForm("float16", size, steps)
+        commands = (
             "lathe pgvector sample --table items --column embedding --out SAMPLE.npy",
             _fit(steps),
             "lathe pgvector reduce --table items --column embedding --chain small --column-type halfvec --into small",
-            "CREATE INDEX ON items USING hnsw (small halfvec_cosine_ops);",
+            "VACUUM FULL items;  -- frees what the rewritten rows took; it locks the table",
+            "CREATE INDEX CONCURRENTLY ON items USING hnsw (small halfvec_cosine_ops);",
+            _describe_pgvector_search("small", form),
+            DROP_FULL_INDEX,
         )
-        form = StoredForm("float16", size, steps)
-        words = f"halfvec({size})"
-        yield Candidate(form, half, words, f"halfvec({dimensions})", (change, *reduce), one_line=False)
-        drop = "ALTER TABLE items DROP COLUMN embedding;"
-        yield Candidate(form, None, words, commands=(*reduce, drop), one_line=False)
+        yield Candidate(form, full, f"halfvec({size})", column, commands, one_line=False)
+
+
+DROP_FULL_INDEX = (
+    "-- once you are sure to stay, drop the index over embedding, which no search uses any more: DROP INDEX …;"
+)
+"""Line of the commands for pgvector; until then that index takes its bytes besides."""
+PGVECTOR_EF = 200
+"""Candidates of a search of pgvector's graph: with its default of 40 it would return no more to be ranked."""
+
+
+def _describe_pgvector_search(searched: str, form: StoredForm) -> str:
+    """Return a line that says how the index over an expression is searched."""
+    operator = "<~>" if form.element == "bit" else "<=>"
+    return f"-- search: SET hnsw.ef_search = {PGVECTOR_EF}; SELECT … ORDER BY {searched} {operator} … LIMIT …;"
 
 
 def _measure_pgvector(candidate: Candidate, rows: int) -> PlaceCost:
@@ -67,7 +74,8 @@ def _measure_pgvector(candidate: Candidate, rows: int) -> PlaceCost:
     # PostgreSQL aligns tuples to 8 bytes; each has a line pointer of 4.
     entry = _align(72 + stored) + 4 + _align(neighbours) + 4
     pages = math.ceil(rows / max(PAGE // entry, 1)) if entry <= PAGE else rows * 2
-    column = 0 if candidate.form.element == "bit" else stored * rows
+    # An index over an expression has no column of its own.
+    column = 0 if candidate.beside is not None and not candidate.form.steps else stored * rows
     beside = 0 if candidate.beside is None else (candidate.beside.bytes + 8) * rows
 
     return PlaceCost(column, 8192 * pages, beside)
