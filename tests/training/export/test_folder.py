@@ -47,8 +47,9 @@ def read_folder(folder):
 def test_exports_refuse_a_folder_that_is_not_empty_or_a_file_and_leave_it(chain, encoder, tmp_path, format_):
     (tmp_path / "there" / "deep").mkdir(parents=True)
     (tmp_path / "file").write_text("mine")
+    (tmp_path / "dangling").symlink_to("nowhere")
     before = read_folder(tmp_path)
-    for name in ("there", "file"):
+    for name in ("there", "file", "dangling"):
         with pytest.raises(ExportError, match="is there already"):
             FORMATS[format_](chain, encoder, tmp_path / name)
     assert read_folder(tmp_path) == before

@@ -104,7 +104,9 @@ def parse_job(job_id: str, content: bytes) -> Job:
 def describe_validation_error(error: ValidationError) -> str:
     """Describe the first error of a validation in one line, without the value."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'JSON'}: {first['msg']}"[:200]
+    # Pydantic names its own validators and unions in between, such as function-after[check(), NewFit].
+    fields = [str(part) for part in first["loc"] if "[" not in str(part)]
+    return f"{'.'.join(fields) or 'JSON'}: {first['msg']}"[:200]
 
 
 class JobStore:

@@ -69,7 +69,8 @@ def open_staging_folder(folder: Path) -> Iterator[Path]:
     Raises:
         ExportError: if `folder` is a file or a folder that is not empty.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    is_dangling = folder.is_symlink() and not folder.exists()
+    if is_dangling or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise ExportError(f"{folder} is there already; name a new folder, or an empty one")
 
     folder = folder.absolute()
