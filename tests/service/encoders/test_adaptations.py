@@ -121,6 +121,9 @@ def test_a_gain_that_may_be_chance_goes_live_only_on_request(context, request_of
     adaptation = run_adaptation(request_of(name="mine", train=False, promote=promote), encoder, context, no_progress)
     reported = [trial.relevance.report for trial in (adaptation.ladder.recommended, adaptation.ladder.baseline)]
     assert not Difference.between(*reported).is_gain
+    assert adaptation.to_json()["sentence"].startswith(
+        "Nothing is certain to help; the likeliest is to debias: nDCG@10"
+    )
     assert adaptation.published["chain"]["promoted"] is live
 
 

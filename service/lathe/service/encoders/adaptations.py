@@ -18,8 +18,6 @@ from lathe.service.settings import Settings
 from lathe.training.adaptation.ladder import Ladder, certify_recommended, climb_ladder
 from lathe.training.adaptation.report import to_json
 from lathe.training.adaptation.request import AdaptRequest
-from lathe.training.adaptation.rungs import AS_IS
-from lathe.training.adaptation.trial import Difference
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.finetuning.certificate import certify_encoder
@@ -129,14 +127,11 @@ def _publish(ladder: Ladder, name: str, context: AdaptationSetting, on_progress:
 def _decide_promotion(ladder: Ladder) -> bool | None:
     """Return whether what is published goes live: as the request says, else not if its gain may be chance.
 
-    None makes it live if no version is. The gain is that over unchanged vectors of the same bytes: codes alone save
-    bytes, and promise none.
+    None makes it live if no version is.
     """
-    chosen, baseline = ladder.recommended, (ladder.coded or ladder.floats)[0]
-    if ladder.request.promote is not None or chosen.rung is AS_IS:
+    if ladder.request.promote is not None or ladder.is_certain:
         return ladder.request.promote
-    gain = Difference.between(chosen.require_relevance().report, baseline.require_relevance().report)
-    return None if gain.is_gain else False
+    return False
 
 
 def _publish_encoder(

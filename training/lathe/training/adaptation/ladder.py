@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lathe.training.adaptation.budget import Budget
 from lathe.training.adaptation.request import AdaptRequest
-from lathe.training.adaptation.rungs import RUNGS, Rung
+from lathe.training.adaptation.rungs import AS_IS, RUNGS, Rung
 from lathe.training.adaptation.searches import (
     ALL_QUERIES,
     JudgedSearches,
@@ -35,7 +35,7 @@ from lathe.training.adaptation.training import (
     measure_rate,
     train_rung,
 )
-from lathe.training.adaptation.trial import MeasuredChain, Relevance, Trial, choose_trial
+from lathe.training.adaptation.trial import Difference, MeasuredChain, Relevance, Trial, choose_trial
 from lathe.training.digests import digest
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.spec import EncoderSpec, VectorStores
@@ -94,6 +94,16 @@ class Ladder:
     def trials(self) -> list[Trial]:
         """All trials: with floats first, then with codes."""
         return [*self.floats, *self.coded]
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether what is recommended gains beyond its interval on the queries to report on, compared with unchanged
+        vectors of the same bytes, or is that: codes alone save bytes, and promise no gain.
+        """
+        unchanged = (self.coded or self.floats)[0]
+        if self.recommended.rung is AS_IS or unchanged.relevance is None:
+            return True
+        return Difference.between(self.recommended.require_relevance().report, unchanged.relevance.report).is_gain
 
     @property
     def baseline(self) -> Trial:

@@ -59,6 +59,9 @@ def write_sentence(ladder: Ladder) -> str:
         advice = " and ".join(filter(None, (_capitalize(chosen.rung.label), stored)))
 
     before, after = (trial.require_relevance().report for trial in (ladder.baseline, chosen))
+    if not ladder.is_certain:
+        advice = f"Nothing is certain to help; the likeliest is to {chosen.rung.label}"
+        advice += f" and to {stored}" if stored else ""
     difference = _format_difference(Difference.between(after, before))
     measured = (
         f"nDCG@10 of {len(after):,} queries that neither taught nor chose goes from {100 * before.mean():.1f} to "
