@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lathe.training.advice.places import decision
 from lathe.training.advice.sizes import REDUCERS
 from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
 
@@ -118,7 +119,8 @@ def test_advise_names_the_index_to_build_or_what_is_possible(run, rows):
     assert "no setting is expected to reach recall 0.5 within 1 MB: the smallest graph" in plan["problem"]
 
 
-def test_advise_prints_the_decision_and_its_commands_first_then_the_evidence(run, rows, tmp_path):
+def test_advise_prints_the_decision_and_its_commands_first_then_the_evidence(run, rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(decision, "CHAIN_BYTES", 0)
     page = tmp_path / "page.html"
     arguments = ("--source", rows, "--for", "pgvector", "--rows", 50_000, "--report", page)
     status, out, err = run("advise", *arguments)

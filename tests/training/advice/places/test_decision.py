@@ -21,6 +21,12 @@ def few_resamples(monkeypatch):
     monkeypatch.setattr("lathe.training.advice.places.recall.RESAMPLES", 40)
 
 
+@pytest.fixture
+def no_floor(monkeypatch):
+    """Advise chains for vectors of any size."""
+    monkeypatch.setattr("lathe.training.advice.places.decision.CHAIN_BYTES", 0)
+
+
 def make_sample(rows=1200, width=96, rank=96, seed=0):
     """Sample vectors that vary in `rank` directions, with a little noise in the others."""
     rng = np.random.default_rng(seed)
@@ -35,7 +41,7 @@ def test_every_place_of_a_request_is_known():
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_a_decision_names_bytes_recall_and_commands_and_its_table_has_the_vectors_as_they_are(name):
+def test_a_decision_names_bytes_recall_and_commands_and_its_table_has_the_vectors_as_they_are(name, no_floor):
     pytest.importorskip("faiss")
     decision = decide(PlaceGoal(PLACES[name], 100_000), make_sample(rank=24), no_progress)
     assert decision.sentence.startswith(f"In {PLACES[name].title}, ")
@@ -50,7 +56,17 @@ def test_a_decision_names_bytes_recall_and_commands_and_its_table_has_the_vector
     assert asdict(decision)["options"][0]["recall"]["value"] > 0.99
 
 
-def test_vectors_of_low_rank_are_reduced_and_a_setting_of_the_place_is_named_beside():
+def test_below_a_gigabyte_no_chain_is_advised_and_a_note_says_what_it_would_save():
+    decision = decide(PlaceGoal(PLACES["milvus"], 10_000), make_sample(rank=12), no_progress)
+    assert decision.chosen.candidate.one_line and "Without a chain" not in decision.sentence
+    assert any(
+        "HNSW_SQ of 16 dimensions beside full vectors would take 1.52 MB; below 1 GB" in note for note in decision.notes
+    )
+    decision = decide(PlaceGoal(PLACES["lathe"], 10_000), make_sample(rank=12), no_progress)
+    assert decision.chosen is None and "leave the vectors as they are (5.2 MB)" in decision.sentence
+
+
+def test_vectors_of_low_rank_are_reduced_and_a_setting_of_the_place_is_named_beside(no_floor):
     decision = decide(PlaceGoal(PLACES["milvus"], 10_000), make_sample(rank=12), no_progress)
     assert decision.chosen.candidate.form.steps == "pca:16,center=none"
     assert "Without a chain, " in decision.sentence and "do only that" in decision.sentence

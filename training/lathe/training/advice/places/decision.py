@@ -33,6 +33,8 @@ MIN_SAVING = 0.1
 """Minimum share of the bytes that a form must save, compared with the vectors as they are."""
 WORTH_A_CHAIN = 0.25
 """Minimum share of the bytes that a chain must save, compared with a setting of the place alone."""
+CHAIN_BYTES = 10**9
+"""Minimum bytes of the vectors as they are for which a chain is advised: what fits into any memory is not worth one."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,12 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
     options, notes = _measure_options(goal, rows, base, queries, on_progress, seed)
     before, other_options = options[0], sorted(options[1:], key=lambda option: option.counted)
     chosen, simpler = _choose(before, other_options)
+    if chosen is not None and not chosen.candidate.one_line and before.counted < CHAIN_BYTES:
+        notes.append(
+            f"{_describe(chosen)} would take {format_bytes(chosen.counted)}; below {format_bytes(CHAIN_BYTES)}, that "
+            "is not worth a chain to fit and keep."
+        )
+        chosen, simpler = simpler, None
 
     return PlaceDecision(
         place=goal.place.name,
@@ -250,11 +258,12 @@ def _write_sentence(
     """
     where = f"In {goal.place.title}"
     if chosen is None:
-        best = max(other_options, key=lambda option: option.recall.value, default=None)
+        settings = [option for option in other_options if option.candidate.one_line]
+        best = max(settings, key=lambda option: option.recall.value, default=None)
         tried = f" ({best.candidate.words} finds {_format_recall(best.recall)})" if best else ""
         return (
-            f"{where}, leave the vectors as they are: nothing that was tried saves {MIN_SAVING:.0%} and is sure to "
-            f"find {goal.recall:.0%} of the {K} nearest of {rows:,} rows{tried}."
+            f"{where}, leave the vectors as they are ({format_bytes(before.counted)}): no setting that was tried saves "
+            f"{MIN_SAVING:.0%} and is sure to find {goal.recall:.0%} of the {K} nearest of {rows:,} rows{tried}."
         )
 
     memory = " of memory" if goal.place.counted == "memory" else ""
