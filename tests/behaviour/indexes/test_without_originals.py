@@ -11,6 +11,7 @@ from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.indexes import acquire_index
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.query import Query
+from lathe.transforms.errors import InputError
 from tests.service.index.opening import opened
 
 STEPS = "r2,codes:8"
@@ -81,7 +82,7 @@ def test_vectors_without_codes_are_refused_and_nothing_is_written(folders, biase
     with opened(folders[1]) as index:
         before, given = index.describe()["sequence"], biased(2)
         given[1, 3] = np.nan
-        with pytest.raises(BadValueError):
+        with pytest.raises((BadValueError, InputError)):
             index.upsert(["a", "b"], given, [None] * 2, None).result()
         assert index.describe()["sequence"] == before and index.get(["a"], vectors=False) == [None]
 
