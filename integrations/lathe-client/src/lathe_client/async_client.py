@@ -156,7 +156,7 @@ class AsyncClient:
     async def delete_items(
         self, index: str, ids: Sequence[str] | None = None, filter: Mapping[str, Any] | None = None
     ) -> int:
-        """Delete items by their ids.
+        """Delete items by their ids, or all that satisfy a filter.
 
         See `Client.delete_items`.
         """

@@ -121,7 +121,7 @@ def publish(
 ) -> dict[str, Any]:
     """Add a fitted chain to the registry as a new version. Return the version's name, state and certificate.
 
-    While Redis is unreachable or full, publishing waits up to `PATIENCE_SECONDS`.
+    While Redis is unreachable, full or read-only, publishing waits up to `PATIENCE_SECONDS`.
 
     Args:
         fitted: the chain.

@@ -144,7 +144,9 @@ async def _greet(server: uvicorn.Server, settings: Settings, services: Services)
 
 def list_start_warnings(services: Services) -> list[str]:
     """Return sentences to show at the start: the warnings of `/health`, unreadable live chains, missing API keys."""
-    warnings = services.list_warnings() + list(filter(None, [find_mixture()]))
+    warnings = services.list_warnings()
+    if (mixture := find_mixture()) is not None:
+        warnings.append(mixture)
     if services.home_problem:
         warnings.append("fits and administration are off, because the state folder cannot be written")
     if services.settings.admin_key_only:

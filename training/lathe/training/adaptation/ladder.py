@@ -9,7 +9,7 @@ What is published is the very chain that was measured, see `certify_recommended`
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -86,9 +86,9 @@ class Ladder:
     floats: list[Trial]
     coded: list[Trial]
     recommended: Trial
-    trained: dict[str, EncoderSpec] = field(default_factory=dict)
-    rate: float = 0.0
-    out_of_domain: OutOfDomainTexts | None = None
+    trained: dict[str, EncoderSpec]
+    rate: float
+    out_of_domain: OutOfDomainTexts
 
     @property
     def trials(self) -> list[Trial]:
@@ -248,8 +248,10 @@ class _Climb:
             self.coded.append(self._skip(rung, self.request.bytes, problem))
 
     def _try_steps(self, rung: Rung, vectors: JudgedVectors, halves: dict[str, QueryPairs]) -> None:
-        """Fit a rung's steps, and measure them alone and before codes. Documents that are held out, to certify what is
-        published, teach neither steps nor codes; the queries search them too.
+        """Fit a rung's steps, and measure them alone and before codes.
+
+        Documents that are held out, to certify what is published, teach neither steps nor codes. The queries search
+        them too.
 
         Args:
             rung: the rung.
@@ -397,25 +399,22 @@ def certify_recommended(
     if measured is None or not len(measured.chain):
         return None
     on_progress(0.0, "certifying the chain that was measured")
+    encoder = with_document_prompt(encoder)  # as the documents were encoded
     chain, vectors = measured.chain, measured.vectors
     fitted, heldout = vectors.documents[searches.fit_rows], vectors.documents[searches.heldout_rows]
-    outside = (
-        {} if ladder.out_of_domain is None else ladder.out_of_domain.encode(encoder, part_of(on_progress, 0.1, 0.5))
-    )
     certificate = certify(
         chain,
         heldout,
         n_fit=len(fitted),
         seed=request.seed,
-        out_of_domain=outside,
+        out_of_domain=ladder.out_of_domain.encode(encoder, part_of(on_progress, 0.1, 0.5)),
         warnings=[note.rstrip(".") for note in (*searches.notes, *ladder.recommended.notes)],
         pairs=vectors.report,
         out_of_domain_pairs=measured.halves,
     )
     if "codes" in certificate:
-        certificate["codes"] |= keep_default(
-            chain, "an adaptation takes the default codes, as it measured them"
-        ).describe()
+        reason = "an adaptation takes the default codes, as it measured them"
+        certificate["codes"] |= keep_default(chain, reason).describe()
     written = request.source.path
     chain.metadata = {
         "encoder": encoder.describe(),
