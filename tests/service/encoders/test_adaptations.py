@@ -18,7 +18,7 @@ from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.adaptation.trial import Difference
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.encoder.text_encoder import with_document_prompt
+from lathe.training.fitting.out_of_domain import OutOfDomainTexts
 from lathe.transforms.progress import no_progress
 from tests.training.fitting.test_pairs import pairs_of, write
 
@@ -128,16 +128,19 @@ def test_a_gain_that_may_be_chance_goes_live_only_on_request(context, request_of
     assert adaptation.published["chain"]["promoted"] is live
 
 
-def test_a_published_chain_names_the_prompt_of_documents_as_one_of_a_fit_does(
-    context, request_of, tiny_model, monkeypatch
-):
+def test_a_published_chain_is_certified_with_the_prompt_of_documents(context, request_of, tiny_model, monkeypatch):
     recommend(monkeypatch, "debias", coded=False)
+    used, encode = [], OutOfDomainTexts.encode
+    monkeypatch.setattr(
+        OutOfDomainTexts,
+        "encode",
+        lambda texts, encoder, report: used.append(encoder) or encode(texts, encoder, report),
+    )
     prompted = Encoder(
         EncoderSpec("tiny", str(tiny_model), prompts={"document": "passage: ", "query": "query: "}), "cpu"
     )
-    run_adaptation(request_of(name="mine", train=False, promote=True), prompted, context, no_progress)
-    assert context.registry.load("mine").chain.metadata["encoder"] == with_document_prompt(prompted).describe()
-    assert with_document_prompt(prompted).describe() != prompted.describe()
+    run_adaptation(request_of(name="mine", train=False), prompted, context, no_progress)
+    assert [encoder.default_prompt_name for encoder in used] == ["document"]
 
 
 def test_nothing_is_published_without_a_name_or_where_nothing_helps(context, request_of, encoder, monkeypatch):
