@@ -24,9 +24,9 @@ import orjson
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.ann.data import find_nearest
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import Server
-from lathe.training.advice.index_plan import find_nearest
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoding import encode_source

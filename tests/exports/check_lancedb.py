@@ -1,10 +1,14 @@
 """The code of the page about LanceDB does what the page says, in an environment that has LanceDB."""
 
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
 
+from lathe.training.advice.places.commands import NamedSource, write_commands
+from lathe.training.advice.places.databases import PLACES
 from lathe.transforms import Chain, parse_steps
 from tests.docs.blocks import ROOT, blocks_of
 from tests.exports.environments import run_script
@@ -79,3 +83,20 @@ def test_page_adds_reduced_vectors_searches_them_and_continues_with_rows_added_l
     true = np.argsort(-(vectors @ vectors[0]))[:10].tolist()
     assert found[0] == 0
     assert len(set(found) & set(true)) >= 9
+
+
+@pytest.mark.parametrize("candidate", [*PLACES["lancedb"].list_candidates(384)][1:4], ids=lambda one: one.words)
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_lines_of_advice_find_the_nearest_rows(folder, candidate, metric):
+    shutil.rmtree(folder / "lance", ignore_errors=True)
+    vectors = np.load(folder / "vectors.npy")
+    if candidate.form.steps:
+        shutil.rmtree(folder / "small")
+        Chain(parse_steps(candidate.form.steps), normalize=metric == "cosine").fit(vectors).save(folder / "small")
+    lines = "\n".join(write_commands("lancedb", candidate, 4, 384, metric, NamedSource()))
+    script = lines.partition("python - <<'END'\n")[2].removesuffix("END")
+    ran = run_script(script, packages=PACKAGES, folder=folder)
+    assert ran.returncode == 0, ran.stderr
+    found = [int(number) for number in re.findall(r"\d+", ran.stdout)]
+    true = np.argsort(-(vectors @ vectors[0]))[:10].tolist()
+    assert found[0] == 0 and len(set(found) & set(true)) >= 6

@@ -73,12 +73,12 @@ def test_a_fit_on_texts_encodes_them_and_keeps_its_work_in_the_given_folder(brie
     assert fitted.chain.transform(brief_encoder.encode(texts[:2]).vectors).shape == (2, 8)
 
 
-def test_advice_on_vectors_in_memory_recommends_steps(rows, monkeypatch):
+def test_advice_on_vectors_in_memory_decides_and_measures_evidence(rows, monkeypatch):
     monkeypatch.setitem(REDUCERS, "nested GeoPres", "geopres:{k},nested=true,steps=5")
-    advice = advise(rows, rows=200, seed=1)
+    advice = advise(rows, sample_rows=200, seed=1)
 
-    assert advice.rows == 400 and advice.best is not None
-    assert 0 < advice.best.dimensions <= 24 and advice.best.reasons
+    assert advice.rows == 400 and "nothing can be decided from" in advice.decision.sentence
+    assert advice.evidence.debiasing.trials and advice.evidence.sizes.trials
 
 
 def test_texts_that_cannot_be_fitted_on_are_refused(brief_encoder, workspace):

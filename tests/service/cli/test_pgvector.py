@@ -9,6 +9,7 @@ from psycopg.conninfo import make_conninfo
 
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.usage import read_recorded_uses
+from lathe.training.advice.places.commands import NamedSource, write_commands
 from lathe.training.advice.places.databases import PLACES
 from lathe.transforms import Chain, parse_steps
 
@@ -220,30 +221,42 @@ def test_a_table_that_another_session_holds_is_said_to_be_held(run, database, po
     assert status == 1 and "another session holds the table" in err and "the same command continues" in err
 
 
-@pytest.mark.parametrize("candidate", [*PLACES["pgvector"].list_candidates(WIDTH)][1:], ids=lambda one: one.words)
+@pytest.mark.parametrize(
+    ("candidate", "metric", "multiple"),
+    [
+        *(pytest.param(one, "cosine", 4, id=one.words) for one in [*PLACES["pgvector"].list_candidates(WIDTH)][1:]),
+        pytest.param([*PLACES["pgvector"].list_candidates(WIDTH)][1], "ip", 1, id="inner product"),
+        pytest.param([*PLACES["pgvector"].list_candidates(WIDTH)][3], "l2", 1, id="reduced, Euclidean distance"),
+    ],
+)
 def test_what_advice_prints_for_pgvector_runs_on_a_table_with_an_index_and_takes_the_bytes_it_says(
-    run, database, fill, chains, candidate, tmp_path, monkeypatch
+    run, database, fill, chains, vectors, candidate, metric, multiple, tmp_path, monkeypatch
 ):
     """Every production table has an index over its vectors, with which their type cannot be changed."""
     monkeypatch.chdir(tmp_path)
     fill()
     database.execute("CREATE INDEX full_index ON items USING hnsw (embedding vector_cosine_ops)")
-    for command in candidate.commands:
-        if command.startswith("lathe "):
-            status, _, err = run(*command.split()[1:])
+    query = str(vectors[6].tolist())
+    parameters = (query,)
+    raw = psycopg.RawCursor(database)
+    lines = write_commands("pgvector", candidate, multiple, WIDTH, metric, NamedSource())
+    for line in lines:
+        if line.startswith("lathe "):
+            status, _, err = run(*line.split()[1:])
             assert status == 0, err
-        elif not command.startswith("--"):
-            database.execute(command.partition("  --")[0])
-    said = next(line for line in candidate.commands if line.startswith("-- search: "))
-    settings, search = said.removeprefix("-- search: ").split("; ", 1)
-    database.execute(settings)
-    database.execute("DROP INDEX full_index")
-    searched, operator = search.partition("ORDER BY ")[2].split(" ")[:2]
-    query = f"(SELECT {searched} FROM items WHERE id = 7)"
-    found = f"SELECT id FROM items ORDER BY {searched} {operator} {query} LIMIT 10"
-    assert database.execute(found).fetchone()[0] == 7
-    database.execute("SET enable_seqscan = off")
-    assert "Index Scan" in "".join(row[0] for row in database.execute(f"EXPLAIN {found}"))
+        elif line.startswith("SELECT"):
+            if candidate.form.steps:
+                (reduced,) = database.execute("SELECT small::text FROM items WHERE id = 7").fetchone()
+                parameters = (query, reduced) if multiple > 1 else (reduced,)
+            database.execute("DROP INDEX full_index")
+            database.execute("SET enable_seqscan = off")
+            found = [row[0] for row in raw.execute(line, parameters).fetchall()]
+            assert len(found) == 10
+            assert metric == "ip" or found[0] == 7
+            assert "Index Scan" in "".join(row[0] for row in raw.execute(f"EXPLAIN {line}", parameters).fetchall())
+        elif not line.startswith("--"):
+            database.execute(line.partition("  --")[0])
+    assert lines[-2].startswith("SELECT")
     cost = PLACES["pgvector"].measure(candidate, ROWS)
     (index,) = database.execute(
         "SELECT pg_relation_size(indexrelid) FROM pg_index WHERE indrelid = 'items'::regclass AND NOT indisprimary"

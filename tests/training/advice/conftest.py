@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lathe.training.advice.sample import MIN_HALVES, OutOfDomainVectors, Sample, TextHalves
+from lathe.training.advice.sample import MIN_HALVES, Sample, TextHalves
 from lathe.training.advice.sizes import REDUCERS
 from lathe.training.sources.row_sample import RowSample
 
@@ -34,7 +34,6 @@ def make_sample():
         count = aside if cut is True else cut
         halves = TextHalves(half(count), half(count)) if count >= MIN_HALVES else None
         row_sample = RowSample([str(row) for row in range(rows)], None, rows, 0, 0.0)
-        out_of_domain = OutOfDomainVectors(half(min(rows, 100)), None)
-        return Sample(row_sample, whole[aside:], whole[:aside], count, halves, out_of_domain, {"Latin": 1.0})
+        return Sample(row_sample, whole[aside:], whole[:aside], count, halves, {"Latin": 1.0})
 
     return make

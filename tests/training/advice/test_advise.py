@@ -4,34 +4,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lathe.training.advice.advise import (
-    advise,
-    build_advice,
-    cosine_of_means,
-    list_remarks,
-    list_warnings,
-    require_enough_encoded,
-)
-from lathe.training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
+from lathe.training.advice.advise import advise, list_remarks, require_enough_encoded
+from lathe.training.advice.evidence import cosine_of_means, measure_evidence
 from lathe.training.advice.request import AdviceRequest
-from lathe.training.advice.sizes import SizeComparison, SizeTrial
-from lathe.training.advice.summary import summarize_advice
 from lathe.training.errors import AdviceError
-from lathe.training.evaluation.statistics import Interval
 from lathe.training.sources.row_sample import RowSample
-
-FULL = SizeTrial("", 384, 1.0, 1.0, Interval(1.0, None, None), 0.5, Interval(0.0, None, None), 1536, 8.0)
-SIZE = replace(FULL, reducer="PCA", dimensions=96, rescored_4x=Interval(0.97, 0.96, 0.98), loss=Interval(-1, -2, 0))
 
 
 def ignore_progress(_fraction, _sentence):
     return
-
-
-def list_given_warnings(confirmed, trials=(), problems=None, keep=0.95):
-    """Return the warnings of an advice with the confirmed chain, trials and problems."""
-    sizes = SizeComparison(FULL, [], problems or {}, 1000)
-    return list(list_warnings(DebiasingComparison(list(trials), NOTHING, NOTHING, "why"), sizes, confirmed, keep))
 
 
 def test_cosine_of_means_ignores_vector_lengths_and_is_none_for_a_zero_mean():
@@ -42,35 +23,11 @@ def test_cosine_of_means_ignores_vector_lengths_and_is_none_for_a_zero_mean():
     assert cosine_of_means(fit, np.concatenate([east, -7 * east])) is None
 
 
-def test_list_warnings_is_empty_for_a_chain_that_retains_enough_and_for_no_chain():
-    assert list_given_warnings(SIZE) == [] and list_given_warnings(None) == []
-
-
-def test_list_warnings_names_what_just_misses_the_share_to_keep():
-    (halves,) = list_given_warnings(replace(SIZE, loss=Interval(-2, -3, -1)))
-    assert "just misses the 95 %" in halves and "96.0 % [94.0, 98.0] of the score in split-half retrieval" in halves
-    assert "neighbours" not in halves
-    (neighbours,) = list_given_warnings(replace(SIZE, rescored_4x=Interval(0.952, 0.948, 0.956)))
-    assert "95.2 % [94.8, 95.6] of the ten nearest neighbours with rescoring" in neighbours
-    assert "split-half" not in neighbours
-    (both,) = list_given_warnings(SIZE, keep=0.97)
-    assert "of the ten nearest neighbours with rescoring and 98.0 % [96.0, 100.0] of the score in split-half" in both
-
-
-def test_list_warnings_names_methods_and_reducers_that_could_not_be_fitted():
-    trials = [
-        DebiasingTrial(NOTHING, "normalize"),
-        DebiasingTrial("whitening", METHODS["whitening"], problem="singular"),
-    ]
-    said = list_given_warnings(SIZE, trials, {"PCA": "too few rows"})
-    assert said == ["whitening could not be fitted: singular.", "PCA could not be fitted: too few rows."]
-
-
 def test_list_remarks_counts_zero_held_out_vectors(make_sample):
     sample = make_sample(rows=300)
     sample.heldout[:3] = 0
-    assert "3 of 150 held-out vectors are zero: they have no direction." in list_remarks(sample, 3)
-    assert not any("zero" in note for note in list_remarks(make_sample(), 0))
+    assert "3 of 150 held-out vectors are zero: they have no direction." in list_remarks(sample)
+    assert not any("zero" in note for note in list_remarks(make_sample()))
 
 
 @pytest.mark.parametrize(
@@ -109,31 +66,30 @@ def test_advise_refuses_an_encoder_that_fails_on_119_of_120_texts(tmp_path):
     lines = [f"the text number {number} of many that are here" for number in range(120)]
     (tmp_path / "some.txt").write_text("\n".join(lines))
     with pytest.raises(AdviceError, match=r"fails on 119 of 120 texts of some.txt \(RuntimeError: no\)"):
-        advise(AdviceRequest(str(tmp_path / "some.txt")), FailsOnMost(), tmp_path, ignore_progress)
+        advise(AdviceRequest(str(tmp_path / "some.txt")), FailsOnMost(), ignore_progress)
 
 
-@pytest.mark.release
-def test_advice_on_vectors_with_a_long_mean_recommends_r2_consistently(make_sample):
-    """Without halves and out-of-domain text the summary has one reason, and says what was not measured."""
+@pytest.mark.usefixtures("few_steps")
+def test_evidence_on_vectors_with_a_long_mean_favours_r2_for_its_length(make_sample):
+    """Without halves there is one reason, and it says what was not measured."""
     sample = make_sample(rows=240, common=2.0)
     vectors = np.concatenate([sample.heldout, sample.fit])
-    row_sample = RowSample([], vectors, 240, 0, 0.0)
-    sample = replace(sample, row_sample=row_sample, halves=None, cut=0, out_of_domain=None)
-    found = build_advice(AdviceRequest("rows.npy"), "rows.npy", sample, None, ignore_progress)
-    assert (found.best.steps, found.matryoshka.first_hold_more) == ("r2", False)
-    said = " ".join(summarize_advice(found))
-    assert said.count("recommended for the length of the mean, not measured here") == 1
-    assert "promises no gain" not in said and "gained under CLS pooling" in said and "encoder is" not in said
-    changed = 10 * (1 - found.debiasing.trial("R2").recall_at_10)
-    assert "128 bytes a vector, as before." in said
-    assert f"R2 changes {changed:.1f} of the ten nearest neighbours" in found.best.cost
-    assert "the vectors name no encoder to make any with" in said
+    sample = replace(sample, row_sample=RowSample([], vectors, 240, 0, 0.0), halves=None, cut=0)
+    found = measure_evidence(sample, 0, ignore_progress)
+    assert (found.debiasing.chosen, found.matryoshka.first_hold_more) == ("R2", False)
+    assert "recommended for the length of the mean, not measured here" in found.debiasing.why
+    assert "gained under CLS pooling" in found.debiasing.why and found.problems == []
 
 
-@pytest.mark.release
-def test_advice_on_180_rows_does_not_judge_the_first_coordinates(make_sample):
-    found = build_advice(AdviceRequest("some.txt"), "some.txt", make_sample(rows=180), {"name": "any"}, ignore_progress)
-    assert found.matryoshka is None and found.heldout == 90
-    assert any(
-        one.startswith("With 90 held-out rows it is not told whether the first") for one in summarize_advice(found)
-    )
+@pytest.mark.usefixtures("few_steps")
+def test_evidence_of_few_rows_says_what_it_cannot_tell(make_sample):
+    found = measure_evidence(make_sample(rows=180), 0, ignore_progress)
+    assert found.matryoshka is None and found.debiasing is not None
+    found = measure_evidence(make_sample(rows=90), 0, ignore_progress)
+    assert found.debiasing is None and found.sizes is None and found.shortages[0].more == 10
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_methods_that_cannot_be_fitted_are_named(make_sample):
+    found = measure_evidence(make_sample(rows=100, width=160), 0, ignore_progress)
+    assert any(said.startswith("PCA could not be fitted: ") for said in found.problems)

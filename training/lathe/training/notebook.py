@@ -13,7 +13,7 @@ import numpy as np
 
 from lathe.training.advice.advise import Advice
 from lathe.training.advice.advise import advise as advise_on_source
-from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, AdviceRequest
+from lathe.training.advice.request import DEFAULT_RECALL, DEFAULT_ROWS, AdviceRequest, Metric, PlaceName
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
 from lathe.training.errors import SourceError
@@ -141,32 +141,38 @@ def advise(
     source: TextsOrVectors,
     encoder: Encoder | None = None,
     *,
-    keep: float = DEFAULT_KEEP,
-    rows: int = DEFAULT_ROWS,
-    pairs: str | Path | None = None,
+    place: PlaceName = "memory",
+    rows: int | None = None,
+    metric: Metric = "cosine",
+    recall: float = DEFAULT_RECALL,
+    evidence: bool = True,
+    sample_rows: int = DEFAULT_ROWS,
     seed: int = 0,
-    workspace: Path | None = None,
     on_progress: Progress = no_progress,
 ) -> Advice:
-    """Compare transforms on a sample of texts or vectors, and return the comparison with one recommended chain.
+    """Decide in what form to store the vectors of texts, or vectors, and return the decision with its measurements.
+
+    `advice.decision.sentence` says what to store, `advice.decision.commands` how.
 
     Args:
         source: texts, which are encoded, or vectors.
         encoder: encoder of the texts; None for vectors.
-        keep: share in (0, 1] of neighbours that a reduction must preserve.
-        rows: maximum number of sampled rows.
-        pairs: file of queries with a relevant document each, to try a query adapter.
+        place: place that is to store the vectors; `memory` are arrays in a program.
+        rows: number of rows that it will have; None for those of the source.
+        metric: how it compares vectors.
+        recall: share in (0, 1) of the ten nearest rows that a search in it must find.
+        evidence: whether the mean direction, debiasing and fewer dimensions are measured too.
+        sample_rows: maximum number of sampled rows.
         seed: seed of the sample.
-        workspace: folder for encoded texts; None takes a temporary folder.
         on_progress: called with progress in [0, 1] and a message.
 
     Raises:
         SourceError: if the source cannot be read.
         AdviceError: if there are too few distinct rows, or texts without an encoder.
     """
-    with _open_workspace(workspace) as folder, _name_source(source) as name:
-        request = AdviceRequest(name, keep, rows, seed, None if pairs is None else str(pairs))
-        return advise_on_source(request, encoder, folder, on_progress)
+    with _name_source(source) as name:
+        request = AdviceRequest(name, sample_rows, seed, place, rows, metric, recall, evidence=evidence)
+        return advise_on_source(request, encoder, on_progress)
 
 
 def evaluate(

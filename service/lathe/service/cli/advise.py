@@ -1,4 +1,4 @@
-"""`lathe advise`: advice on what to do to the vectors of a source."""
+"""`lathe advise`: in what form to store the vectors of a source."""
 
 import sys
 from functools import partial
@@ -19,7 +19,6 @@ from lathe.service.cli.options import (
 )
 from lathe.service.errors import BadValueError
 from lathe.training.advice.request import (
-    DEFAULT_KEEP,
     DEFAULT_RECALL,
     DEFAULT_ROWS,
     MAX_ROWS,
@@ -35,7 +34,6 @@ from lathe.transforms.files import replace_synced
 if TYPE_CHECKING:
     from lathe.service.settings import Settings
     from lathe.training.advice.advise import Advice
-    from lathe.training.advice.index_plan import IndexPlanner
     from lathe.training.advice.places.decision import PlaceDecision
     from lathe.training.encoder.text_encoder import TextEncoder
 
@@ -43,17 +41,6 @@ if TYPE_CHECKING:
 def advise(
     source: Annotated[str, flag("--source", SOURCE)],
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
-    report: Annotated[Path | None, flag("--report", "Write a page with tables and pictures: OUT.html")] = None,
-    fit: Annotated[str | None, flag("--fit", "Fit the recommended chain, and register it under this name.")] = None,
-    keep: Annotated[
-        float,
-        flag(
-            "--keep",
-            "Share of the ten nearest neighbours (rescored) and of split-half retrieval that must be retained.",
-            min=0,
-            max=1,
-        ),
-    ] = DEFAULT_KEEP,
     place: Annotated[
         PlaceName | None, flag("--for", "Place that is to store the vectors. [asked for on a terminal; else lathe]")
     ] = None,
@@ -65,29 +52,26 @@ def advise(
         float,
         flag("--recall", "Share of the ten nearest rows that a search in it must find.", min=0.01, max=0.9999),
     ] = DEFAULT_RECALL,
+    fit: Annotated[str | None, flag("--fit", "Fit the decision's chain, and register it under this name.")] = None,
+    evidence: Annotated[
+        bool,
+        flag("--evidence", "Also print all forms that were tried, the mean direction, and fewer dimensions."),
+    ] = False,
+    report: Annotated[Path | None, flag("--report", "Write a page with the evidence and pictures: OUT.html")] = None,
     sample_rows: Annotated[
         int, flag("--sample-rows", "Maximum distinct rows to measure.", min=MIN_DISTINCT_ROWS, max=MAX_ROWS)
     ] = DEFAULT_ROWS,
-    pairs: Annotated[
-        str | None,
-        flag("--pairs", "FILE of texts with the fields query and document, to try a query adapter: see lathe fit."),
-    ] = None,
-    memory: Annotated[
-        str | None, flag("--memory", "Also plan the graph of an index in Lathe, within such memory as 2GB.")
-    ] = None,
     seed: Annotated[int, flag("--seed", "Seed of the sample of rows.", min=0, max=2**32 - 1)] = 0,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:
-    """Decide in what form to store the vectors of a source, with the evidence, measured on held-out rows.
+    """Decide in what form to store the vectors of a source, measured on held-out rows.
 
-    The first lines are the decision for the place that --for names: what to store there, its bytes among --rows rows,
-    the recall to expect, and the commands. "Leave the vectors as they are" is a possible decision.
+    The decision is for the place that --for names: what to store there, its bytes among --rows rows, the recall to
+    expect, and the commands that create, fill and search it. "Leave the vectors as they are" is a possible decision.
 
-    It tests for a mean direction and whether removing it helps, how small vectors can be and at what cost, how few
-    bytes are enough and what a database would reach with as many, whether the encoder was trained to be cut, and
-    whether a chain fitted here serves other text. With --pairs, it tries a query adapter. It recommends a chain and a
-    runner-up, and says what the sample is too small to tell. With --memory, it builds graphs over the sample and says
-    which index of Lathe reaches the recall within that memory. If it was stopped, the same command continues.
+    With --evidence, it also prints all forms that were tried, whether the vectors share a mean direction and removing
+    it helps, what fewer dimensions keep, whether the encoder was trained to be cut, and what the sample is too small to
+    tell. If it was stopped, the same command continues: encoded texts are not encoded again.
     """
     if module := find_missing_module():
         raise AdviceError(f"advice needs {module}: pip install 'lathe-training[evaluation]'")
@@ -98,11 +82,10 @@ def advise(
     from lathe.training.advice.report import format_evidence, render_html, to_json
     from lathe.training.sources.source import open_source
 
-    settings, home = load_state()
+    settings, _ = load_state()
     if fit is not None:
         require_name(fit)
     place = place or _ask_for_place()
-    planner = _build_planner(recall, memory, rows)
     open_chains(write=True)  # fails before hours of encoding if the folder cannot be written
     _require_report_folder(report)
     texts = open_source(source).kind() == "texts"
@@ -110,10 +93,20 @@ def advise(
         raise BadValueError(f"{source} holds vectors: --encoder is only for the chain that --fit makes")
 
     loaded = load_encoder(settings, encoder) if texts or encoder else None
-    advice_request = AdviceRequest(source, keep, sample_rows, seed, pairs, place, rows, metric, recall)
+    advice_request = AdviceRequest(
+        source=source,
+        sample_rows=sample_rows,
+        seed=seed,
+        place=place,
+        rows=rows,
+        metric=metric,
+        recall=recall,
+        encoder=encoder,
+        evidence=evidence or report is not None,
+    )
     with ProgressBar() as progress:
         show = (lambda _decision: None) if as_json else partial(_print_decision, progress)
-        advice = run(advice_request, loaded, home.vectors, progress, planner, show)
+        advice = run(advice_request, loaded, progress, show)
     if not as_json:
         typer.echo("\n" + format_evidence(advice))
 
@@ -122,7 +115,7 @@ def advise(
     outcome: dict[str, Any] = {"fit": None}
     try:
         if fit is not None:
-            outcome = _fit_recommended(advice, fit, advice_request, loaded, settings)
+            outcome = _fit_decided(advice, fit, advice_request, loaded, settings)
             if not as_json:
                 typer.echo("\n" + (outcome.get("fit_error") or format_fit_result(outcome["fit"])))
     finally:  # the measurements are printed even if the fit fails
@@ -156,44 +149,13 @@ def _require_report_folder(report: Path | None) -> None:
         raise BadValueError(f"--report is {report}; it must be a file in an existing folder, such as advice.html")
 
 
-def _build_planner(recall: float, memory: str | None, rows: int | None) -> "IndexPlanner | None":
-    """Return the planner of an index that reaches a recall within `memory`, or None without a memory limit.
-
-    Raises:
-        BadValueError: if `memory` is no number of bytes.
-    """
-    if memory is None:
-        return None
-    from lathe.service.index.graph_trial import measure_graph
-    from lathe.training.advice.index_plan import IndexGoal, IndexPlanner
-
-    return IndexPlanner(IndexGoal(recall, _parse_bytes(memory), rows), measure_graph)
-
-
-def _parse_bytes(written: str) -> int:
-    """Parse a number of bytes with a unit, such as `2GB`, `500 MB` or `512MiB`, and return the bytes.
-
-    Raises:
-        BadValueError: for anything else.
-    """
-    from pydantic import ByteSize, TypeAdapter, ValidationError
-
-    try:
-        count = int(TypeAdapter(ByteSize).validate_python(written))
-    except ValidationError:
-        count = 0
-    if count <= 0:
-        raise BadValueError(f"--memory is {written!r}; it must be a number of bytes such as 2GB or 500MiB", "memory")
-    return count
-
-
-def _fit_recommended(
+def _fit_decided(
     advice: "Advice", name: str, advice_request: AdviceRequest, encoder: "TextEncoder | None", settings: "Settings"
 ) -> dict[str, Any]:
-    """Fit the chain that the advice recommends on the whole source and register it. Return the result as a dict.
+    """Fit the chain of the decision on the whole source and register it. Return the result as a dict.
 
     Returns:
-        `{"fit": result}`, or `{"fit": None, "fit_error": message}` if the advice recommends none.
+        `{"fit": result}`, or `{"fit": None, "fit_error": message}` if the decision takes none.
     """
     from lathe.service.chains.fits import FitSetting, run_fit
     from lathe.service.home import Home

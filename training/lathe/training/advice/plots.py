@@ -1,8 +1,8 @@
-"""Figures of an advice."""
+"""Figures of an evidence."""
 
 from typing import Any
 
-from lathe.training.advice.advise import Advice
+from lathe.training.advice.evidence import Evidence
 from lathe.training.evaluation.statistics import Interval
 from lathe.training.reporting.figures import draw_figures, label_plainly, new_panels, plot_curves
 
@@ -15,22 +15,23 @@ MEASURES = {
 """Title of the panel of each measure, by field name of `SizeTrial`."""
 
 
-def draw_all(advice: Advice) -> dict[str, str]:
-    """Draw every figure for which the advice has data, and return them as SVG text by title."""
+def draw_all(evidence: Evidence) -> dict[str, str]:
+    """Draw every figure for which there is data, and return them as SVG text by title."""
     plots = {
         "Debiasing: points gained in split-half retrieval": plot_gains,
         "Fewer dimensions: what is kept": plot_sizes,
-        "Bytes a vector: what is kept": plot_budgets,
         "Where the variance lies": plot_spectrum,
     }
-    return draw_figures(plots, advice)
+    return draw_figures(plots, evidence)
 
 
-def plot_gains(advice: Advice) -> Any:
+def plot_gains(evidence: Evidence) -> Any:
     """Plot each debiasing method's gain in split-half MRR with its interval.
     Return the matplotlib figure, or None if no gain was measured.
     """
-    gains = {trial.method: trial.gain for trial in (advice.debiasing.trials if advice.debiasing else ()) if trial.gain}
+    gains = {
+        trial.method: trial.gain for trial in (evidence.debiasing.trials if evidence.debiasing else ()) if trial.gain
+    }
     if not gains:
         return None
 
@@ -47,17 +48,17 @@ def plot_gains(advice: Advice) -> Any:
     return figure
 
 
-def plot_sizes(advice: Advice) -> Any:
+def plot_sizes(evidence: Evidence) -> Any:
     """Plot what each reducer preserves against its dimensions, one panel per measure.
     Return the matplotlib figure, or None if no reducer was measured.
     """
-    if advice.sizes is None or not advice.sizes.trials:
+    if evidence.sizes is None or not evidence.sizes.trials:
         return None
 
-    measures = [name for name in MEASURES if getattr(advice.sizes.full, name) is not None]
+    measures = [name for name in MEASURES if getattr(evidence.sizes.full, name) is not None]
     figure, axes = new_panels(len(measures), len(measures), (3.4, 3))
     for axis, measure in zip(axes, measures, strict=True):
-        values = ((trial, getattr(trial, measure)) for trial in advice.sizes.trials)
+        values = ((trial, getattr(trial, measure)) for trial in evidence.sizes.trials)
         plot_curves(
             axis,
             (
@@ -69,9 +70,6 @@ def plot_sizes(advice: Advice) -> Any:
                 for trial, measured in values
             ),
         )
-        if advice.best is not None and advice.best.reducer:
-            axis.axvline(advice.best.dimensions, color="grey", linewidth=0.8, linestyle=":")
-
         axis.set_title(MEASURES[measure], fontsize=10)
         axis.set_xlabel("dimensions")
 
@@ -79,37 +77,11 @@ def plot_sizes(advice: Advice) -> Any:
     return figure
 
 
-def plot_budgets(advice: Advice) -> Any:
-    """Plot recall@10 of each method against its bytes, alone and rescored.
-    Return the matplotlib figure, or None with fewer than two budgets.
-    """
-    budgets = advice.budgets
-    if budgets is None or len(budgets.best_chains()) < 2:
-        return None
-
-    trials = list(budgets.chains)
-    for budget in dict.fromkeys(trial.budget for trial in budgets.databases):
-        trials += budgets.best_settings(budget).values()
-
-    figure, axes = new_panels(2, 2, (4.2, 3.4))
-    for axis, title, measure in zip(
-        axes, ("recall@10", "recall@10, rescored 4×"), ("recall_at_10", "rescored_4x"), strict=True
-    ):
-        plot_curves(axis, ((trial.method, trial.bytes, getattr(trial, measure)) for trial in trials))
-        if advice.fewest_bytes is not None:
-            axis.axvline(advice.fewest_bytes.bytes, color="grey", linewidth=0.8, linestyle=":")
-        axis.set_title(title, fontsize=10)
-        axis.set_xlabel("bytes a vector")
-
-    axes[0].legend(fontsize=7)
-    return figure
-
-
-def plot_spectrum(advice: Advice) -> Any:
+def plot_spectrum(evidence: Evidence) -> Any:
     """Plot the share of the variance in each principal direction.
     Return the matplotlib figure, or None with fewer than two points.
     """
-    ranks = advice.diagnosis["spectrum"]
+    ranks = evidence.diagnosis["spectrum"]
     if len(ranks) < 2:
         return None
 

@@ -6,9 +6,6 @@ from typing import Literal
 
 DEFAULT_ROWS = 20_000
 """Default maximum number of sampled rows: enough to fit 1,024 dimensions."""
-DEFAULT_KEEP = 0.95
-"""Default share that a reduction must preserve: of the ten nearest neighbours, with rescoring, and of the mean
-reciprocal rank of split-half retrieval."""
 MAX_ROWS = 1_000_000
 """Largest sample that a user may request, since its vectors are held in memory."""
 
@@ -30,27 +27,26 @@ def find_missing_module() -> str | None:
 
 @dataclass(frozen=True)
 class AdviceRequest:
-    """Advice request: a source, what the recommended chain must preserve, and where the vectors will be stored.
+    """Advice request: a source, and where its vectors will be stored.
 
     Attributes:
         source: name or path of the source, as `open_source` reads it.
-        keep: share in (0, 1] of neighbours and of split-half MRR that a reduction must preserve.
         sample_rows: maximum number of sampled rows.
         seed: seed of the sample.
-        pairs: file of queries with a relevant document each, as `lathe.training.fitting.pairs.read_pairs` reads
-            it, to try a query adapter; None to try none.
         place: place that is to store the vectors.
         rows: number of rows that it will have; None for those of the source.
         metric: how it compares vectors.
         recall: share in (0, 1) of the ten nearest rows that a search in it must find.
+        encoder: encoder of the texts, as the decision's commands name it; None for the default one.
+        evidence: whether the mean direction, debiasing and fewer dimensions are measured too.
     """
 
     source: str
-    keep: float = DEFAULT_KEEP
     sample_rows: int = DEFAULT_ROWS
     seed: int = 0
-    pairs: str | None = None
     place: PlaceName = "lathe"
     rows: int | None = None
     metric: Metric = "cosine"
     recall: float = DEFAULT_RECALL
+    encoder: str | None = None
+    evidence: bool = False

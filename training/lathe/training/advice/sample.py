@@ -1,4 +1,4 @@
-"""Vectors that the advice is measured on: rows to fit on, held-out rows, their text halves, and out-of-domain text."""
+"""Vectors that the advice is measured on: rows to fit on, held-out rows, and the halves of their texts."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -36,19 +36,6 @@ class TextHalves:
 
 
 @dataclass(frozen=True)
-class OutOfDomainVectors:
-    """Vectors of out-of-domain text.
-
-    Attributes:
-        vectors: vectors of the texts, `(n, d)`.
-        halves: vectors of the halves of those texts that can be cut in two; None if they are too few.
-    """
-
-    vectors: FloatArray
-    halves: TextHalves | None
-
-
-@dataclass(frozen=True)
 class Sample:
     """Vectors of the sampled rows, split into rows to fit on and held-out rows.
 
@@ -57,8 +44,8 @@ class Sample:
         fit: vectors to fit on, `(n, d)`.
         heldout: vectors to measure on, `(m, d)`.
         cut: number of held-out texts that can be cut in two.
-        halves: vectors of the halves of these texts; None for a source of vectors, or with fewer than `MIN_HALVES`.
-        out_of_domain: vectors of out-of-domain text; None without an encoder.
+        halves: vectors of the halves of these texts; None if they are
+            fewer than `MIN_HALVES`, or none were asked for.
         scripts: share of the texts in each script, largest first; empty for a source of vectors.
     """
 
@@ -67,7 +54,6 @@ class Sample:
     heldout: FloatArray
     cut: int
     halves: TextHalves | None
-    out_of_domain: OutOfDomainVectors | None
     scripts: dict[str, float]
 
     @property
@@ -86,17 +72,21 @@ def cut_texts_in_two(texts: Sequence[str]) -> list[tuple[str, str]]:
     return [cut for text in texts if (cut := cut_in_two(text))]
 
 
-def list_texts_to_encode(row_sample: RowSample) -> list[str]:
+def list_texts_to_encode(row_sample: RowSample, with_halves: bool = True) -> list[str]:
     """List the texts whose vectors `build_text_sample` will ask for.
-    They are all sampled texts, then both halves of each held-out text that can be cut in two.
+    They are all sampled texts, and with halves, both halves of each held-out text that can be cut in two.
     """
+    if not with_halves:
+        return row_sample.texts
     pairs = cut_texts_in_two(row_sample.texts[: count_heldout(len(row_sample))])
     return [*row_sample.texts, *(half for pair in pairs for half in pair)]
 
 
-def build_text_sample(row_sample: RowSample, vectors_of: VectorsOf, failed: Collection[str] = frozenset()) -> Sample:
+def build_text_sample(
+    row_sample: RowSample, vectors_of: VectorsOf, failed: Collection[str] = frozenset(), with_halves: bool = True
+) -> Sample:
     """Split the sampled texts into held-out texts and texts to fit on, and return their vectors as a `Sample`.
-    It also has the vectors of the halves of held-out texts.
+    With halves, it also has the vectors of the halves of held-out texts.
 
     The first texts are held out, because sampled rows are in random order.
 
@@ -104,13 +94,15 @@ def build_text_sample(row_sample: RowSample, vectors_of: VectorsOf, failed: Coll
         row_sample: sampled texts.
         vectors_of: returns the vectors of texts and of halves.
         failed: texts and halves without a vector; they are left out.
+        with_halves: whether split-half retrieval will be measured.
     """
     held_out = count_heldout(len(row_sample))
     heldout, fit = (
         [text for text in part if text not in failed]
         for part in (row_sample.texts[:held_out], row_sample.texts[held_out:])
     )
-    pairs = [pair for pair in cut_texts_in_two(heldout) if pair[0] not in failed and pair[1] not in failed]
+    cut = cut_texts_in_two(heldout) if with_halves else []
+    pairs = [pair for pair in cut if pair[0] not in failed and pair[1] not in failed]
     first, second = ([pair[side] for pair in pairs] for side in (0, 1))
 
     return Sample(
@@ -119,7 +111,6 @@ def build_text_sample(row_sample: RowSample, vectors_of: VectorsOf, failed: Coll
         heldout=vectors_of(heldout),
         cut=len(pairs),
         halves=TextHalves(vectors_of(first), vectors_of(second)) if len(pairs) >= MIN_HALVES else None,
-        out_of_domain=None,
         scripts=count_scripts(row_sample.texts[:SCRIPT_TEXTS]),
     )
 
@@ -129,4 +120,4 @@ def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
     The first rows are held out, and there are no text halves.
     """
     held_out = count_heldout(len(row_sample))
-    return Sample(row_sample, vectors[held_out:], vectors[:held_out], 0, None, None, {})
+    return Sample(row_sample, vectors[held_out:], vectors[:held_out], 0, None, {})

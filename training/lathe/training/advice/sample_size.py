@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lathe.training.advice.debiasing import DebiasingComparison
-from lathe.training.advice.recommendation import MIN_HELDOUT, Recommendation
 from lathe.training.advice.sample import HELDOUT_SHARE, MAX_HELDOUT, MIN_HALVES, SMALL_HELDOUT, Sample
 from lathe.training.split_half import MIN_WORDS
-from lathe.transforms.quality import MIN_ROWS_PER_DIMENSION
 
 MIN_ROWS = 100
-"""Minimum number of distinct rows for a recommendation."""
+"""Minimum number of distinct rows for evidence."""
+MIN_HELDOUT = 500
+"""Minimum number of held-out rows to judge a reduction by. With fewer, the forty candidates of a rescored search are so
+large a share of all rows that any reduction seems to preserve the neighbours."""
 PRECISE_POINTS = 0.5
 """Half-width of the interval of R2's gain that a large enough sample reaches, in points (100·MRR)."""
 
@@ -36,15 +37,16 @@ def check_row_count(rows: int) -> Shortage | None:
     if rows >= MIN_ROWS:
         return None
     return Shortage(
-        f"{rows} distinct rows are too few to recommend anything; {MIN_ROWS} are the least", MIN_ROWS - rows
+        f"{rows} distinct rows are too few to measure debiasing or fewer dimensions; {MIN_ROWS} are the least",
+        MIN_ROWS - rows,
     )
 
 
-def list_shortages(sample: Sample, debiasing: DebiasingComparison, best: Recommendation) -> list[Shortage]:
+def list_shortages(sample: Sample, debiasing: DebiasingComparison) -> list[Shortage]:
     """List the questions that the sample is too small to answer, each with the number of rows that it lacks.
-    The questions are whether debiasing helps, what a reduction preserves, and whether `best` can be fitted.
+    The questions are whether debiasing helps and what a reduction preserves.
     """
-    return [*_check_debiasing(sample, debiasing), *_check_size(sample), *_check_fit(sample, best)]
+    return [*_check_debiasing(sample, debiasing), *_check_size(sample)]
 
 
 def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
@@ -107,27 +109,8 @@ def _check_size(sample: Sample) -> Iterator[Shortage]:
         )
 
 
-def _check_fit(sample: Sample, best: Recommendation) -> Iterator[Shortage]:
-    """Yield a shortage if the recommended reducer has too few rows to fit on.
-    It needs `MIN_ROWS_PER_DIMENSION` for each output dimension.
-    """
-    needed = MIN_ROWS_PER_DIMENSION * best.dimensions
-    if best.reducer not in ("", "truncation") and len(sample.fit) < needed:
-        yield Shortage(
-            f"a fit of {best.dimensions} dimensions wants {needed:,} rows, {len(sample.fit):,} are there to fit on",
-            rows_for_fit(needed) - len(sample.row_sample),
-        )
-
-
 def rows_for_heldout(heldout: int) -> int:
     """Return how many distinct rows a sample must have so that `heldout` of them are held out.
     This is the inverse of `count_heldout`.
     """
     return 2 * heldout if heldout <= SMALL_HELDOUT else int(heldout / HELDOUT_SHARE)
-
-
-def rows_for_fit(fit: int) -> int:
-    """Return how many distinct rows a sample needs so that at least `fit` are left to fit on after holding out."""
-    if fit <= SMALL_HELDOUT:
-        return 2 * fit
-    return max(fit + SMALL_HELDOUT, min(int(fit / (1 - HELDOUT_SHARE)) + 1, fit + MAX_HELDOUT))

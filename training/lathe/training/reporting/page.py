@@ -23,6 +23,7 @@ class Section:
         figures: SVG text by title.
         tables: tables by title.
         problems: messages on what went wrong.
+        code: lines that a reader copies; empty for none.
     """
 
     title: str
@@ -30,6 +31,7 @@ class Section:
     figures: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, Table] = field(default_factory=dict)
     problems: Sequence[str] = ()
+    code: str = ""
 
 
 def render_page(sections: Sequence[Section], about: str, files: str = "", reference: str | None = None) -> str:

@@ -23,7 +23,7 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
 
 @router.post("/advise", dependencies=ADMIN, openapi_extra=describe_body(AdviseBody), status_code=202)
 async def advise(request: Request, services: ServicesDep) -> Response:
-    """Queue advice on how to reduce or compress vectors, as a job.
+    """Queue a decision in what form to store vectors, as a job.
 
     Answers 202 with the URL of the job.
     """
@@ -58,14 +58,15 @@ def _create_advice_job(services: Services, json_body: bytes) -> Job:
         )
 
     advice_request = AdviceRequest(
-        source.path,
-        body.keep,
-        body.sample_rows,
-        body.seed,
+        source=source.path,
+        sample_rows=body.sample_rows,
+        seed=body.seed,
         place=body.place,
         rows=body.rows,
         metric=body.metric,
         recall=body.recall,
+        encoder=body.encoder,
+        evidence=body.evidence,
     )
     spec = engine.spec if needs_encoder else None
     job = AdviseJob(encoder=spec, question=advice_request, fit=body.fit, files=tuple(source.files))

@@ -26,8 +26,9 @@ ADVICE_SHARE = 0.6
 def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
     """Advise on a source's embeddings, and return the advice as JSON. Also write `report.html` to the folder.
 
-    Runs in the job's process. If the request names a chain to fit, the recommended fit is run too, and its result is
-    under `fit`. If that fails, the advice is returned all the same, with `fit` None and the reason in `fit_error`.
+    Runs in the job's process. If the request names a chain to fit, the decision's chain is fitted too, and its
+    result is under `fit`. If that fails, the advice is returned all the same, with `fit` None and the reason in
+    `fit_error`.
     """
     from lathe.training.advice.advise import advise, build_recommended_fit
     from lathe.training.advice.report import render_html, to_json
@@ -39,7 +40,7 @@ def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progre
     share = ADVICE_SHARE if name else 1.0
     on_progress(0.0, "loading the encoder")
     encoder = open_encoder(job.encoder, settings.device, settings.vector_stores) if job.encoder else None
-    advice = advise(question, encoder, home.vectors, part_of(on_progress, 0.0, share))
+    advice = advise(question, encoder, part_of(on_progress, 0.0, share))
     write_synced(folder / REPORT, render_html(advice).encode())
     result = to_json(advice) | {"report_url": f"/jobs/{folder.name}/report"}
     if name:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from lathe.training.advice.places.commands import NamedSource, write_commands
 from lathe.training.advice.places.forms import FormSearch, StoredForm
 from lathe.training.advice.places.place import Candidate, Place, PlaceCost
 from lathe.training.advice.places.recall import (
@@ -46,12 +47,14 @@ class PlaceGoal:
         rows: number of rows in production; None for those of the source.
         metric: how vectors are compared.
         recall: share of the ten nearest rows that a search must find.
+        source: the vectors or texts, as the commands name them.
     """
 
     place: Place
     rows: int | None = None
     metric: Metric = "cosine"
     recall: float = DEFAULT_RECALL
+    source: NamedSource = NamedSource()
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Option:
         recall: recall to expect with that multiple.
         alone: recall to expect without ranking by the full vectors.
         reaches: whether the lower bound of `recall` is the goal or more.
+        commands: lines that create, fill and search it.
     """
 
     candidate: Candidate
@@ -75,6 +79,12 @@ class Option:
     recall: ExpectedRecall
     alone: ExpectedRecall
     reaches: bool
+    commands: tuple[str, ...] = field(repr=False)
+
+    @property
+    def takes_chain(self) -> bool:
+        """Whether a chain has to be fitted and kept for it."""
+        return bool(self.candidate.form.chain_steps)
 
 
 @dataclass(frozen=True)
@@ -136,7 +146,7 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
     options, notes = _measure_options(goal, rows, base, queries, on_progress, seed)
     before, other_options = options[0], sorted(options[1:], key=lambda option: option.counted)
     chosen, simpler = _choose(before, other_options)
-    if chosen is not None and not chosen.candidate.one_line and before.counted < CHAIN_BYTES:
+    if chosen is not None and chosen.takes_chain and before.counted < CHAIN_BYTES:
         notes.append(
             f"{_describe(chosen)} would take {format_bytes(chosen.counted)}; below {format_bytes(CHAIN_BYTES)}, that "
             "is not worth a chain to fit and keep."
@@ -149,7 +159,7 @@ def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0
         metric=goal.metric,
         goal=goal.recall,
         sentence=_write_sentence(goal, rows, before, chosen, simpler, other_options),
-        commands=chosen.candidate.commands if chosen else (),
+        commands=chosen.commands if chosen else (),
         chosen=chosen,
         simpler=simpler,
         before=before,
@@ -168,7 +178,7 @@ def _measure_options(
     """
     search = FormSearch(base, queries, goal.metric)
     part = len(base) // PART
-    candidates = [*goal.place.list_candidates(base.shape[1])]
+    candidates = [one for one in goal.place.list_candidates(base.shape[1]) if goal.metric in one.metrics]
     exact = search.score(candidates[0].form)
     # Full vectors give the truth: among all sampled rows, and among a quarter as a check.
     nearest, nearest_in_part = find_nearest(exact), find_nearest(exact[:, :part])
@@ -191,7 +201,7 @@ def _measure_options(
         if candidate.beside in by_form:  # in full precision, ranking loses nothing
             ranking = by_form[candidate.beside][0]
             expected = [expected[0], *(limit_recall(ranked, ranking) for ranked in expected[1:])]
-        options.append(_build_option(goal, rows, candidate, expected))
+        options.append(_build_option(goal, rows, base.shape[1], candidate, expected))
 
     if rows > SURE_FACTOR * len(base):
         notes.append(
@@ -202,13 +212,16 @@ def _measure_options(
     return options, notes
 
 
-def _build_option(goal: PlaceGoal, rows: int, candidate: Candidate, expected: Sequence[ExpectedRecall]) -> Option:
+def _build_option(
+    goal: PlaceGoal, rows: int, dimensions: int, candidate: Candidate, expected: Sequence[ExpectedRecall]
+) -> Option:
     """Build the option of a form, ranking as few candidates by the full vectors as reach the goal's recall.
     If no number reaches it, as many as allowed are ranked.
 
     Args:
         goal: what is to be stored where.
         rows: number of rows to store.
+        dimensions: dimensions of the full vectors.
         candidate: the form.
         expected: recall to expect, by position in `CANDIDATES`.
     """
@@ -216,8 +229,17 @@ def _build_option(goal: PlaceGoal, rows: int, candidate: Candidate, expected: Se
     reaching = [position for position in range(allowed) if expected[position].low >= goal.recall]
     position = reaching[0] if reaching else allowed - 1
     cost = goal.place.measure(candidate, rows)
-    counted = cost.count(goal.place.counted)
-    return Option(candidate, CANDIDATES[position], cost, counted, expected[position], expected[0], bool(reaching))
+    multiple = CANDIDATES[position]
+    return Option(
+        candidate=candidate,
+        multiple=multiple,
+        bytes=cost,
+        counted=cost.count(goal.place.counted),
+        recall=expected[position],
+        alone=expected[0],
+        reaches=bool(reaching),
+        commands=write_commands(goal.place.name, candidate, multiple, dimensions, goal.metric, goal.source),
+    )
 
 
 def _choose(before: Option, other_options: Sequence[Option]) -> tuple[Option | None, Option | None]:
@@ -235,7 +257,7 @@ def _choose(before: Option, other_options: Sequence[Option]) -> tuple[Option | N
         return None, None
 
     smallest = reaching[0]
-    simpler = next((option for option in reaching if option.candidate.one_line), None)
+    simpler = next((option for option in reaching if not option.takes_chain), None)
     if simpler is None or simpler is smallest:
         return smallest, None
     # A chain has to be fitted and kept: it must save more than a setting of the place alone.
@@ -258,7 +280,7 @@ def _write_sentence(
     """
     where = f"In {goal.place.title}"
     if chosen is None:
-        settings = [option for option in other_options if option.candidate.one_line]
+        settings = [option for option in other_options if not option.takes_chain]
         best = max(settings, key=lambda option: option.recall.value, default=None)
         tried = f" ({best.candidate.words} finds {_format_recall(best.recall)})" if best else ""
         return (

@@ -48,6 +48,11 @@ class StoredForm:
     code_bytes: int = 0
 
     @property
+    def chain_steps(self) -> str:
+        """Steps of the chain that makes it, for `lathe fit --steps`; empty if the place makes it by itself."""
+        return f"codes:{self.code_bytes}" if self.element == "codes" else self.steps
+
+    @property
     def bytes(self) -> int:
         """Bytes of a vector in this form, without what a place adds."""
         each = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "sq8": 1.0, "bit": 1 / 8, "rabitq": 1 / 8}

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from lathe.training.advice.places.forms import StoredForm
+from lathe.training.advice.request import Metric, PlaceName
 
 REDUCTIONS = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 6)
 """Shares of the dimensions that a reduction keeps."""
@@ -26,16 +27,16 @@ class Candidate:
         beside: form in which the full vectors are kept, to rank candidates by them; None without them.
         words: the form in the place's own words, such as "halfvec(96)".
         beside_words: the full vectors in the place's own words; empty without them.
-        commands: lines that set it up.
-        one_line: whether it is a setting of the place alone, without a chain to fit.
+        setting: what the place's template in `snippets` sets to get this form.
+        metrics: ways to compare vectors for which the place has it.
     """
 
     form: StoredForm
     beside: StoredForm | None
     words: str
     beside_words: str = ""
-    commands: tuple[str, ...] = ()
-    one_line: bool = True
+    setting: str = ""
+    metrics: tuple[Metric, ...] = get_args(Metric)
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Place:
         measure: returns the bytes of a candidate for a number of rows.
     """
 
-    name: str
+    name: PlaceName
     title: str
     counted: Counted
     list_candidates: Callable[[int], Iterator[Candidate]]
