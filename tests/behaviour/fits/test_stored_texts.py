@@ -26,8 +26,12 @@ def encoded(monkeypatch):
 
 @pytest.fixture
 def source(tmp_path, paragraphs):
-    path = tmp_path / "texts.jsonl"
-    rows = ({"id": str(number), "text": f"{MARK} {text}"} for number, text in enumerate(paragraphs[:60]))
+    return write_texts(tmp_path / "texts.jsonl", paragraphs[:60])
+
+
+def write_texts(path, texts):
+    """Write texts with the mark to a file, and return its path."""
+    rows = ({"id": str(number), "text": f"{MARK} {text}"} for number, text in enumerate(texts))
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
 
@@ -37,15 +41,17 @@ def count_stored(home):
     return VectorDatabase(StoreSettings(file.parent)).count() if file.exists() else 0
 
 
-def test_a_second_fit_an_import_and_lathe_embed_encode_nothing_again(run, source, encoded, tmp_path):
+def test_a_second_fit_an_import_and_lathe_embed_encode_only_new_texts(run, source, encoded, paragraphs, tmp_path):
     assert run("fit", "--name", "first", "--source", source, "--steps", "r2,pca:16")[0] == 0
     assert len(encoded) == 60
-    assert run("fit", "--name", "second", "--source", source, "--steps", "mc,pca:8", "--seed", 3)[0] == 0
+    more = write_texts(tmp_path / "more.jsonl", paragraphs[:70])
+    assert run("fit", "--name", "second", "--source", more, "--steps", "mc,pca:8", "--seed", 3)[0] == 0
+    assert len(encoded) == 70
     assert run("embed", "--source", source, "--chain", "second", "--out", tmp_path / "out.npy")[0] == 0
     index = ["index", "import", "--name", "notes", "--source", source, "--chain", "first"]
     status, _, err = run(*index)
     assert status == 0, err
-    assert len(encoded) == 60
+    assert len(encoded) == 70
 
 
 @pytest.mark.release

@@ -49,12 +49,12 @@ def fit(state, source, on_progress=no_progress, **request):
     """Fit with marked queries, save the chain in the state folder, and return its certificate."""
     asked = NewFit(name="adapted", steps=ADAPTER, source=source, **({"personal_data": True} | request))
     with fit_new_chain(asked, NumberEncoder(), state / "vectors", on_progress) as fitted:
-        fitted.chain.save(state / "chain", statistics=fitted.statistics)
+        fitted.chain.save(state / "chain", distribution=fitted.distribution)
         return fitted.certificate
 
 
 def test_a_fit_on_pairs_leaves_no_trace_and_its_certificate_says_so(state, documents, pairs):
-    certificate = fit(state, documents, pairs=pairs, keep_moments=True)
+    certificate = fit(state, documents, pairs=pairs)
     assert find_traces(state, NumberEncoder()) == []
     np.save(state / "a.npy", NumberEncoder().encode(["query 1", CANARY]).vectors)
     assert find_traces(state, NumberEncoder()) == ["a.npy"], "a trace would be found"

@@ -18,7 +18,7 @@ from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.finetuning.requests import NewTraining
-from lathe.training.fitting.requests import AddRows, NewFit
+from lathe.training.fitting.requests import NewFit
 
 
 def _require_input_name(name: str) -> str:
@@ -85,7 +85,7 @@ class FitJob(JobRequest):
     """A fit with the specs of the encoders that it names, and the names of the files that came with it."""
 
     target_encoder: EncoderSpec | None
-    request: NewFit | AddRows
+    request: NewFit
     files: tuple[InputName, ...]
 
     @property

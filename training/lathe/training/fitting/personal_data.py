@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lathe.training.errors import FitError
-from lathe.training.fitting.requests import FitRequest
+from lathe.training.fitting.requests import NewFit
 from lathe.transforms.vectors import FloatArray
 
 MIN_QUERIES = 100
@@ -20,7 +20,7 @@ KEPT = "learned matrices and averages; no texts, and no vectors of single querie
 """What outlives a fit on personal data, for certificates."""
 
 
-def require_many_queries(request: FitRequest, queries: FloatArray | None) -> None:
+def require_many_queries(request: NewFit, queries: FloatArray | None) -> None:
     """Check that queries `(m, d)` marked as personal data include at least `MIN_QUERIES` different ones. Raises
     `FitError` otherwise. None, for no queries, passes.
     """
@@ -33,7 +33,7 @@ def require_many_queries(request: FitRequest, queries: FloatArray | None) -> Non
         )
 
 
-def describe_personal_data(request: FitRequest) -> dict[str, Any]:
+def describe_personal_data(request: NewFit) -> dict[str, Any]:
     """Return the certificate's entry `personal_data`: the fields with personal data and what is kept of them. The dict
     is empty if the request does not set `personal_data`.
     """
