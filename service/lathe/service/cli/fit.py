@@ -62,14 +62,6 @@ def fit(
     test_pairs: Annotated[
         str | None, flag("--test-pairs", "Such a file of other queries that certifies the chain, with any steps.")
     ] = None,
-    personal_data: Annotated[
-        bool,
-        flag(
-            "--personal-data",
-            "Queries and pairs hold personal data: nothing of their texts and vectors outlives the fit but learned "
-            "matrices.",
-        ),
-    ] = False,
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     prompt_name: Annotated[
         str | None,
@@ -136,7 +128,6 @@ def fit(
         seed=seed,
         out_of_domain=parse_pairs(out_of_domain, "--out-of-domain"),
         test_pairs=test_pairs,
-        personal_data=personal_data,
         bad_shards=bad_shards,
         steps=None if steps is None else [step.spec() for step in parse_steps(steps)],
         normalize=normalize,
@@ -157,8 +148,8 @@ def fit(
             registry,
             home.vectors,
             format_command_line(),
-            load_encoder(settings, encoder, not personal_data) if has_texts or encoder else None,
-            load_encoder(settings, target_encoder, not personal_data) if target_encoder else None,
+            load_encoder(settings, encoder) if has_texts or encoder else None,
+            load_encoder(settings, target_encoder) if target_encoder else None,
             opened,
         )
         result = run_fit(request, context, progress, transform)
@@ -177,8 +168,6 @@ def format_fit_result(result: dict[str, Any]) -> str:
         if trials := _build_trial_rows(codes):
             lines += ["", align_columns(trials)]
         lines += [f"Not tried: {name}, because {reason}." for name, reason in codes["not_tried"].items()]
-    if personal := certificate.get("personal_data"):
-        lines += ["", f"Kept of the personal data in {', '.join(personal['fields'])}: {personal['kept']}."]
     lines += ["", *(f"Warning: {warning}" for warning in certificate["warnings"])]
     if result["failed_gates"]:
         lines.append(f"Not live: it fails {', '.join(result['failed_gates'])}.")

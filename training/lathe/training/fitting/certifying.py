@@ -9,7 +9,6 @@ import torch
 
 from lathe.training.fitting.code_search import CodeSearch
 from lathe.training.fitting.fit_state import FitState
-from lathe.training.fitting.personal_data import describe_personal_data
 from lathe.training.fitting.split import sort_distinct
 from lathe.transforms.artifact import FitDistribution
 from lathe.transforms.base import Transform
@@ -35,7 +34,6 @@ def certify_chain(state: FitState, on_progress: Progress) -> None:
         pairs=pairs.test if pairs else None,
         out_of_domain_pairs=pairs.out_of_domain if pairs else None,
     )
-    certificate |= describe_personal_data(state.request)
     if "codes" in certificate:
         certificate["codes"] |= (state.search or CodeSearch(state.chain, [], {})).describe()
     state.certificate = certificate

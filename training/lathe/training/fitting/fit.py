@@ -19,7 +19,6 @@ from lathe.training.fitting.fit_state import FitState, FittedChain
 from lathe.training.fitting.gates import list_failed_gates
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
 from lathe.training.fitting.pairs import encode_pairs
-from lathe.training.fitting.personal_data import require_many_queries
 from lathe.training.fitting.requests import NewFit
 from lathe.training.fitting.split import split_heldout
 from lathe.training.fitting.stacked import SelectedRows
@@ -142,7 +141,6 @@ def encode_query_pairs(state: FitState, on_progress: Progress) -> None:
         state.corpora,
         request.seed,
         on_progress,
-        quote=not request.personal_data,
     )
 
 
@@ -160,7 +158,6 @@ def fit_steps(state: FitState, on_progress: Progress) -> None:
     queries = None
     if request.queries is not None:
         queries = read_queries(request.queries.location, state.encoder, state.encoded.vectors.shape[1])
-    require_many_queries(request, queries)
 
     chain.to(_choose_fitting_device(state.encoder)).fit(
         state.rows,

@@ -33,9 +33,6 @@ ROW_FIELDS = ("source", "queries", "targets")
 PAIR_FIELDS = ("pairs", "test_pairs")
 """Fields with pairs of a query and a relevant document."""
 
-QUERY_FIELDS = ("queries", "pairs", "test_pairs")
-"""Fields that name queries, which may hold personal data."""
-
 
 CLICK_FIELDS = ("position", "rank", "clicked_position")
 """Fields by which a log of clicks is told from judged pairs."""
@@ -200,8 +197,6 @@ class NewFit(JsonObject):
             `document`, or the path of a file of them.
         targets: the target of each row, for steps fitted on targets.
         target_encoder: name of the encoder whose vectors of the same texts are the targets instead.
-        personal_data: whether queries and pairs hold personal data: then nothing of their texts and vectors outlives
-            the fit.
         bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
     """
 
@@ -225,7 +220,6 @@ class NewFit(JsonObject):
                     "out_of_domain": {"news": "news.jsonl"},
                     "queries": {"texts": ["What is a lathe?"]},
                     "test_pairs": [{"query": "What is a lathe?", "document": "A lathe turns a workpiece."}],
-                    "personal_data": True,
                     "bad_shards": "skip",
                 },
                 {
@@ -268,7 +262,6 @@ class NewFit(JsonObject):
     test_pairs: Pairs | None = None
     targets: RowSource | None = None
     target_encoder: str | None = None
-    personal_data: bool = False
     bad_shards: BadShards = "refuse"
 
     @model_validator(mode="after")
@@ -293,11 +286,6 @@ class NewFit(JsonObject):
             update={field: RowSource(path=path) if field in ROW_FIELDS else path for field, path in paths.items()}
         )
 
-    @property
-    def query_fields(self) -> list[str]:
-        """Names of the set fields that name queries."""
-        return [field for field in QUERY_FIELDS if getattr(self, field) is not None]
-
     def build_chain(self) -> "Chain":
         """Build the chain of the request's steps, not fitted yet. If there is a budget of bytes, codes of that size
         come last.
@@ -318,14 +306,10 @@ class NewFit(JsonObject):
 
         Raises:
             StepError: as `build_chain`.
-            FitError: for an unknown gate, for targets, pairs or queries that no step is fitted on, for steps without
-                what they are fitted on, or if personal data are announced without any.
+            FitError: for an unknown gate, for targets, pairs or queries that no step is fitted on, or for steps without
+                what they are fitted on.
         """
         require_gates(self.gates)
-        if self.personal_data and not self.query_fields:
-            raise FitError(
-                "personal data are marked, and there are none: the mark is for queries, pairs and test pairs"
-            )
         chain = self.build_chain()
         self._check_targets([step.kind for step in chain.transforms if step.paired])
         self._check_pairs([step.kind for step in chain.transforms if step.takes_pairs])

@@ -127,7 +127,7 @@ def _require_usable_pairs(request: NewFit) -> None:
         return  # files are read by the job
     fit, test = (None if pairs is None else read_pairs(pairs) for pairs in (request.pairs, request.test_pairs))
     if fit is not None or test is not None:
-        divide_pairs(fit, test, request.seed, quote=not request.personal_data)
+        divide_pairs(fit, test, request.seed)
 
 
 def _store_queries(
