@@ -21,7 +21,7 @@ TRAINING := offline,parquet,faiss,onnx,evaluation,finetuning
 SERVICE := faiss,redis,pgvector
 DISTRIBUTIONS := --editable ./transforms --editable './training[$(TRAINING)]' --editable './service[$(SERVICE)]'
 DEVELOPMENT := --requirement requirements-dev.txt --editable './transforms[sklearn]' \
- --editable './training[$(TRAINING),lora,ray]' --editable './service[$(SERVICE),milvus,ray-serve,otel]'
+ --editable './training[$(TRAINING),lora,ray]' --editable './service[$(SERVICE),milvus,ray-serve]'
 DEFINITIONS := VERSION constraints.txt $(wildcard */pyproject.toml)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 

@@ -12,15 +12,18 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.incremental import load_vectors
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import own_environment
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoded_shards import POSITION, VECTORS
+from lathe.training.sources.source import open_source
 from lathe.transforms.vectors import FloatArray
 
 POLL_SECONDS = 0.1
@@ -48,6 +51,19 @@ def main() -> None:
     print_report(figures)
     about = {"width": seeds.shape[1], "files": arguments.files, "steps": arguments.steps, "fits": figures}
     print("raw figures:", write_report(arguments.out, "streaming", about), file=sys.stderr)
+
+
+def load_vectors(source: str, most: int | None) -> FloatArray:
+    """Encode the distinct texts of a source `(n, d)`, in its order.
+
+    Args:
+        source: the source.
+        most: maximum number of texts, spread over the source; None for all.
+    """
+    batches = (batch.values for batch in open_source(source).batches())
+    texts = list(dict.fromkeys(text for text in chain.from_iterable(batches) if isinstance(text, str) and text))
+    chosen = np.linspace(0, len(texts) - 1, min(most or len(texts), len(texts))).astype(int)
+    return Encoder(DEFAULT_ENCODER).encode([texts[i] for i in chosen]).vectors
 
 
 def write_files(seeds: FloatArray, count: int, files: int, folder: Path) -> None:

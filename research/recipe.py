@@ -24,13 +24,13 @@ from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.evaluation.pool import Workers
 from lathe.training.evaluation.statistics import mean_interval
 from lathe.training.finetuning.job import TargetSettings, TrainingJob
+from lathe.training.finetuning.mining import mine_sources
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.mixture_builder import read_sources
 from lathe.training.finetuning.opening import open_target
 from lathe.training.finetuning.regularizers.registry import create_regularizer
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.finetuning.run import save_model
-from lathe.training.finetuning.source_mining import mine_sources
 from lathe.training.finetuning.trainer import train
 from research.category_comparison import TaskScores, compare_categories
 from research.reze_experiment.scoring import Scorer
@@ -113,15 +113,14 @@ def main() -> None:
     if arguments.quick:
         plan = replace(plan, cap=8, targets=TARGETS[:1], general=GENERAL[:2], seeds=(0,))
         plan = replace(plan, limits={"finance": 60, "general": 60})
-    mined: dict[str, Any] = {}
-    units = list(planned(plan, mined))
+    units = list(planned(plan))
     missing = [unit for unit in units if not unit.path.is_file()]
     with Workers(arguments.processes) as workers:
         for done, (index, result) in enumerate(workers.run([(measure, (unit,)) for unit in missing]), 1):
             if isinstance(result, Exception):
                 raise SystemExit(f"{missing[index].path.stem}: {result}")
             print(f"{done} of {len(missing)}: {missing[index].path.stem}", file=sys.stderr)
-    figures = found(plan, units) | {"mined": mined, "plan": described(plan)}
+    figures = found(plan, units) | {"plan": described(plan)}
     print(markdown_table(["", *figures["averages"]], table(figures["averages"])))
     print("raw figures:", write_report(arguments.out, "recipe", figures), file=sys.stderr)
 
@@ -131,10 +130,10 @@ def described(plan: Plan) -> dict[str, Any]:
     return {name: value for name, value in asdict(plan).items() if name not in ("data", "work")}
 
 
-def planned(plan: Plan, mined: dict[str, Any]) -> Iterator[Unit]:
+def planned(plan: Plan) -> Iterator[Unit]:
     """Plan every training, each target's base model first.
 
-    The negatives of each target are mined once, and their statistics written to `mined`.
+    The negatives of each target are mined once.
     """
     encoder = Encoder(plan.spec)
     for target in plan.targets:
@@ -142,8 +141,7 @@ def planned(plan: Plan, mined: dict[str, Any]) -> Iterator[Unit]:
         builder = read_sources(job, open_target(TargetSettings(folder=plan.data / "finance" / target)))
         plain = builder.build()
         assert job.negatives is not None  # the plan's own
-        statistics = mine_sources(builder, job.negatives, encoder, plan.work / "negatives" / target, silent)
-        mined[target] = {name: asdict(one) | {"examples": one.examples[:1]} for name, one in statistics.items()}
+        mine_sources(builder, job.negatives, encoder, plan.work / "reference", silent)
         hard = builder.build()
         create_regularizer("reze", RegularizerSettings()).prepare(encoder, plain, *folders(plan, target), silent)
         yield Unit(plan, target, BASE, BEFORE)

@@ -6,7 +6,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lathe.training.finetuning.report import REFERENCE, build_source_table
 from lathe.training.reporting.figures import to_png, to_svg
 from lathe.training.reporting.files import describe_environment, write_files
 from lathe.training.reporting.page import Section, format_text, render_page
@@ -23,6 +22,9 @@ from research.reze_experiment.tables import (
     list_rates,
     read_geometries,
 )
+
+REFERENCE = "https://arxiv.org/abs/2604.17257"
+"""Address of the REZE paper."""
 
 JSON, CSV, HTML = "experiment.json", "results.csv", "report.html"
 """Names of the files that `write_report` writes besides the plots."""
@@ -43,7 +45,7 @@ def write_report(experiment: Experiment, out: Path) -> tuple[Findings, list[Path
         figures={title: to_svg(figure) for title, figure in figures.values()},
         tables=build_tables(experiment, findings)
         | {
-            f"Sources where {one.target.name} is left out": build_source_table(one.mixture)
+            f"Sources where {one.target.name} is left out": one.mixture.build_source_table()
             for one in experiment.prepared
         },
         problems=experiment.problems,

@@ -6,12 +6,11 @@ from typing import Any
 import orjson
 
 from lathe.training.evaluation.statistics import Interval, mean_interval
-from lathe.training.finetuning.regularizers.geometry import format_share
 from lathe.training.finetuning.regularizers.registry import METHODS as TRAINING_METHODS
-from lathe.training.finetuning.regularizers.reze import GEOMETRY
 from lathe.training.reporting.tables import Table
 from lathe.training.reporting.text import format_half_width
 from research.reze_experiment.findings import PROPOSED, Findings, Scores
+from research.reze_experiment.geometry import GEOMETRY, format_share
 from research.reze_experiment.run import Experiment
 
 NAMES = {

@@ -24,6 +24,7 @@ from lathe.training.finetuning.job import TrainingSettings
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.reference import ReferenceVectors
 from lathe.training.finetuning.regularizers.none import NoRegularizer
+from lathe.training.finetuning.regularizers.reze import Reze
 from lathe.training.finetuning.run import MODEL, save_model
 from lathe.training.finetuning.trainer import TrainingResult, train
 from lathe.training.journal import Journal
@@ -32,6 +33,7 @@ from lathe.transforms.errors import TransformError
 from lathe.transforms.quality import isoscore
 from lathe.transforms.statistics import Moments
 from research.reze_experiment.conditions import Condition
+from research.reze_experiment.geometry import write_geometry
 from research.reze_experiment.results import Result, read_result
 from research.reze_experiment.scoring import Scorer
 from research.reze_experiment.targets import Target, shuffle_pairs
@@ -194,6 +196,8 @@ class Work:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.with_suffix(".lock")):
                 regularizer.prepare(self.base, unit.mixture, folder, unit.out / "reference", ignore_progress)
+                if isinstance(regularizer, Reze):
+                    write_geometry(regularizer, unit.mixture, folder)
         model = self.load_for_training(None)
         trained = train(model, unit.mixture, unit.training, self.folder / "pretraining", ignore_progress, regularizer)
         save_model(model, path)

@@ -104,6 +104,11 @@ def check_files(words: list[str]) -> None:
             raise ValueError(f"{path} is not there")
 
 
+def check_wrapped(words: list[str]) -> None:
+    """Raise `ValueError` unless the command that a program of others runs can work."""
+    CHECKS[words[0]](words[1:])
+
+
 CHECKS = {
     "lathe": check_lathe,
     "make": check_make,
@@ -113,5 +118,6 @@ CHECKS = {
     "cp": check_files,
     "docker": check_files,
     "kubectl": check_files,
+    "opentelemetry-instrument": check_wrapped,
 }
 """What is asked of the words after a program's name."""

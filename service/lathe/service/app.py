@@ -38,7 +38,6 @@ from lathe.service.http.root_path import RootPathMiddleware, require_distinct
 from lathe.service.http.routes import (
     adaptation,
     advice,
-    api_pages,
     chains,
     dashboard,
     embed,
@@ -53,7 +52,6 @@ from lathe.service.http.routes import (
     search,
     training,
 )
-from lathe.service.http.tracing import add_tracing
 from lathe.service.index.backend import open_indexes
 from lathe.service.index.encoding import encode_for_index
 from lathe.service.jobs.jobs import Jobs
@@ -89,7 +87,6 @@ ROUTERS = [
     search.router,
     health.router,
     dashboard.router,
-    api_pages.router,
 ]
 
 UPSTREAM_CHECK_SECONDS = 5.0
@@ -115,8 +112,6 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         version=version("lathe-service"),
         description="Compact, debiased text embeddings: fitted, versioned, measured.",
         lifespan=_build_lifespan(services),
-        docs_url=None,  # `api_pages` serves these
-        redoc_url=None,
     )
     app.state.services = services
 
@@ -133,8 +128,6 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
     app.add_middleware(SheddingMiddleware, embedder=services.embedder)
     app.add_middleware(OriginMiddleware, settings=settings)
     app.add_middleware(RequestMiddleware)
-    if settings.tracing:
-        add_tracing(app)
     if settings.cors_origins:
         allow_origins(app, settings.cors_origins)  # around the middleware above, so that pages can read every error
     if settings.root_path:

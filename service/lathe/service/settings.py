@@ -74,8 +74,6 @@ class Settings(BaseSettings):
     name if clients need keys; none without keys, as a web page could give this machine's address its own name."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that the service logs; info has a line for each request."""
-    tracing: bool = False
-    """Whether to send traces to the OpenTelemetry collector that the OTEL_… variables name; needs the extra `otel`."""
     index_url: Annotated[str, Field(repr=False)] = ""
     """Where indexes are stored: http://host:19530[/database] of a Milvus, or a file of Milvus Lite, FILE.db; unset: in
     the state folder. Needs the extra `milvus`."""

@@ -53,12 +53,11 @@ def test_a_fit_on_pairs_runs_goes_live_and_has_relevance_in_its_certificate(app,
 def test_a_fit_leaves_no_text_of_its_pairs_and_queries_in_the_state_folder(app, source, finish):
     pairs = [*PAIRS, {"query": "Who is Quillfeather Ozymandias?", "document": "Nobody by the name of Vexworthy."}]
     queries = {"texts": [*(pair["query"] for pair in PAIRS), "Where does Quillfeather live?"]}
-    for body in ({"steps": ADAPTER, "pairs": pairs}, {"bytes": 24, "queries": queries, "personal_data": True}):
+    for body in ({"steps": ADAPTER, "pairs": pairs}, {"bytes": 24, "queries": queries}):
         job = finish(post(app, source=source, **body).json()["job_id"], app)
         assert (job["state"], job["error"]) == ("succeeded", None)
         files = [path for path in app.settings.home.rglob("*") if path.is_file()]
         assert [path for path in files if re.search(b"Quillfeather|Vexworthy", path.read_bytes())] == []
-        assert ("personal_data" in job["result"]["certificate"]) == ("queries" in body)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,6 @@ def test_a_fit_leaves_no_text_of_its_pairs_and_queries_in_the_state_folder(app, 
             {"steps": ADAPTER, "pairs": PAIRS, "test_pairs": PAIRS[200:240]},
             "40 queries of the test pairs are among the pairs to fit on, such as 'What is number 200?'",
         ),
-        ({"steps": [{"kind": "r2"}], "personal_data": True}, "personal data are marked, and there are none"),
     ],
 )
 def test_impossible_pairs_and_sides_are_refused_before_a_job_is_queued(app, source, more, words):

@@ -13,9 +13,8 @@ from safetensors.torch import load, save
 
 from lathe.service.chains.registry import Registry
 from lathe.transforms import Chain, certify, parse_steps
-from lathe.transforms.artifact import FitDistribution, FitStatistics
+from lathe.transforms.artifact import FitDistribution
 from lathe.transforms.artifact.folder import manifest_digest
-from lathe.transforms.incremental import Stages
 
 WIDTH = 16
 MAX_SECONDS, MAX_WAIT_SECONDS = 1.0, 10.0
@@ -68,7 +67,7 @@ def rows():
 
 @pytest.fixture(scope="session")
 def artifacts(tmp_path_factory, rows):
-    """Return a function that fits steps once, with certificate, distribution and moments, and returns the folder."""
+    """Return a function that fits steps once, with certificate and distribution, and returns the folder."""
     made = {}
 
     def fit(steps):
@@ -80,9 +79,8 @@ def artifacts(tmp_path_factory, rows):
                 "certificate": certify(chain, rows[500:], n_fit=500, seed=0),
             }
             distribution = FitDistribution.measure(rows[:500], rows[500:], None)
-            statistics = FitStatistics(Stages.of(chain).take_moments(chain, rows[:500]), distribution)
             made[steps] = tmp_path_factory.mktemp("artifact") / "1"
-            chain.save(made[steps], {"name": "mine", "version": 1}, statistics)
+            chain.save(made[steps], {"name": "mine", "version": 1}, distribution)
         return made[steps]
 
     return fit

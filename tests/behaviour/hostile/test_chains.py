@@ -16,7 +16,6 @@ from lathe.service.encoders.engine.worker import Worker
 from lathe.service.encoders.live_vectors import ObservedVectors
 from lathe.service.errors import convert_error
 from lathe.service.monitoring.drift.drift import Drift
-from lathe.transforms.artifact import load_moments
 from lathe.transforms.errors import ArtifactError
 from tests.behaviour.hostile.conftest import Forger
 from tests.service.encoders.engine.test_worker import Double
@@ -173,12 +172,9 @@ HOSTILE_MANIFESTS = {
     "bytes without a side": at("certificate", "bytes_per_vector", value={"after": 3}),
     "gates that are a list": at("provenance", "gates", value=["recall_at_10"]),
     "a gate that is a text": at("provenance", "gates", value={"recall_at_10": "high"}),
-    "added rows that are a number": at("provenance", "added_to", value=7),
     "a distribution of texts": at("reference", "norms", value=["a", "b"]),
     "a distribution of a list of rows": at("reference", "count", value=[1]),
     "a spectrum that is a number": at("reference", "spectrum", value=1),
-    "moments that are a list": at("moments", value=[1]),
-    "moments of true stages": at("moments", "stages", value={"x": {"dimensions": 16}}),
     "a name that is a list": at("name", value=["mine"]),
     "a name that leads elsewhere": at("name", value="../../evil"),
     "a field of NaN": at("certificate", "recall_at_10", value=float("nan")),
@@ -221,7 +217,6 @@ def use_everywhere(forged, rows):
     attempt(report_drift)
     attempt(lambda: promote_with_gates(registry, "mine", 1, {"recall_at_10": 0.1}))
     attempt(lambda: registry.size_routes.serve_dimensions("mine"))
-    attempt(lambda: load_moments(forged.folder))
     attempt(lambda: format_chain_card(registry.manifest("mine", 1), "a/b", None))
     attempt(lambda: draw_recall(registry.manifest("mine", 1)))
     return errors

@@ -134,10 +134,6 @@ def test_a_public_server_that_cannot_generate_an_admin_key_does_not_start(unwrit
     create_app(read_settings(home=unwritable, host="0.0.0.0", public_without_keys=True))
 
 
-def test_docs_page_loads_nothing_from_other_servers(client):
-    assert "https://" not in client.get("/docs").text.replace("https://fastapi.tiangolo.com", "")
-
-
 def test_openapi_declares_only_the_error_schema_error_answer_and_resolves_all_references(client):
     described = client.get("/openapi.json").json()
     for path, methods in described["paths"].items():
@@ -187,8 +183,7 @@ def test_unknown_paths_and_methods_add_at_most_4_metric_series(client):
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc"])
-def test_docs_pages_forbid_inline_scripts_and_frames(client, path):
-    headers = client.get(path).headers
-    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
-    assert (policy["default-src"], policy["frame-ancestors"]) == ("'none'", "'none'")
-    assert "unsafe" not in policy["script-src"] and headers["x-frame-options"] == "DENY"
+def test_docs_pages_load_nothing_from_other_servers_and_forbid_frames(client, path):
+    page = client.get(path)
+    assert "https://" not in page.text.replace("https://fastapi.tiangolo.com", "")
+    assert page.headers["x-frame-options"] == "DENY"

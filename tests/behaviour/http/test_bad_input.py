@@ -99,23 +99,20 @@ def test_malformed_json_is_answered_400_by_every_route_of_vectors(client):
         check_error(client.post(path, content=b"{"), 400)
 
 
-DAMAGED = {
-    "a surrogate": (rb'{"inputs": ["\ud83d\ude00", "a\ud800b"]}', "inputs[1] is", "\\ud800, half of a surrogate pair"),
-    "latin-1": (b'{"inputs": ["ok", "\xe9"]}', "inputs[1] is", "the byte 0xe9, which is not UTF-8"),
-    "a key": (rb'{"vectors": [{"\ud800": 1}]}', "a key of vectors[0] is", "\\ud800, half of a surrogate pair"),
-    "beyond 2 MB": (b'{"inputs": [' + b'"a text",' * 300_000 + rb'"\ud800"]}', "the body is not JSON", "surrogate"),
-    "another fault too": (rb'{"inputs": ["\ud800", }', "the body is not JSON", ""),
-    "UTF-16": ('{"inputs": "é"}'.encode("utf-16"), "the body is not JSON: byte 0xff at 0 is not UTF-8", ""),
+NOT_UNICODE = {
+    "a surrogate": (rb'{"inputs": ["\ud83d\ude00", "a\ud800b"]}', "surrogate"),
+    "latin-1": (b'{"inputs": ["ok", "\xe9"]}', "byte 0xe9 at 19 is not UTF-8"),
+    "UTF-16": ('{"inputs": "é"}'.encode("utf-16"), "byte 0xff at 0 is not UTF-8"),
 }
 
 
-@pytest.mark.parametrize("case", DAMAGED)
-def test_a_text_that_is_not_unicode_is_named_by_its_index_in_a_body_of_some_size(client, case):
-    body, beginning, damage = DAMAGED[case]
+@pytest.mark.parametrize("case", NOT_UNICODE)
+def test_a_body_that_is_not_unicode_is_refused_with_the_position(client, case):
+    body, damage = NOT_UNICODE[case]
     answer = client.post("/embed", content=body, headers=AS_JSON)
     check_error(answer, 400)
     message = answer.json()["error"]["message"]
-    assert message.startswith(beginning) and damage in message, message
+    assert message.startswith("the body is not JSON: ") and damage in message, message
 
 
 def test_a_byte_order_mark_before_a_body_is_ignored(client):

@@ -21,9 +21,8 @@ from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.export.folder import SHIPPED
 from lathe.training.export.sentence_transformers_folder import export_sentence_transformers
 from lathe.transforms import Chain, parse_steps
-from lathe.transforms.artifact import FitDistribution, FitStatistics, load_moments
+from lathe.transforms.artifact import DISTRIBUTION, FitDistribution
 from lathe.transforms.artifact.folder import manifest_digest
-from lathe.transforms.statistics import Moments
 from tests.helpers import find_free_port
 from tests.service.chains.hub_server import HubServer, sha_of
 
@@ -62,13 +61,13 @@ def pull(run, hub, other):
 
 @pytest.fixture
 def small(home):
-    """Publish a chain with stored statistics, once, and return it."""
+    """Publish a chain with the distribution of its rows, once, and return it."""
     registry = Registry(home / "chains")
     if "small" not in registry.names():
         rows = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32) + 1
         chain = Chain(parse_steps("r2,pca:4")).fit(rows)
         chain.metadata = {"encoder": {"name": "e5", "model": "intfloat/e5", "fingerprint": "e" * 32}}
-        registry.publish(chain, "small", None, statistics=FitStatistics({0: Moments.from_vectors(rows)}))
+        registry.publish(chain, "small", None, distribution=FitDistribution.measure(rows, rows, None))
     return registry.read("small", 1)
 
 
@@ -108,14 +107,11 @@ def test_a_pushed_chain_is_pulled_bit_equal_from_the_commit(run, hub, pull, othe
     assert_fails(pull(REPO, "--as", "../x"), "cannot name a chain")
 
 
-def test_statistics_of_the_fitted_rows_are_pushed_only_if_asked_for(run, hub, pull, other, small):
+def test_the_distribution_of_the_fitted_rows_is_pushed_only_if_asked_for(run, hub, pull, other, small):
     assert run("push", "small", REPO)[0] == 0
-    assert b"moments" not in hub.files(REPO)["manifest.json"] + hub.files(REPO)["chain.safetensors"]
+    assert b"reference" not in hub.files(REPO)["manifest.json"] and DISTRIBUTION not in hub.files(REPO)
     assert run("push", "compact", "me/compact", "--statistics")[0] == 0
-    assert run("push", "small", REPO, "--statistics")[0] == 0
-    assert b"moments" in hub.files(REPO)["chain.safetensors"]
-    assert pull(REPO)[0] == 0 and pull("me/compact", "--as", "again")[0] == 0
-    assert load_moments(other / "chains/small/1")[0].count == 300
+    assert pull("me/compact", "--as", "again")[0] == 0
     shipped = STARTERS / "compact" / "1"
     assert FitDistribution.load(other / "chains/again/1").payload == FitDistribution.load(shipped).payload
 

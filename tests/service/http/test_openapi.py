@@ -7,7 +7,7 @@ from lathe.service.http import schemas
 from lathe.service.settings import Settings
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.finetuning.requests import NewTraining
-from lathe.training.fitting.requests import AddRows, NewFit
+from lathe.training.fitting.requests import NewFit
 
 BODIES = [
     schemas.EmbedBody,
@@ -25,7 +25,6 @@ BODIES = [
     schemas.GetBody,
     AdaptRequest,
     NewTraining,
-    AddRows,
     NewFit,
 ]
 
@@ -92,5 +91,5 @@ def test_examples_keep_the_order_of_fields_and_a_description_has_no_list_of_them
     example = get_body(calls["POST /fit-transform"])["examples"][0]
     assert list(example["test_pairs"][0]) == ["query", "document"]
     described = get_body(calls["POST /fit-transform"])["description"]
-    assert described.startswith("A fit of new steps.\n\nOr: An addition of rows")
+    assert described.startswith("A fit of a chain.")
     assert "Attributes:" not in described

@@ -16,7 +16,7 @@ from lathe.service.monitoring.drift.tally import Tally
 from lathe.service.monitoring.drift.window import ROWS_PER_REQUEST, SAMPLED_PART, Pace, Window
 from lathe.training.fitting.requests import NewFit
 from lathe.transforms import parse_steps
-from lathe.transforms.artifact import DISTRIBUTION, FitStatistics
+from lathe.transforms.artifact import DISTRIBUTION
 from lathe.transforms.progress import no_progress
 
 ENCODER = "all-MiniLM-L6-v2"
@@ -107,8 +107,8 @@ def metric(app, name, **labels):
 def test_drift_is_unknown_before_any_request_and_reported_separately_for_each_version(fitted):
     registry = fitted.services.registry
     for _ in range(2):
-        statistics = FitStatistics(distribution=registry.load("mine@1").fit_distribution)
-        registry.publish(registry.load("mine@1").chain, "versions", None, statistics=statistics)
+        loaded = registry.load("mine@1")
+        registry.publish(loaded.chain, "versions", None, distribution=loaded.fit_distribution)
     said, figures = report(fitted, "versions@2")
     assert (said["chain"], said["stale"], said["unknown"], figures) == ("versions@2", None, None, None)
     assert fitted.client.get("/chains/versions@2").json()["stale"] is None
@@ -264,8 +264,8 @@ def test_drift_of_an_unknown_chain_is_answered_404(fitted):
 def test_a_chain_without_a_usable_fit_distribution_serves_and_its_drift_is_unknown(fitted, how):
     registry = fitted.services.registry
     loaded = registry.load("mine@1")
-    statistics = None if how == "none" else FitStatistics(distribution=loaded.fit_distribution)
-    version, _ = registry.publish(loaded.chain, "frail", None, statistics=statistics)
+    distribution = None if how == "none" else loaded.fit_distribution
+    version, _ = registry.publish(loaded.chain, "frail", None, distribution=distribution)
     path = registry.root / "frail" / str(version) / DISTRIBUTION
     if how == "missing":
         path.unlink()
@@ -326,7 +326,7 @@ def test_a_fit_stores_its_fit_distribution_and_chains_import_copies_it(fitted, r
 def test_replicas_share_fit_distributions_and_one_altered_in_redis_is_unknown(open_replica, redis_server, fitted):
     here, there = open_replica("here"), open_replica("there")
     loaded = fitted.services.registry.load("mine@1")
-    here.registry.publish(loaded.chain, "shared", None, statistics=FitStatistics(distribution=loaded.fit_distribution))
+    here.registry.publish(loaded.chain, "shared", None, distribution=loaded.fit_distribution)
     there.registry.pull("shared")
     assert there.registry.load("shared").fit_distribution.payload == loaded.fit_distribution.payload
     redis_server.client.hset("lathe:artifact:shared:1", "reference", b"altered")

@@ -89,8 +89,6 @@ def test_the_model_of_the_best_step_is_kept_and_scores_its_measured_value_also_a
     served = Encoder(replace(tiny, model=str(outcome.model), max_length=12), "cpu")
     measured = held.measure(lambda texts: served.encode(texts, prompt_name=NO_PROMPT).vectors)
     assert measured == pytest.approx(trained[best], abs=1e-6)
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert f"mrr was best at step {best}" in page
     assert outcome.summary["pairs"] == 32
 
     with pytest.raises(KeyboardInterrupt):

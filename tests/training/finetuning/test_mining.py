@@ -4,17 +4,13 @@ import numpy as np
 import orjson
 import pytest
 
-from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.candidates import Candidates
 from lathe.training.finetuning.extras import NegativeSettings
 from lathe.training.finetuning.job import TargetSettings, TrainingJob
-from lathe.training.finetuning.mining import AuxiliaryEncoder
-from lathe.training.finetuning.mining import mine_negatives as mine_one
-from lathe.training.finetuning.mining_run import run_mining
+from lathe.training.finetuning.mining import AuxiliaryEncoder, mine_negatives, mine_sources
 from lathe.training.finetuning.mixture_builder import build_mixture, read_sources
 from lathe.training.finetuning.opening import open_target
-from lathe.training.finetuning.source_mining import mine_sources
 from lathe.training.settings import Prompts
 
 QUESTIONS = {
@@ -34,10 +30,6 @@ DOCUMENTS = {
     "d9": "A savings account may be opened online, too.",
 }
 JUDGED = [("q1", "d1", 1), ("q2", "d5", 1), ("q3", "d7", 1)]
-
-
-def lines_of(path):
-    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
 @pytest.fixture
@@ -65,12 +57,12 @@ def job_of(tmp_path):
 
 @pytest.fixture
 def mined(encoder, tmp_path):
-    """Return a function that mines with the real encoder and returns negatives by query, and the statistics."""
+    """Return a function that mines with the real encoder and returns negatives by query."""
 
     def find(job, target=None):
         builder = read_sources(job, target)
-        found = mine_sources(builder, job.negatives, encoder, tmp_path / "negatives", lambda *_: None)
-        return {pair.anchor: pair.negatives for some in builder.kept.values() for pair in some}, found
+        mine_sources(builder, job.negatives, encoder, tmp_path / "cache", lambda *_: None)
+        return {pair.anchor: pair.negatives for some in builder.kept.values() for pair in some}
 
     return find
 
@@ -134,14 +126,11 @@ def test_a_reranking_supplies_its_negatives_only_if_the_settings_ask(tmp_path, w
 
 def test_mined_negatives_are_near_the_query_and_no_known_answers(job_of, search, mined, encoder):
     job = job_of(source={"folder": search}, negatives={"num_negatives": 2, "relative_margin": None})
-    negatives, found = mined(job)
+    negatives = mined(job)
     savings = negatives[QUESTIONS["q1"]]
     assert set(savings) == {DOCUMENTS["d3"], DOCUMENTS["d4"]}  # not d1, its twin d2, nor d9 of the test
     scores = encoder.encode([QUESTIONS["q1"], *savings, DOCUMENTS["d7"]]).vectors
     assert (scores[1:3] @ scores[0]).min() > scores[3] @ scores[0]
-    (statistics,) = found.values()
-    assert (statistics.queries, statistics.documents, statistics.kept) == (3, 8, 6)
-    assert (statistics.ranks, statistics.dropped["known to answer the query"]) == ([1, 2, 2], 4)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +144,7 @@ def test_mined_negatives_are_near_the_query_and_no_known_answers(job_of, search,
 )
 def test_range_score_and_margins_limit_the_mined_negatives(job_of, search, mined, encoder, given, expected):
     settings = {"relative_margin": None} | given
-    negatives, found = mined(job_of(source={"folder": search}, negatives=settings))
+    negatives = mined(job_of(source={"folder": search}, negatives=settings))
     query, chosen = QUESTIONS["q1"], negatives[QUESTIONS["q1"]]
     vectors = encoder.encode([query, *DOCUMENTS.values()]).vectors
     scores = dict(zip(DOCUMENTS.values(), vectors[1:] @ vectors[0], strict=True))
@@ -168,9 +157,6 @@ def test_range_score_and_margins_limit_the_mined_negatives(job_of, search, mined
         worst * (1 - given["relative_margin"]) if "relative_margin" in given else 1.0,
     )
     assert all(scores[text] <= bound + 1e-5 for text in chosen)
-    (statistics,) = found.values()
-    why = {"range_min": "before range_min", "max_score": "above max_score"}
-    assert statistics.dropped[next((why[name] for name in given if name in why), "within the margin")] > 0
 
 
 class Angles:
@@ -187,45 +173,44 @@ class Angles:
 )
 def test_absolute_margin_is_a_score_difference_and_relative_margin_a_share(margin, expected):
     documents = {text: text for text in ("0.8", "0.6", "0.5", "0.3")}
-    candidates = Candidates(documents, {"1": "1"}, {"1": {"0.8"}}, set(), 0)
+    candidates = Candidates(documents, {"1": "1"}, {"1": {"0.8"}}, set())
     settings = NegativeSettings(**({"relative_margin": None, "num_negatives": 3, "allow_fewer": True} | {margin: 0.35}))
-    (found,) = mine_one(candidates, AuxiliaryEncoder(Angles(), Prompts()), settings, 3, seed=0)
-    assert list(found.negatives) == expected
+    found = mine_negatives(candidates, AuxiliaryEncoder(Angles(), Prompts()), settings, 3, seed=0)
+    assert found == {"1": expected}
 
 
 def test_a_training_positive_of_the_targets_test_is_never_a_mined_negative():
     documents = {text: text for text in ("0.8", "0.6", "0.3")}
-    candidates = Candidates(documents, {"1": "1"}, {"1": {"0.8"}}, test_positives={"0.6"}, forbidden=0)
+    candidates = Candidates(documents, {"1": "1"}, {"1": {"0.8"}}, test_positives={"0.6"})
     settings = NegativeSettings(relative_margin=None, num_negatives=2)
-    (found,) = mine_one(candidates, AuxiliaryEncoder(Angles(), Prompts()), settings, 2, seed=0)
-    assert list(found.negatives) == ["0.3"]
+    found = mine_negatives(candidates, AuxiliaryEncoder(Angles(), Prompts()), settings, 2, seed=0)
+    assert found == {"1": ["0.3"]}
 
 
 def test_randomly_sampled_negatives_depend_on_the_seed(job_of, search, mined):
     settings = {"num_negatives": 2, "sampling": "random", "relative_margin": None, "range_max": 5}
     job = job_of(source={"folder": search}, negatives=settings)
-    first, _ = mined(job)
-    others = [mined(job.model_copy(update={"seed": seed}))[0] for seed in range(1, 4)]
+    first = mined(job)
+    others = [mined(job.model_copy(update={"seed": seed})) for seed in range(1, 4)]
     assert any(other != first for other in others)
-    assert mined(job)[0] == first
+    assert mined(job) == first
 
 
 def test_texts_of_the_targets_test_are_never_mined(job_of, search, mined, tmp_path, write_data_set):
     tested = build_tested_rows(DOCUMENTS["d3"].upper())
     target = write_data_set(tmp_path / "target", {"task": "sts"}, {"test.jsonl": tested})
     job = job_of(source={"folder": search}, negatives={"num_negatives": 2, "relative_margin": None})
-    negatives, found = mined(job, open_target(TargetSettings(folder=target)))
+    negatives = mined(job, open_target(TargetSettings(folder=target)))
     assert all(DOCUMENTS["d3"] not in some for some in negatives.values())
-    assert found["search"].dropped["text of the target's test"] == 1
 
 
 def test_negatives_of_pairs_are_mined_from_positives_or_a_given_corpus(job_of, mined, tmp_path):
     rows = [{"anchor": QUESTIONS[q], "positive": DOCUMENTS[d]} for q, d, _ in JUDGED]
     settings = {"num_negatives": 1, "relative_margin": None}
-    negatives, _ = mined(job_of(rows, negatives=settings))
+    negatives = mined(job_of(rows, negatives=settings))
     assert negatives[QUESTIONS["q1"]] == (DOCUMENTS["d5"],)
     (tmp_path / "corpus.txt").write_text(f"{DOCUMENTS['d9']}\n{DOCUMENTS['d1'].lower()}\n")
-    negatives, _ = mined(job_of(rows, {"corpus": tmp_path / "corpus.txt"}, negatives=settings))
+    negatives = mined(job_of(rows, {"corpus": tmp_path / "corpus.txt"}, negatives=settings))
     assert negatives[QUESTIONS["q1"]] == (DOCUMENTS["d9"],)
     with pytest.raises(DataSetError, match="the corpus none.txt cannot be read"):
         mined(job_of(rows, {"corpus": tmp_path / "none.txt"}, negatives=settings))
@@ -236,18 +221,14 @@ def test_too_few_documents_for_the_negatives_are_refused_unless_allow_fewer_is_s
     settings = {"num_negatives": 3, "relative_margin": None}
     with pytest.raises(JobError, match="pairs has 3 distinct documents: .* not 3 negatives.*allow_fewer: true"):
         mined(job_of(rows, negatives=settings))
-    negatives, found = mined(job_of(rows, negatives=settings | {"allow_fewer": True}))
+    negatives = mined(job_of(rows, negatives=settings | {"allow_fewer": True}))
     assert all(len(some) == 2 for some in negatives.values())
-    assert found["pairs"].short == 1.0
-    negatives, found = mined(job_of(rows[:1], negatives=settings | {"allow_fewer": True}))
-    assert (negatives, found["pairs"].without) == ({QUESTIONS["q1"]: ()}, 1.0)
+    negatives = mined(job_of(rows[:1], negatives=settings | {"allow_fewer": True}))
+    assert negatives == {QUESTIONS["q1"]: ()}
 
 
-def test_mining_without_settings_a_source_or_room_in_the_range_is_refused(job_of, tmp_path):
-    silent = lambda *_: None  # noqa: E731
-    with pytest.raises(JobError, match="says nothing of hard negatives"):
-        run_mining(job_of([row("a", "b")]), DEFAULT_ENCODER, "cpu", tmp_path / "out", silent)
+def test_mining_without_a_source_or_room_in_the_range_is_refused(job_of, mined):
     with pytest.raises(JobError, match="no source to mine"):
-        run_mining(job_of([row("a", "b", "c")], negatives={}), DEFAULT_ENCODER, "cpu", tmp_path / "out", silent)
+        mined(job_of([row("a", "b", "c")], negatives={}))
     with pytest.raises(ValueError, match="no room for 3 negatives"):
         NegativeSettings(range_min=4, range_max=6)

@@ -1,5 +1,4 @@
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -89,7 +88,6 @@ def require_shrunk_relations(outcome, tiny):
     targets = np.load(folder / "targets.npy")
     np.testing.assert_allclose(targets, shrinkage.apply(relations, mixture.sources), atol=1e-4)
     np.testing.assert_array_equal(outcome.regularizer.targets, targets)
-    assert outcome.regularizer.geometry.between[1] < outcome.regularizer.geometry.between[0]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -124,20 +122,6 @@ def test_reze_trains_on_a_single_pair_with_three_warnings(job_of, run_job):
     outcome = run_job(job_of((1,)), "reze")
     assert (outcome.summary["pairs"], outcome.summary["steps"]) == (1, 1)
     assert len(outcome.warnings) == 3
-
-
-@pytest.mark.release
-def test_the_report_has_sources_and_figures_and_loads_nothing_from_the_network(job_of, run_job, tmp_path):
-    run_job(job_of(), "reze", drawn=True)
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert page.count("<svg") >= 4
-    assert all(f">{name}<" in page for name in "abc")
-    assert "there is one source" not in page
-    loaded = re.findall(r"""<(?:script|link|img|iframe|object|embed|image)\b[^>]*?\b(?:src|href)=["']([^"']*)""", page)
-    assert all(address.startswith(("data:", "#")) for address in loaded)
-    assert not re.search(r"""@import|url\(["' ]*http|<script src""", page)
-    csv = (tmp_path / "out" / "sources.csv").read_text().splitlines()
-    assert [line.split(",")[0] for line in csv] == ["source", "a", "b", "c"]
 
 
 def test_a_resumed_training_has_the_losses_and_model_of_one_that_never_stopped(job_of, run_job, lines):

@@ -87,7 +87,7 @@ def test_learned_codebooks_are_chosen_if_they_retrieve_more_beyond_the_interval(
     rows, heldout, halves = heavy_tailed
     monkeypatch.setattr(code_search, "MAX_TRIAL_ROWS", 2800)
     chain = Chain(parse_steps("codes:4")).fit(rows)
-    found = search_codes(chain, rows, halves, heldout, None, False, no_progress)
+    found = search_codes(chain, rows, halves, heldout, None, no_progress)
     trial = found.trials[-1]
     weighting = found.chain.quantizer.weighting
     assert (trial.kind, trial.rows, trial.weighting) == ("product_codes", 2800, weighting)
@@ -102,24 +102,23 @@ def test_learned_codebooks_are_chosen_if_they_retrieve_more_beyond_the_interval(
 def test_codes_stay_if_learned_codebooks_are_not_ahead_beyond_their_interval(rows):
     """Coordinates of normal rows have the distribution that the grids are made for."""
     halves = sample_halves_with_topics_in([0, 1], rows)
-    found = search_codes(Chain(parse_steps("codes:6")).fit(rows), rows, halves, rows[:300], None, False, no_progress)
+    found = search_codes(Chain(parse_steps("codes:6")).fit(rows), rows, halves, rows[:300], None, no_progress)
     (trial,) = (one for one in found.trials if one.kind == "product_codes")
     assert (found.chain.quantizer.kind == "product_codes") == (trial.ahead > trial.ci95)
     assert [one.weighting for one in found.trials[:-1]] == list(code_search.WEIGHTINGS)
 
 
 @pytest.mark.parametrize(
-    ("count", "steps", "adds_rows", "reason"),
+    ("count", "steps", "reason"),
     [
-        (2000, "codes:6", False, "its codebooks need 2,560 rows to fit on, there are 2,000"),
-        (3000, "codes:6", True, "its codebooks would not learn from the rows that are added later"),
-        (3000, "codes:48", False, "give every coordinate a byte of its own"),
+        (2000, "codes:6", "its codebooks need 2,560 rows to fit on, there are 2,000"),
+        (3000, "codes:48", "give every coordinate a byte of its own"),
     ],
 )
-def test_learned_codebooks_that_cannot_be_had_are_not_tried_for_a_reason(rows, count, steps, adds_rows, reason):
+def test_learned_codebooks_that_cannot_be_had_are_not_tried_for_a_reason(rows, count, steps, reason):
     chain = Chain(parse_steps(steps)).fit(rows[:count])
     halves = sample_halves_with_topics_in([0, 1], rows)
-    found = search_codes(chain, rows[:count], halves, rows[-200:], None, adds_rows, no_progress)
+    found = search_codes(chain, rows[:count], halves, rows[-200:], None, no_progress)
     assert reason in found.not_tried["product_codes"]
     assert {one.kind for one in found.trials} == {found.chain.quantizer.kind} == {"codes"}
 

@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from lathe.training.errors import FitError
-from lathe.training.fitting.requests import AddRows, FitRequest, NewFit, QueryPair, RowSource
+from lathe.training.fitting.requests import NewFit, QueryPair, RowSource
 from lathe.transforms import StepError
 
 R2 = [{"kind": "r2"}]
@@ -27,8 +27,6 @@ def test_a_request_is_the_same_after_its_journey_as_json():
     )
     assert NewFit.model_validate_json(request.model_dump_json()) == request
     assert request.test_pairs == [QueryPair(query="q", document="d")]
-    addition = AddRows(name="a", source="rows.npy", add_to="a@1")
-    assert AddRows.model_validate_json(addition.model_dump_json()) == addition
 
 
 def test_a_string_is_a_path():
@@ -73,23 +71,11 @@ def test_a_source_that_was_sent_has_no_location_until_it_is_a_file():
         ({"steps": [{"kind": "query_adapter"}]}, FitError, "name a file of pairs"),
         ({"pairs": "p.jsonl"}, FitError, "no step is fitted on pairs"),
         ({"steps": [{"kind": "query_adapter"}], "pairs": "p", "test_pairs": "p"}, FitError, "learned by heart"),
-        ({"personal_data": True}, FitError, "there are none"),
     ],
 )
 def test_what_can_be_known_before_rows_are_read_is_checked(fields, error, words):
     with pytest.raises(error, match=words):
         new_fit(**fields).check()
-
-
-def test_every_field_of_new_fits_alone_is_refused_for_additions_with_the_reason():
-    for field in NewFit.model_fields.keys() - FitRequest.model_fields.keys():
-        with pytest.raises(ValidationError, match="add_to"):
-            AddRows(name="a", source="rows.npy", add_to="a@1", **{field: "any"})
-
-
-def test_a_misspelt_add_to_is_recognized():
-    with pytest.raises(ValidationError, match="did you mean add_to?"):
-        new_fit(addto="a@1")
 
 
 def test_requests_are_imported_without_the_libraries_of_the_fit():

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from lathe.transforms import ArtifactError, Chain, Moments, parse_steps
-from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitDistribution, FitStatistics, vector_norms
-from lathe.transforms.artifact.fit_distribution import _weighted_percentiles
+from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitDistribution, vector_norms
 from lathe.transforms.artifact.folder import manifest_digest
 from lathe.transforms.chain import retained_subspace
 from lathe.transforms.statistics import Gaussian
@@ -47,11 +46,16 @@ def ranks(distribution, rows):
     return distribution.quantile_ranks(gaussian.score(gaussian.standardize(rows)))
 
 
+def covariance_of(gaussian):
+    """Return the covariance that a Gaussian describes: σ²I + Σ (λᵢ − σ²) vᵢvᵢᵀ."""
+    along, noise = gaussian.directions.astype(np.float64), float(gaussian.variances[-1])
+    return noise * np.eye(WIDTH) + (along.T * (gaussian.variances[:-1] - noise)) @ along
+
+
 def test_gaussian_scores_equal_mahalanobis_distances_of_the_full_covariance(rows, fresh):
     gaussian = Gaussian.fit(Moments.from_vectors(rows))
-    moments = gaussian.to_moments(50)
-    apart = fresh.astype(np.float64) - moments.mean
-    expected = np.einsum("ij,jk,ik->i", apart, np.linalg.inv(moments.covariance(ddof=0)), apart) / WIDTH
+    apart = fresh.astype(np.float64) - gaussian.mean
+    expected = np.einsum("ij,jk,ik->i", apart, np.linalg.inv(covariance_of(gaussian)), apart) / WIDTH
     np.testing.assert_allclose(gaussian.score(gaussian.standardize(fresh)), expected, rtol=1e-4)
 
 
@@ -59,10 +63,10 @@ def test_gaussian_keeps_the_total_variance_and_the_largest_directions(rows):
     moments = Moments.from_vectors(rows)
     gaussian = Gaussian.fit(moments)
     assert gaussian.directions.shape == (MAX_DIRECTIONS, WIDTH)
-    ours = gaussian.to_moments(moments.count)
-    assert np.trace(ours.scatter) == pytest.approx(np.trace(moments.scatter), rel=1e-5)
+    ours, whole = covariance_of(gaussian), moments.covariance(ddof=0)
+    assert np.trace(ours) == pytest.approx(np.trace(whole), rel=1e-5)
     top = gaussian.directions[0].astype(np.float64)
-    assert top @ ours.scatter @ top == pytest.approx(top @ moments.scatter @ top, rel=1e-5)
+    assert top @ ours @ top == pytest.approx(top @ whole @ top, rel=1e-5)
     assert 0 < sum(gaussian.shares) < 1 and gaussian.shares == sorted(gaussian.shares, reverse=True)
 
 
@@ -79,13 +83,6 @@ def test_quantile_ranks_are_uniform_for_rows_like_the_fitted_ones_and_near_one_f
 def test_quantile_ranks_of_the_held_out_rows_are_exact(distribution, heldout):
     found = np.sort(ranks(distribution, heldout))
     np.testing.assert_allclose(found, np.linspace(0, 1, len(found)), atol=0.01)
-
-
-def test_weighted_percentiles_of_few_values_interpolate_between_their_weights():
-    found = _weighted_percentiles(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 1.0]))
-    assert [found[level] for level in (0, 50, 100)] == pytest.approx([1, 2, 3])
-    found = _weighted_percentiles(np.array([1.0, 2.0]), np.array([3.0, 1.0]))  # whose middles lie at 1.5 and 3.5 of 4
-    assert found[50] == pytest.approx(1.25)
 
 
 def test_fit_distribution_of_identical_rows_ranks_them_0_5_and_others_1():
@@ -180,7 +177,7 @@ def test_a_saved_fit_distribution_loads_equal_and_leaves_the_tensor_file_unchang
 ):
     plain = Chain(chain.transforms)
     plain.save(tmp_path / "plain")
-    manifest = plain.save(tmp_path / "known", statistics=FitStatistics(distribution=distribution))
+    manifest = plain.save(tmp_path / "known", distribution=distribution)
     assert {file.name for file in (tmp_path / "known").iterdir()} == {MANIFEST, TENSORS, DISTRIBUTION}
     assert (tmp_path / "plain" / TENSORS).read_bytes() == (tmp_path / "known" / TENSORS).read_bytes()
     found = FitDistribution.load(tmp_path / "known")
@@ -192,7 +189,7 @@ def test_a_saved_fit_distribution_loads_equal_and_leaves_the_tensor_file_unchang
 
 def test_saving_a_loaded_chain_again_writes_no_fit_distribution(chain, distribution, tmp_path):
     known = Chain(chain.transforms)
-    known.save(tmp_path / "known", statistics=FitStatistics(distribution=distribution))
+    known.save(tmp_path / "known", distribution=distribution)
     loaded = Chain.load(tmp_path / "known")
     loaded.save(tmp_path / "again")
     assert "reference" not in Chain.load(tmp_path / "again").metadata
@@ -223,30 +220,8 @@ def test_loading_a_damaged_fit_distribution_is_refused_while_the_chain_still_loa
     chain, distribution, fresh, tmp_path, damage
 ):
     known = Chain(chain.transforms)
-    known.save(tmp_path / "known", statistics=FitStatistics(distribution=distribution))
+    known.save(tmp_path / "known", distribution=distribution)
     DAMAGE[damage](tmp_path / "known")
     with pytest.raises(ArtifactError, match="the distribution of its rows"):
         FitDistribution.load(tmp_path / "known")
     np.testing.assert_array_equal(Chain.load(tmp_path / "known").transform(fresh), chain.transform(fresh))
-
-
-def test_fit_distribution_merged_with_added_rows_is_close_to_that_of_all_rows(rows, heldout, fresh, embeddings):
-    first = FitDistribution.measure(rows, heldout, None)
-    more, more_heldout = embeddings(1000, WIDTH, seed=7, mean=0.9), embeddings(400, WIDTH, seed=8, mean=0.9)
-    added = FitDistribution.measure(more, more_heldout, None, first)
-    whole = FitDistribution.measure(np.concatenate([rows, more]), np.concatenate([heldout, more_heldout]), None)
-    assert (added.count, whole.count) == (4000, 4000)
-    np.testing.assert_allclose(added.gaussian.mean, whole.gaussian.mean, atol=1e-6)
-    assert abs(ranks(added, fresh).mean() - ranks(whole, fresh).mean()) < 0.03
-    assert abs(ranks(added, fresh).mean() - 0.5) < 0.05
-
-
-def test_weighted_percentiles_of_equal_weights_equal_numpys_quantiles():
-    """A heavy tail of outliers shifts the percentiles by its weight."""
-    values = np.random.default_rng(0).normal(size=5000)
-    found = _weighted_percentiles(values, np.ones(5000))
-    np.testing.assert_allclose(found, np.quantile(values, np.linspace(0, 1, 101)), atol=0.02)
-    far = np.full(100, 100.0)
-    twice = _weighted_percentiles(np.append(values, far), np.append(np.ones(5000), np.full(100, 50.0)))
-    np.testing.assert_allclose(twice[:50:10], found[:100:20], atol=0.05)
-    assert twice[60] == twice[100] == 100.0

@@ -21,7 +21,6 @@ from lathe.transforms import (
 )
 from lathe.transforms.base import Checkpoint, QueryPairs, measure_relevance
 from lathe.transforms.chain import deserialize_chain, leading_query_maps, serialize_chain
-from lathe.transforms.incremental import Stages
 from lathe.transforms.learned import query_adapter
 from lathe.transforms.linear import Normalize
 
@@ -219,14 +218,6 @@ def test_leading_query_maps_are_those_before_the_first_step_that_changes_documen
         found = leading_query_maps(chains[name]).transform(documents)
         np.testing.assert_array_equal(found, adapter.query_map().transform(documents))
     assert leading_query_maps(chains["pca, adapter"]) is None
-
-
-def test_stored_moments_cannot_refit_what_queries_or_pairs_decided(chains, documents):
-    found = Stages.of(chains["adapter, codes"])
-    assert "fitted on pairs" in found.retained[0]
-    assert "weighted by queries" in found.retained[1]
-    alone = Chain([PCA(8)]).fit(documents)
-    assert Stages.of(alone).refitted == {0}
 
 
 @pytest.mark.parametrize(

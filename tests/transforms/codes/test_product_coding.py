@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from lathe.transforms import Chain, InputError, Moments, ProductCoding, TransformCoding, parse_steps
-from lathe.transforms.incremental import Stages
+from lathe.transforms import InputError, Moments, ProductCoding, TransformCoding
 from tests.transforms.test_codes import biased_rows
 
 
@@ -86,9 +85,3 @@ def test_fit_refuses_moments_few_rows_and_a_byte_for_each_coordinate(rows):
         ProductCoding(8).fit(rows[:255])
     with pytest.raises(InputError, match="a byte of its own"):
         ProductCoding(64).fit(rows)
-
-
-def test_an_update_with_new_rows_keeps_the_codebooks(rows):
-    chain = Chain(parse_steps("r2,product_codes:8")).fit(rows)
-    stages = Stages.of(chain)
-    assert stages.retained == {1: "it is trained on rows"} and stages.refitted == {0}

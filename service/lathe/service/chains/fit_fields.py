@@ -70,7 +70,6 @@ class _Provenance(_Fields):
     source: str | None = None
     rows: int | None = None
     rows_digest: str | None = None
-    added_to: list[dict[str, Any]] = Field(default_factory=list)
     training: list[dict[str, Any]] = Field(default_factory=list)
 
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,11 +14,10 @@ from lathe.service.chains.registry import Registry
 from lathe.service.errors import UnavailableError
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError
-from lathe.training.fitting.earlier_version import EarlierVersion
 from lathe.training.fitting.engines import LOCAL, FitEngine
-from lathe.training.fitting.fit import add_rows, fit_new_chain
+from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.fit_state import FittedChain
-from lathe.training.fitting.requests import AddRows, NewFit
+from lathe.training.fitting.requests import NewFit
 from lathe.transforms.files import create_file
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import row_blocks
@@ -55,7 +53,7 @@ class FitSetting:
 
 
 def run_fit(
-    request: NewFit | AddRows, context: FitSetting, on_progress: Progress, vectors_to: Path | None = None
+    request: NewFit, context: FitSetting, on_progress: Progress, vectors_to: Path | None = None
 ) -> dict[str, Any]:
     """Fit a chain and add it to the registry as a new version. Return the version's name, state and certificate.
 
@@ -80,34 +78,21 @@ def run_fit(
     require_name(request.name)
     if vectors_to is not None and (vectors_to.suffix != ".npy" or not vectors_to.parent.is_dir()):
         raise FitError(f"{vectors_to} must be a .npy file in a folder that is there")
-    with _begin_fit(request, context, on_progress) as fitted:
+    fit = fit_new_chain(
+        request,
+        context.encoder,
+        context.workspace,
+        on_progress,
+        context.command,
+        context.target_encoder,
+        context.engine,
+    )
+    with fit as fitted:
         if vectors_to is not None:
             _write_vectors(fitted, vectors_to)
         return publish(
             fitted, request.name, request.promote, context.registry, on_progress, context.job, request.serve_dimensions
         )
-
-
-def _begin_fit(
-    request: NewFit | AddRows, context: FitSetting, on_progress: Progress
-) -> AbstractContextManager[FittedChain]:
-    """Return a context manager that fits a new chain, or fits a chain's version again with more rows.
-
-    On entry it gives the fitted chain. For an addition of rows, the earlier version is loaded at once.
-    """
-    if isinstance(request, NewFit):
-        return fit_new_chain(
-            request,
-            context.encoder,
-            context.workspace,
-            on_progress,
-            context.command,
-            context.target_encoder,
-            context.engine,
-        )
-    loaded = context.registry.load(request.add_to)
-    earlier = EarlierVersion.read(loaded.ref, loaded.chain, loaded.folder)
-    return add_rows(request, earlier, context.encoder, context.workspace, on_progress, context.command, context.engine)
 
 
 def publish(
@@ -136,7 +121,7 @@ def publish(
         The dict that `run_fit` describes.
     """
     promote = False if fitted.failed_gates else promote
-    add_version = partial(registry.publish, fitted.chain, name, promote, job, fitted.statistics)
+    add_version = partial(registry.publish, fitted.chain, name, promote, job, fitted.distribution)
     version, live = wait_for_redis(add_version, on_progress)
 
     served: list[str] = []

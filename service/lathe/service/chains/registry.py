@@ -18,7 +18,7 @@ from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, Manifest,
 from lathe.transforms.files import make_folder, write_synced
 
 if TYPE_CHECKING:
-    from lathe.transforms.artifact import FitStatistics
+    from lathe.transforms.artifact import FitDistribution
     from lathe.transforms.chain import Chain
 
 
@@ -42,7 +42,7 @@ class Registry(ChainFolder):
         name: str,
         promote: bool | None,
         job: str | None = None,
-        statistics: "FitStatistics | None" = None,
+        distribution: "FitDistribution | None" = None,
     ) -> tuple[int, bool]:
         """Save a fitted chain as its next version. Return the version number, and whether the version is live.
 
@@ -53,7 +53,7 @@ class Registry(ChainFolder):
             name: name of the chain.
             promote: whether to make the version live; None does so if no version is live.
             job: id of the job that fitted the chain; in Redis, a job that runs twice publishes once.
-            statistics: statistics of the rows the chain was fitted on, stored in the version's folder.
+            distribution: distribution of the rows the chain was fitted on, stored in the version's folder.
 
         Returns:
             The version, and whether it is live.
@@ -66,7 +66,7 @@ class Registry(ChainFolder):
             pointer = self.read_pointer(name)
             # `pointer.last` keeps the numbers of deleted versions from being used again.
             version = max([pointer.last, *self.versions(name)]) + 1
-            chain.save(self.root / name / str(version), {"name": name, "version": version}, statistics)
+            chain.save(self.root / name / str(version), {"name": name, "version": version}, distribution)
             pointer = pointer.add_version(version, promote)
             self.write_pointer(name, pointer)
         return version, pointer.live == version

@@ -28,9 +28,7 @@ from lathe.transforms.artifact import (
     MANIFEST,
     TENSORS,
     FitDistribution,
-    FitStatistics,
     Manifest,
-    load_moments,
     read_manifest,
     require_field_types,
 )
@@ -75,8 +73,8 @@ def push_chain(
         repo: `owner/name`.
         private: see `push_files`.
         license_id: license for the card; None states none.
-        statistics: whether moments and distribution of the fitted rows are pushed too, which adding rows and drift
-            detection need. They reveal mean and covariance of the rows.
+        statistics: whether the distribution of the fitted rows is pushed too, which drift detection needs. It reveals
+            their mean and covariance.
 
     Raises:
         ServiceError: as `push_files` does.
@@ -84,10 +82,10 @@ def push_chain(
         ArtifactError: if its files are damaged.
     """
     loaded = registry.load(ref)
-    stored = _load_statistics(loaded.folder, loaded.chain.metadata) if statistics else None
+    distribution = _load_distribution(loaded.folder, loaded.chain.metadata) if statistics else None
     with tempfile.TemporaryDirectory(prefix="lathe-push-") as temporary:
         folder = Path(temporary) / "chain"
-        manifest = loaded.chain.save(folder, {"name": loaded.name, "version": loaded.version}, stored)
+        manifest = loaded.chain.save(folder, {"name": loaded.name, "version": loaded.version}, distribution)
         files: dict[str, Path | bytes] = {path.name: path for path in folder.iterdir()}
         files[CARD] = format_chain_card(manifest, repo, license_id).encode()
         if (figure := draw_recall(manifest)) is not None:
@@ -163,7 +161,7 @@ def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: i
         names = [TENSORS, *([DISTRIBUTION] if manifest.get("reference") else [])]
         repo.download(names, folder, max_bytes)
         chain = load_chain(folder, None)
-        statistics = _load_statistics(folder, manifest)
+        distribution = _load_distribution(folder, manifest)
 
     name = name or manifest.get("name")
     if name is None:
@@ -174,7 +172,7 @@ def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: i
     if (known := _find_same(registry, name, manifest)) is not None:
         return Pulled(name, known, registry.live(name) == known, False, repo.commit, encoder)
     chain.metadata = chain.metadata | {"pulled_from": {"repository": repo.id, "commit": repo.commit}}
-    version, live = registry.publish(chain, name, None, statistics=statistics)
+    version, live = registry.publish(chain, name, None, distribution=distribution)
     return Pulled(name, version, live, True, repo.commit, encoder)
 
 
@@ -239,9 +237,8 @@ def _digest(content: Path | bytes) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _load_statistics(folder: Path, manifest: Manifest) -> FitStatistics:
-    distribution = FitDistribution.load(folder) if manifest.get("reference") else None
-    return FitStatistics(load_moments(folder), distribution)
+def _load_distribution(folder: Path, manifest: Manifest) -> FitDistribution | None:
+    return FitDistribution.load(folder) if manifest.get("reference") else None
 
 
 def _find_same(registry: Registry, name: str, manifest: Manifest) -> int | None:

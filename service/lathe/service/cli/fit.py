@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -25,14 +25,10 @@ from lathe.service.cli.options import (
     parse_pairs,
 )
 from lathe.service.errors import BadValueError
-from lathe.training.fitting.requests import AddRows, NewFit, RowSource
+from lathe.training.fitting.requests import NewFit, RowSource
 from lathe.training.reporting.text import MISSING, align_columns
 from lathe.training.sources.bad_shards import BadShards
-from lathe.transforms.artifact import Manifest
 from lathe.transforms.kinds import KINDS
-
-if TYPE_CHECKING:
-    from lathe.service.settings import Settings
 
 MEASURES = ("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress")
 """Measures of a certificate that each corpus has."""
@@ -66,14 +62,6 @@ def fit(
     test_pairs: Annotated[
         str | None, flag("--test-pairs", "Such a file of other queries that certifies the chain, with any steps.")
     ] = None,
-    personal_data: Annotated[
-        bool,
-        flag(
-            "--personal-data",
-            "Queries and pairs hold personal data: nothing of their texts and vectors outlives the fit but learned "
-            "matrices.",
-        ),
-    ] = False,
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     prompt_name: Annotated[
         str | None,
@@ -103,16 +91,6 @@ def fit(
     target_encoder: Annotated[
         str | None, flag("--target-encoder", "Or the encoder whose vectors of the same texts are the targets.")
     ] = None,
-    keep_moments: Annotated[
-        bool,
-        flag(
-            "--keep-moments", "Store mean and covariance of the rows with the chain, so that rows can be added later."
-        ),
-    ] = False,
-    add_to: Annotated[
-        str | None,
-        flag("--add-to", "NAME@VERSION: add the source's rows to those it was fitted on, instead of --steps."),
-    ] = None,
     bad_shards: Annotated[
         BadShards,
         flag("--bad-shards", "What to do about a damaged file: refuse stops the fit, skip leaves the file out."),
@@ -131,11 +109,14 @@ def fit(
     from lathe.service.chains.fits import FitSetting, run_fit
     from lathe.service.chains.names import require_name
     from lathe.training.sources.source import open_source
+    from lathe.transforms.chain import parse_steps
 
     settings, home = load_state()
     registry = open_chains(write=True)
-    request = build_request(
-        add_to,
+    if steps is None and bytes is None:
+        raise BadValueError("give --steps, --bytes or both")
+    request = build_request_of(
+        NewFit,
         name=name,
         source=RowSource(path=source),
         encoder=encoder,
@@ -147,23 +128,18 @@ def fit(
         seed=seed,
         out_of_domain=parse_pairs(out_of_domain, "--out-of-domain"),
         test_pairs=test_pairs,
-        personal_data=personal_data,
         bad_shards=bad_shards,
-        steps=steps,
+        steps=None if steps is None else [step.spec() for step in parse_steps(steps)],
         normalize=normalize,
         bytes=bytes,
         queries=queries,
         pairs=pairs,
         targets=targets,
         target_encoder=target_encoder,
-        keep_moments=keep_moments,
     )
     require_name(name)
     request.check()
     has_texts = open_source(source, bad_shards).kind() == "texts"
-    if isinstance(request, AddRows):
-        encoder = encoder or _find_encoder_name(settings, registry.manifest(*registry.resolve(request.add_to)))
-        has_texts = False
     with (
         open_engine(engine, address, workers, settings) as opened,
         ProgressBar() as progress,
@@ -172,50 +148,12 @@ def fit(
             registry,
             home.vectors,
             format_command_line(),
-            load_encoder(settings, encoder, not personal_data) if has_texts or encoder else None,
-            load_encoder(settings, target_encoder, not personal_data) if target_encoder else None,
+            load_encoder(settings, encoder) if has_texts or encoder else None,
+            load_encoder(settings, target_encoder) if target_encoder else None,
             opened,
         )
         result = run_fit(request, context, progress, transform)
     typer.echo(json.dumps(result, indent=1) if as_json else format_fit_result(result))
-
-
-def build_request(add_to: str | None, steps: str | None, normalize: bool, **options: Any) -> NewFit | AddRows:
-    """Build the request for a fit, or for adding rows to a version, from the options of the command.
-
-    Args:
-        add_to: version to add rows to; None for new steps.
-        steps: the steps as text; None for none.
-        normalize: whether outputs are normalized.
-        options: further fields of the request; those of options that were not given are None, False or empty.
-
-    Raises:
-        BadValueError: for neither steps, bytes nor `add_to`, or for options of new steps with `add_to`.
-    """
-    from lathe.transforms.chain import parse_steps
-
-    given = {name: value for name, value in options.items() if not (value is None or value is False or value == {})}
-    if (steps is None and "bytes" not in given) == (add_to is None):
-        raise BadValueError("give --steps, --bytes or both, or --add-to with the version to continue from")
-    if add_to is None:
-        specs = None if steps is None else [step.spec() for step in parse_steps(steps)]
-        return build_request_of(NewFit, steps=specs, normalize=normalize, **given)
-    unused = [name for name in given if name not in AddRows.model_fields]
-    if unused or not normalize:
-        option = unused[0].replace("_", "-") if unused else "no-normalize"
-        raise BadValueError(f"--add-to keeps the steps of the version as they were asked for: leave --{option} out")
-    return build_request_of(AddRows, add_to=add_to, **given)
-
-
-def _find_encoder_name(settings: "Settings", manifest: Manifest) -> str | None:
-    """Return the name or model of the encoder that a chain's manifest records, or None if it has none.
-
-    It is for `find_encoder`: the name if the settings have it, else the model.
-    """
-    description = manifest.get("encoder") or {}
-    name = description.get("name")
-    configured = name is not None and settings.find_encoder_spec(name) is not None
-    return description.get("name" if configured else "model")
 
 
 def format_fit_result(result: dict[str, Any]) -> str:
@@ -226,15 +164,10 @@ def format_fit_result(result: dict[str, Any]) -> str:
         "",
         align_columns(_build_certificate_rows(certificate)),
     ]
-    if compared := certificate.get("compared_to"):
-        difference_rows = _build_difference_rows(certificate, compared)
-        lines += ["", f"difference to {compared['chain']} on the same rows", align_columns(difference_rows)]
     if codes := certificate.get("codes"):
         if trials := _build_trial_rows(codes):
             lines += ["", align_columns(trials)]
         lines += [f"Not tried: {name}, because {reason}." for name, reason in codes["not_tried"].items()]
-    if personal := certificate.get("personal_data"):
-        lines += ["", f"Kept of the personal data in {', '.join(personal['fields'])}: {personal['kept']}."]
     lines += ["", *(f"Warning: {warning}" for warning in certificate["warnings"])]
     if result["failed_gates"]:
         lines.append(f"Not live: it fails {', '.join(result['failed_gates'])}.")
@@ -301,21 +234,5 @@ def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
     return [header, *rows] if rows else []
 
 
-def _build_difference_rows(certificate: dict[str, Any], compared: dict[str, Any]) -> list[list[str]]:
-    """Return a table of the measures of a new certificate less those of the one it is compared with."""
-    corpora = compared["out_of_domain"]
-    pairs = [(certificate, compared), *((certificate["out_of_domain"][name], corpora[name]) for name in corpora)]
-    rows = [["", "held out", *corpora]]
-    for measure in MEASURES:
-        rows.append([measure, *(_format_difference(new[measure], old[measure]) for new, old in pairs)])
-    for measure in ("mean_norm", "isoscore"):
-        rows.append([measure, _format_difference(certificate[measure]["after"], compared[measure]["after"])])
-    return rows
-
-
 def _format_measure(value: float | None) -> str:
     return MISSING if value is None else str(value) if isinstance(value, int) else f"{value:.4f}"
-
-
-def _format_difference(new: float | None, old: float | None) -> str:
-    return MISSING if new is None or old is None else f"{new - old:+.4f}"

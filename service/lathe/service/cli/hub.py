@@ -24,7 +24,7 @@ def push(
     ] = None,
     statistics: Annotated[
         bool,
-        flag("--statistics", "Push mean and covariance of the fitted rows too, for adding rows and detecting drift."),
+        flag("--statistics", "Push mean and covariance of the fitted rows too, for detecting drift."),
     ] = False,
 ) -> None:
     """Push a chain or an exported model to the Hugging Face Hub, with a model card made from its certificate.

@@ -38,7 +38,6 @@ EXTRAS = {
     "lathe-training[ray]": "`--engine ray` does not work: fits and encoding stay on one machine",
     "lathe-service[ray-serve]": "the service does not run under Ray Serve",
     "lathe-service[redis]": "LATHE_REDIS_URL does not work: replicas share nothing",
-    "lathe-service[otel]": "LATHE_TRACING does not work",
 }
 """What does not work without each extra, in the form in which pip takes it."""
 

@@ -155,7 +155,7 @@ def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
     )
 
 
-def load_encoder(settings: "Settings", name: str | None, stored: bool = True) -> "TextEncoder":
+def load_encoder(settings: "Settings", name: str | None) -> "TextEncoder":
     """Load an encoder by its name in the settings, or by a model's folder or hub id, and return it.
 
     Sets torch's number of threads as the settings say.
@@ -163,15 +163,13 @@ def load_encoder(settings: "Settings", name: str | None, stored: bool = True) ->
     Args:
         settings: the settings.
         name: name of the encoder; None means the default one.
-        stored: whether vectors are stored, and read instead of being computed again.
     """
     import torch
 
     from lathe.training.encoder.opening import open_encoder
 
     torch.set_num_threads(settings.threads)
-    stores = settings.vector_stores if stored else None
-    return open_encoder(find_encoder(settings, name), settings.device, stores)
+    return open_encoder(find_encoder(settings, name), settings.device, settings.vector_stores)
 
 
 @contextmanager

@@ -73,27 +73,6 @@ for name in reversed(METHODS):
 
 
 @app.command()
-def mine(config: ConfigOption, out: OutOption = None) -> None:
-    """Mine the job's hard negatives and print statistics.
-
-    A training into the same folder uses the negatives.
-    """
-    _require_training_extra()
-    from lathe.training.finetuning.job import TrainingJob, read_settings
-    from lathe.training.finetuning.mining_run import run_mining
-    from lathe.training.finetuning.parts import build_example_table, build_mining_table, build_rejection_table
-
-    settings, _ = load_state()
-    job = read_settings(config, TrainingJob)
-    folder = out or _default_folder(config, "mine")
-    with ProgressBar() as progress:
-        mined = run_mining(job, _find_mining_encoder(settings, job), settings.device, folder, progress)
-    for build_table in (build_mining_table, build_rejection_table, build_example_table):
-        typer.echo(build_table(mined).to_text() + "\n")
-    typer.echo(f"Pairs with their negatives, and the statistics, are in {folder / 'negatives'}", err=True)
-
-
-@app.command()
 def synthesize(
     config: Annotated[Path | None, flag("--config", "YAML file of the job; see docs/synthesis.md.")] = None,
     out: Annotated[
@@ -155,12 +134,11 @@ def _default_folder(config: Path, method: str) -> Path:
 
 
 def _train(method: str, config: Path, out: Path | None) -> None:
-    """Train an encoder by a method as a config file says, and print a summary of sources, mining and steps."""
+    """Train an encoder by a method as a config file says, and print a summary of sources and steps."""
     _require_training_extra()
     import torch
 
     from lathe.training.finetuning.job import TrainingJob, read_settings
-    from lathe.training.finetuning.report import build_source_table, summarize_offline_phase
     from lathe.training.finetuning.run import get_process_rank, run_training
 
     settings, _ = load_state()
@@ -174,12 +152,10 @@ def _train(method: str, config: Path, out: Path | None) -> None:
         )
     if get_process_rank() > 0:
         return
-    from lathe.training.finetuning.parts import build_mining_table
-
-    typer.echo(build_source_table(outcome.mixture).to_text())
-    if outcome.mined:
-        typer.echo("\n" + build_mining_table(outcome.mined).to_text())
-    typer.echo("\n" + "\n".join(summarize_offline_phase(outcome.mixture, outcome.regularizer)))
+    mixture = outcome.mixture
+    typer.echo(mixture.build_source_table().to_text())
+    typer.echo(f"\n{len(mixture):,} pairs of {len(mixture.names)} sources are trained on.")
+    typer.echo("\n".join(outcome.regularizer.summarize(mixture)))
     for warning in outcome.warnings:
         typer.echo(f"Note: {warning}")
     trained = outcome.summary

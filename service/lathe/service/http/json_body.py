@@ -20,7 +20,6 @@ from lathe.service.errors import (
     TooLargeError,
     WrongShapeError,
 )
-from lathe.service.http.damaged_text import find_damaged_text
 from lathe.service.http.parse_queue import ParseReservation
 from lathe.service.http.request_body import read_body
 from lathe.service.settings import Settings
@@ -150,10 +149,8 @@ def parse_json(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        # In what the parser says of bytes that are not UTF-8, too.
-        damaged = find_damaged_text(body) if "surrogate" in error.msg else None
         message = f"the body is not JSON: {_explain_json_error(error, body)}"
-        raise damaged or BadValueError(message, code="malformed_body") from None
+        raise BadValueError(message, code="malformed_body") from None
 
 
 def _explain_json_error(error: orjson.JSONDecodeError, body: bytes) -> str:

@@ -22,6 +22,10 @@ REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 BYTES = re.compile(rb"[0-9]{1,18}")
 UNKNOWN = "unknown"
 """Route label of requests that match no route, or a route with another method, which would each add a metric series."""
+
+NO_FRAMES = (b"x-frame-options", b"DENY")
+"""Header by which no page of another origin frames an answer: the pages of the API have buttons."""
+
 LOGGED_HEADERS = {b"x-chain": "chain", b"x-dimensions": "dimensions", b"x-ignored-fields": "ignored"}
 
 REQUESTS = Counter("lathe_requests_total", "Requests answered", ["method", "route", "status"])
@@ -97,14 +101,15 @@ class Exchange:
         return receive_body
 
     async def send(self, message: Message) -> None:
-        """Send a message of the response to the client, adding the request id and making redirects relative.
+        """Send a message of the response to the client, adding the request id and making redirects relative. No page
+        of another origin may frame it.
 
         The id is the header `x-request-id`. If the client still holds its body back, the connection is closed: it need
         not send the body any more, and what it sends next could not be told from it.
         """
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
+            headers = [*message.get("headers", []), (b"x-request-id", self.request_id.encode()), NO_FRAMES]
             if self.holds_body_back:
                 headers.append((b"connection", b"close"))
             if 300 <= self.status < 400:

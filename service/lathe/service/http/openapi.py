@@ -51,32 +51,19 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 """OpenAPI responses that any route may give besides its own; declared instead of FastAPI's validation error."""
 
 
-def describe_body(*schemas: type[JsonObject], **more: Any) -> dict[str, Any]:
-    """Return the OpenAPI `requestBody` for a route that parses its body itself, from the body's schemas.
-
-    Of several schemas, the description has the fields and examples of all, and requires the fields that all require.
+def describe_body(schema: type[JsonObject], **more: Any) -> dict[str, Any]:
+    """Return the OpenAPI `requestBody` for a route that parses its body itself, from the body's schema.
 
     Args:
-        schemas: schemas of the body, one of which it has.
+        schema: schema of the body.
         more: further media types.
     """
-    described = [_describe_schema(schema) for schema in schemas]
-    merged = dict(described[0])
-    for alternative in described[1:]:
-        merged["properties"] = merged["properties"] | alternative["properties"]
-        merged["required"] = [name for name in merged.get("required", []) if name in alternative.get("required", [])]
-        merged["examples"] = [*merged.get("examples", []), *alternative.get("examples", [])]
-        merged["description"] = f"{merged['description']}\n\nOr: {alternative['description']}"
-    return {"requestBody": {"required": True, "content": {JSON: {"schema": merged}} | more}}
-
-
-def _describe_schema(schema: type[JsonObject]) -> dict[str, Any]:
     json_schema = schema.model_json_schema()
     extra = schema.model_config.get("json_schema_extra")
     if isinstance(extra, dict):
         json_schema |= extra  # pydantic sorts the keys of examples
-    described: dict[str, Any] = _inline_references(json_schema, json_schema.pop("$defs", {}))
-    return described
+    described = _inline_references(json_schema, json_schema.pop("$defs", {}))
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": described}} | more}}
 
 
 def _inline_references(json_schema: Any, definitions: dict[str, Any]) -> Any:

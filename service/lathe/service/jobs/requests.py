@@ -18,7 +18,7 @@ from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.finetuning.requests import NewTraining
-from lathe.training.fitting.requests import AddRows, NewFit
+from lathe.training.fitting.requests import NewFit
 
 
 def _require_input_name(name: str) -> str:
@@ -75,17 +75,12 @@ class JobRequest(BaseModel):
         """Sources that the job reads from outside its folder."""
         return []
 
-    @property
-    def quotable(self) -> bool:
-        """Whether the job's log may quote its inputs, as messages of unexpected errors do."""
-        return True
-
 
 class FitJob(JobRequest):
     """A fit with the specs of the encoders that it names, and the names of the files that came with it."""
 
     target_encoder: EncoderSpec | None
-    request: NewFit | AddRows
+    request: NewFit
     files: tuple[InputName, ...]
 
     @property
@@ -93,11 +88,6 @@ class FitJob(JobRequest):
         """Sources that the job reads from outside its folder."""
         named = [*self.request.paths.values(), *self.request.out_of_domain.values()]
         return [path for path in named if path not in self.files]
-
-    @property
-    def quotable(self) -> bool:
-        """Whether the job's log may quote its inputs: not if they hold personal data."""
-        return not self.request.personal_data
 
 
 class AdviseJob(JobRequest):

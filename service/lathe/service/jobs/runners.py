@@ -119,10 +119,7 @@ def run_request(
     except MemoryError:
         return JobOutcome(error="out of memory")
     except Exception as error:
-        if request.quotable:
-            traceback.print_exc()  # into the job's log; the message may quote texts
-        else:
-            traceback.print_tb(error.__traceback__)  # the stack does not
+        traceback.print_exc()  # into the job's log
         return JobOutcome(error=f"{type(error).__name__}; the log of the job's process says more")
 
 

@@ -28,8 +28,8 @@ from setproctitle import setproctitle
 
 PRELOADED = (
     "lathe.service.encoders.engine.worker",
+    "sentence_transformers",
     "transformers.models.bert.modeling_bert",  # of the default encoder; other models are imported by their processes
-    "sentence_transformers",  # of encoders that are no plain model, and of jobs
     "lathe.service.jobs.local_process",
 )
 """Modules that encoders and jobs import, the most urgent first."""

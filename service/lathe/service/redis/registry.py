@@ -17,7 +17,7 @@ from lathe.service.redis.connection import RedisConnection
 from lathe.service.redis.shared_versions import GRACE_SECONDS, SharedVersions, StagedFiles
 from lathe.service.redis.size_routes import SharedSizeRoutes
 from lathe.service.redis.version_record import VersionStamp, build_key, compute_digest, read_record
-from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitStatistics, read_file
+from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitDistribution, read_file
 from lathe.transforms.chain import Chain
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import write_synced
@@ -86,7 +86,7 @@ class SharedRegistry(SharedVersions, Registry):
         name: str,
         promote: bool | None,
         job: str | None = None,
-        statistics: FitStatistics | None = None,
+        distribution: FitDistribution | None = None,
     ) -> tuple[int, bool]:
         """Add a fitted chain as its next version, in Redis and on disk. Return the version, and whether it is live.
 
@@ -107,7 +107,7 @@ class SharedRegistry(SharedVersions, Registry):
                 pipe.multi()
                 return published, record.pointer.live == published
             version = record.next_version
-            staged = stage_files(name, version, serialize_version(chain, name, version, statistics), job)
+            staged = stage_files(name, version, serialize_version(chain, name, version, distribution), job)
             return self.add_version(pipe, record, name, promote, staged)
 
         outcome = self.record.transaction(change, build_key(self.kind, name))
@@ -181,11 +181,11 @@ def stage_files(name: str, version: int, files: ChainFiles, job: str | None = No
     return StagedFiles(VersionStamp(compute_digest(files.manifest), job), lambda pipe: pipe.hset(key, mapping=fields))
 
 
-def serialize_version(chain: Chain, name: str, version: int, statistics: FitStatistics | None = None) -> ChainFiles:
+def serialize_version(chain: Chain, name: str, version: int, distribution: FitDistribution | None = None) -> ChainFiles:
     """Return the contents of the files in which a chain is saved as a version, by way of a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / str(version)
-        chain.save(path, {"name": name, "version": version}, statistics)
+        chain.save(path, {"name": name, "version": version}, distribution)
         return ChainFiles.read(path)
 
 

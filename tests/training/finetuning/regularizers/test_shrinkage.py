@@ -4,7 +4,6 @@ import pytest
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.finetuning.regularizers.shrinkage import (
     active_dimensions,
-    between_source_variance,
     denominators,
     dispersion_threshold,
     fit_shrinkage,
@@ -271,11 +270,6 @@ def test_translate_and_scale_move_the_means_alike_without_clipping():
         for operation in ("scale", "translate")
     ]
     np.testing.assert_allclose(moved[0], moved[1], atol=1e-5)
-
-
-def test_between_source_variance_weights_sources_by_size():
-    rows = [np.array([[0.0, 0]]), np.array([[3.0, 1], [5, -1], [4, 0]])]  # u = (3, 0): (9 + 3 · 1)/4
-    assert between_source_variance([Moments.from_vectors(part) for part in rows]) == pytest.approx(3.0)
 
 
 def test_offsets_are_the_deviations_from_the_centre_in_the_variant_dimensions():

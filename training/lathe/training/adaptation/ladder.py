@@ -49,7 +49,7 @@ from lathe.training.fitting.pairs import encode_all_halves
 from lathe.training.fitting.requests import CODES
 from lathe.training.sources.source import open_source
 from lathe.training.workspace import claim_workspace_folder
-from lathe.transforms.artifact import FitDistribution, FitStatistics
+from lathe.transforms.artifact import FitDistribution
 from lathe.transforms.base import QueryPairs, Transform, measure_relevance
 from lathe.transforms.chain import Chain, build_steps, parse_steps, retained_subspace
 from lathe.transforms.errors import InputError
@@ -429,5 +429,5 @@ def certify_recommended(
         | {"training": list_training_logs(chain)},
         "certificate": certificate,
     }
-    distribution = FitDistribution.measure(fitted, heldout, retained_subspace(chain), None)
-    return FittedChain(chain, FitStatistics({}, distribution), certificate, [])
+    distribution = FitDistribution.measure(fitted, heldout, retained_subspace(chain))
+    return FittedChain(chain, distribution, certificate, [])

@@ -87,7 +87,7 @@ class Encoder(PromptedEncoder):
     """Loaded sentence-transformers model. Not thread-safe: its tokenizer allows one user at a time.
 
     Attributes:
-        model: the `SentenceTransformer`, or a `PlainModel` if that is allowed.
+        model: the `SentenceTransformer`.
         device: name of its device.
         spec: the spec it was loaded from, with `auto` replaced by the dtype in use.
         given: the spec as it was given.
@@ -111,7 +111,6 @@ class Encoder(PromptedEncoder):
         spec: EncoderSpec,
         device: str | None = None,
         batch_tokens: int | None = None,
-        allow_plain: bool = False,
     ) -> None:
         """Load the spec's model onto a device and test it on a few texts, which takes seconds. A Hub id that is not
         cached is downloaded. The C allocator of the process is set to keep freed blocks.
@@ -120,14 +119,12 @@ class Encoder(PromptedEncoder):
             spec: model and settings.
             device: torch device; None chooses the default.
             batch_tokens: tokens of one forward pass, padding included; None chooses by device and dtype.
-            allow_plain: whether a common model may be loaded without sentence-transformers, which takes a second less.
-                Its vectors are the same; it can be neither exported nor trained.
 
         Raises:
             EncoderError: if the model cannot be loaded, or gives NaN or inf for ordinary texts in its dtype.
         """
         keep_freed_blocks()
-        self.model = load_with_chat_template(spec, device, allow_plain)
+        self.model = load_with_chat_template(spec, device)
         self.device = str(self.model.device)
         self.given = spec
         self.spec = replace(spec, dtype=resolve_dtype(spec.dtype, self.device))

@@ -15,7 +15,6 @@ import torch
 from lathe.training.encoder.chat_template import remove_chat_template
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.model_checks import require_loadable, require_supported
-from lathe.training.encoder.plain_model import open_plain_model
 from lathe.training.encoder.positions import count_positions
 from lathe.training.encoder.precision import resolve_dtype
 from lathe.training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec
@@ -41,7 +40,7 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
     return model
 
 
-def load_with_chat_template(spec: EncoderSpec, device: str | None, allow_plain: bool = False) -> Any:
+def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
     """Load a spec's `SentenceTransformer`, with the number of layers, pooling and maximum length that the spec sets.
     Its chat template is kept, even if the spec switches it off.
 
@@ -51,7 +50,6 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None, allow_plain: 
     Args:
         spec: model and settings.
         device: torch device; None chooses the default.
-        allow_plain: whether the result may be a `PlainModel` instead, which only encodes.
 
     Raises:
         EncoderError: if the model cannot be loaded, is not supported, or lacks the layer or maximum length of the spec.
@@ -67,9 +65,7 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None, allow_plain: 
     with convert_load_errors(spec):
         located = locate_model(spec.model)
         require_loadable(spec, located)
-        model = open_plain_model(spec, located, device, attention) if allow_plain else None
-        if model is None:
-            model = _load_sentence_transformer(spec, located, device, attention)
+        model = _load_sentence_transformer(spec, located, device, attention)
         require_supported(spec, model)
         _limit_length(spec, model)
         _append_truncation(spec, model)

@@ -4,7 +4,7 @@ job.py, extras.py            the YAML that a user writes                      �
 opening.py                   data sets that a job names                       │
 mixture.py                   all pairs, and a report on each source           │ training data
 mixture_builder.py           reads all sources into one mixture               │
-source_mining.py             mined hard negatives of the sources              ┘
+candidates.py, mining.py     mined hard negatives of the sources              ┘
 reference.py                 base-model vectors and relations of pairs
 regularizers/                what is added to InfoNCE: REZE, distillation, nothing
 loss.py                      InfoNCE and the regularizer                      ┐
@@ -15,5 +15,4 @@ judged_texts.py              searches that a job's training has not seen      �
 certificate.py               how they change from the base to the result      ┘
 requests.py                  a job with the name of its encoder, as command, HTTP body and job
 run.py                       a whole job, resumed where it stopped
-report.py                    the HTML report
 """

@@ -7,7 +7,6 @@ from pathlib import Path
 from lathe.training.datasets.data_set import DataSet, find_pairs
 from lathe.training.datasets.overlap import normalize_text
 from lathe.training.datasets.pairs import Pair
-from lathe.training.digests import digest
 from lathe.training.errors import DataSetError, SourceError
 from lathe.training.finetuning.job import SourceSettings
 from lathe.training.sources.source import open_source
@@ -26,21 +25,12 @@ class Candidates:
             document.
         test_positives: normalized positives of training pairs that are also texts of the target's test, which the job
             may allow; they are documents, but must not become negatives.
-        forbidden: number of documents left out because they are texts of the target's test.
     """
 
     documents: dict[str, str]
     queries: dict[str, str]
     answers: dict[str, set[str]]
     test_positives: set[str]
-    forbidden: int
-
-    def digest(self) -> str:
-        """Return a SHA-256 digest of documents, queries, answers and `test_positives`.
-        Mined negatives are cached under it.
-        """
-        answers = [sorted(self.answers[query]) for query in self.queries]
-        return digest(list(self.documents.values()), list(self.queries.values()), answers, sorted(self.test_positives))
 
 
 def find_candidates(
@@ -83,7 +73,6 @@ def find_candidates(
         queries=queries,
         answers=answers,
         test_positives=trained & set(forbidden),
-        forbidden=len(documents) - len(allowed),
     )
 
 

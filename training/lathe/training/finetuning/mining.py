@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -10,10 +10,15 @@ from datasets import Dataset
 from numpy.typing import NDArray
 from sentence_transformers.util import mine_hard_negatives
 
+from lathe.training.datasets.overlap import normalize_text
+from lathe.training.datasets.pairs import Pair
+from lathe.training.encoder.encoder import Encoder
 from lathe.training.errors import JobError
-from lathe.training.finetuning.candidates import Candidates
+from lathe.training.finetuning.candidates import Candidates, find_candidates
 from lathe.training.finetuning.evaluators import preserve_random_state
 from lathe.training.finetuning.extras import NegativeSettings
+from lathe.training.finetuning.job import SourceSettings
+from lathe.training.finetuning.mixture_builder import MixtureBuilder
 from lathe.training.finetuning.reference import ReferenceVectors
 from lathe.training.settings import Prompts
 from lathe.transforms.progress import Progress
@@ -22,19 +27,52 @@ BLOCK_SCORES = 50_000_000
 """Maximum number of query–document scores in memory at once: 200 MB."""
 
 
-@dataclass(frozen=True)
-class MiningResult:
-    """Mining result of one query: texts with their scores, cosines by the auxiliary encoder.
+def mine_sources(
+    builder: MixtureBuilder, settings: NegativeSettings, encoder: Encoder, cache: Path, on_progress: Progress
+) -> None:
+    """Mine hard negatives for the sources that want them, and set them on the builder's pairs in place.
 
-    Attributes:
-        query: the query.
-        positives: known answers and their scores.
-        negatives: hard negatives and their scores, best first; fewer than asked for if there are not enough.
+    Args:
+        builder: mixture under construction; its pairs are replaced in place.
+        settings: settings of the mining.
+        encoder: the auxiliary encoder.
+        cache: folder for its vectors of queries and documents, see `ReferenceVectors`.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Raises:
+        JobError: if a source has fewer documents than needed, no source wants mined negatives, or a vector is zero or
+            not finite.
+        DataSetError: if a corpus cannot be read.
     """
+    names = [name for name in builder.kept if _is_mined(builder.sources[name], builder.kept[name])]
+    if not names:
+        raise JobError("there is no source to mine: each says negatives: none, or gives its own")
 
-    query: str
-    positives: dict[str, float]
-    negatives: dict[str, float]
+    auxiliary = AuxiliaryEncoder(ReferenceVectors(encoder, cache), settings.prompts)
+    for number, name in enumerate(names):
+
+        def report_source(fraction: float, sentence: str, number: int = number, name: str = name) -> None:
+            on_progress((number + fraction) / len(names), f"mining {name}: {sentence}")
+
+        pairs = builder.kept[name]
+        candidates = find_candidates(builder.data[name], builder.sources[name], pairs, builder.forbidden)
+        count = count_negatives_per_query(candidates, settings, name)
+        negatives: dict[str, list[str]] = {}
+        if count:
+            auxiliary.encode(candidates, report_source)
+            negatives = mine_negatives(candidates, auxiliary, settings, count, builder.settings.seed)
+
+        # Pairs whose anchors differ only in case or punctuation share the negatives of one query.
+        builder.set_negatives(name, [tuple(negatives.get(normalize_text(pair.anchor), ())) for pair in pairs])
+
+
+def _is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
+    """Return whether hard negatives are mined for a source.
+    Its settings decide, and without any it is mined if no pair has negatives of its own.
+    """
+    if source.negatives is not None:
+        return source.negatives == "mined"
+    return not any(pair.negatives for pair in pairs)
 
 
 class AuxiliaryEncoder:
@@ -103,9 +141,9 @@ def count_negatives_per_query(candidates: Candidates, settings: NegativeSettings
 
 def mine_negatives(
     candidates: Candidates, auxiliary: AuxiliaryEncoder, settings: NegativeSettings, count: int, seed: int
-) -> list[MiningResult]:
+) -> dict[str, list[str]]:
     """Mine hard negatives: for each query, documents with high scores that are not known to answer it.
-    Return each query with the scores of its positives and its negatives, of which it may get fewer than `count`.
+    Return the negatives, best first, by normalized query. A query may get fewer than `count`.
 
     The library's `mine_hard_negatives` does the search.
 
@@ -140,12 +178,20 @@ def mine_negatives(
             relative_margin=settings.relative_margin,
             num_negatives=count,
             sampling_strategy=settings.sampling,
-            output_scores=True,
             faiss_batch_size=max(1, BLOCK_SCORES // len(documents)),
             verbose=False,
         )
 
-    return _group_by_query(candidates, auxiliary, triplets)
+    # Such a text may be a positive, which the job allows, but as a negative it would be pushed away.
+    tested = {candidates.documents[words] for words in candidates.test_positives}
+    negatives: dict[str, list[str]] = {}
+    for row in triplets:
+        known = negatives.setdefault(normalize_text(row["query"]), [])
+        # A query with several positives has a row for each of them and each of its negatives.
+        if row["negative"] not in tested and row["negative"] not in known:
+            known.append(row["negative"])
+
+    return negatives
 
 
 def _list_answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
@@ -155,28 +201,3 @@ def _list_answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
     for words, query in candidates.queries.items():
         for answer in sorted(candidates.answers[words]):
             yield query, candidates.documents[answer]
-
-
-def _group_by_query(candidates: Candidates, auxiliary: AuxiliaryEncoder, triplets: Dataset) -> list[MiningResult]:
-    """Group the mined (query, positive, negative) triplets by query.
-    Return one result for each query, with the scores of its known answers and of its negatives.
-
-    Triplets are dropped if their negative is a positive that the target's test holds (`candidates.test_positives`). A
-    query without negatives gets a result too.
-    """
-    # Such a text may be a positive, which the job allows, but as a negative it would be pushed away.
-    tested = {candidates.documents[words] for words in candidates.test_positives}
-    negatives: dict[str, dict[str, float]] = {query: {} for query in candidates.queries.values()}
-    for row in triplets:
-        if row["negative"] not in tested:
-            negatives[row["query"]][row["negative"]] = row["scores"][1]
-
-    positives: dict[str, dict[str, float]] = {query: {} for query in negatives}
-    answered = list(_list_answers(candidates))
-    queries = auxiliary.encode_query([query for query, _ in answered])
-    scores = auxiliary.similarity_pairwise(queries, auxiliary.encode_document([text for _, text in answered]))
-
-    for (query, text), score in zip(answered, scores.tolist(), strict=True):
-        positives[query][text] = score
-
-    return [MiningResult(query, positives[query], negatives[query]) for query in negatives]

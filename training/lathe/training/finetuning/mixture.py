@@ -7,21 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-
-@dataclass(frozen=True)
-class Lengths:
-    """Statistics of the lengths of texts, in characters."""
-
-    mean: float
-    min: int
-    max: int
-    median: float
-
-    @classmethod
-    def from_texts(cls, texts: Sequence[str]) -> "Lengths":
-        """Compute the statistics of some texts, at least one."""
-        counts = np.array([len(text) for text in texts])
-        return cls(float(counts.mean()), int(counts.min()), int(counts.max()), float(np.median(counts)))
+from lathe.training.reporting.tables import Table
 
 
 @dataclass(frozen=True)
@@ -39,8 +25,6 @@ class SourceReport:
         shared: number of pairs that share a text with the target.
         repeated: number of kept pairs that an earlier source has too.
         negatives: number of hard negatives of the kept pairs.
-        anchors: lengths of the kept anchors; None if nothing is kept.
-        positives: lengths of the kept positives; None if nothing is kept.
         problem: why nothing is used; None if pairs are kept.
     """
 
@@ -54,9 +38,13 @@ class SourceReport:
     shared: int = 0
     repeated: int = 0
     negatives: int = 0
-    anchors: Lengths | None = None
-    positives: Lengths | None = None
     problem: str | None = None
+
+    def explain_left_out(self) -> str:
+        """Return why the source is unused, or how many rows and pairs were left out by reason.
+        The text is empty if none were.
+        """
+        return self.problem or "; ".join(f"{count:,} {why}" for why, count in self.dropped.items())
 
 
 @dataclass(frozen=True)
@@ -107,6 +95,27 @@ class Mixture:
             positives=[self.positives[index] for index in indices],
             sources=self.sources[indices],
             negatives=[self.negatives[index] for index in indices] if self.negatives else (),
+        )
+
+    def build_source_table(self) -> Table:
+        """Build the table of sources: rows, pairs, kept and shared ones, negatives, and what was left out and why."""
+        return Table.from_records(
+            (
+                {
+                    "source": report.name,
+                    "task": report.task,
+                    "split": report.split,
+                    "rows": report.rows,
+                    "pairs": report.found,
+                    "kept": report.kept,
+                    "shared with the target": report.shared,
+                    "also in others": report.repeated,
+                    "negatives": report.negatives,
+                    "left out": report.explain_left_out(),
+                }
+                for report in self.reports
+            ),
+            default=",",
         )
 
     def list_single_pair_warnings(self) -> list[str]:

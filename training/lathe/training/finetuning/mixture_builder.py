@@ -26,7 +26,7 @@ from lathe.training.finetuning.evaluators import (
     open_evaluation_data,
 )
 from lathe.training.finetuning.job import DataSettings, SourceSettings, TrainingJob
-from lathe.training.finetuning.mixture import Lengths, Mixture, SourceReport
+from lathe.training.finetuning.mixture import Mixture, SourceReport
 from lathe.training.finetuning.opening import open_data_sets, open_target
 
 
@@ -201,8 +201,6 @@ class MixtureBuilder:
             shared=len(shared),
             repeated=repeated,
             negatives=sum(len(pair.negatives) for pair in pairs),
-            anchors=Lengths.from_texts([pair.anchor for pair in pairs]) if pairs else None,
-            positives=Lengths.from_texts([pair.positive for pair in pairs]) if pairs else None,
             problem=None if pairs else _explain_no_pairs(dropped),
         )
 

@@ -2,11 +2,8 @@
 
 OUT/
 ├── job.json         settings and base model, to resume only the same job
-├── sources.csv      what was kept of each source, and why not more
-├── negatives/       mined hard negatives                           source_mining.py
-├── reference/       vectors of single texts by the base model      reference.py
+├── reference/       vectors of single texts, of the base model and the one that mines      reference.py
 ├── targets/         what the regularizer is prepared with          regularizers/
-├── report.html      the report                                     report.py, parts.py
 ├── training/        checkpoints, and the log progress.jsonl        trainer.py
 ├── training.json    summary of the training
 ├── model/           a plain sentence-transformers model
@@ -32,14 +29,11 @@ from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.errors import JobError
 from lathe.training.finetuning.evaluators import Evaluator
 from lathe.training.finetuning.job import TrainingJob
-from lathe.training.finetuning.mining_run import mine_if_configured
-from lathe.training.finetuning.mining_statistics import MiningStatistics
 from lathe.training.finetuning.mixture import Mixture
-from lathe.training.finetuning.mixture_builder import JobSources
+from lathe.training.finetuning.mixture_builder import JobSources, MixtureBuilder
 from lathe.training.finetuning.reference import list_prompt_warnings
 from lathe.training.finetuning.regularizers.registry import create_regularizer
 from lathe.training.finetuning.regularizers.regularizer import Regularizer
-from lathe.training.finetuning.report import Page
 from lathe.training.journal import find_changed_setting
 from lathe.training.workspace import lock_folder
 from lathe.transforms.files import replace_synced, sync_folder
@@ -100,7 +94,7 @@ OFFLINE_SHARE = 0.2
 three."""
 OFFLINE_HOURS = 24
 """Hours that the other processes of torchrun wait for the first one's work before training."""
-MODEL, JOB, SUMMARY, ADAPTER = "model", "job.json", "training.json", "adapter"
+MODEL, JOB, SUMMARY, ADAPTER, REFERENCE = "model", "job.json", "training.json", "adapter", "reference"
 """Names of files and folders in the job's folder."""
 
 
@@ -114,7 +108,6 @@ class TrainingOutcome:
         summary: summary of the training, as in training.json.
         warnings: warnings for the user.
         model: folder of the trained model.
-        mined: statistics of the mined negatives by source; empty if none were mined.
     """
 
     mixture: Mixture
@@ -122,7 +115,6 @@ class TrainingOutcome:
     summary: dict[str, Any]
     warnings: list[str]
     model: Path
-    mined: dict[str, MiningStatistics]
 
 
 def run_training(
@@ -136,7 +128,7 @@ def run_training(
     holds_out: bool = False,
 ) -> TrainingOutcome:
     """Run a training job, or resume it where it stopped.
-    The trained model, checkpoints and reports are written to `out`, and the outcome is returned.
+    The trained model, checkpoints and the training log are written to `out`, and the outcome is returned.
 
     Args:
         method: name of the training method, as in `METHODS`.
@@ -214,10 +206,8 @@ class TrainingRun:
         self.auxiliary = auxiliary
 
     def run_all(self) -> TrainingOutcome:
-        """Run every step of the job that is not done yet, from reading the sources to the report.
+        """Run every step of the job that is not done yet: read the sources, mine negatives, compute targets, and train.
         Return the mixture, regularizer, training summary, warnings and the model's path.
-
-        Steps: read sources, mine negatives, compute targets, write the report, train, and write the report again.
 
         Raises:
             JobError: if the folder holds a trained model or another job.
@@ -231,40 +221,52 @@ class TrainingRun:
         self.on_progress(0.0, "reading the sources")
         sources = JobSources(self.job)
         with _let_first_process_go_first(self.device):
-            mined = mine_if_configured(
-                sources.builder, self.job, self.auxiliary, self.device, self.out, self._report_offline_progress
-            )
+            # Negatives that are mined again after a kill may differ by rounding, and the job is the same.
+            given = sources.builder.build().digest()
+            self._mine_negatives(sources.builder)
             mixture, evaluator = sources.split()
             if self.holds_out:
                 mixture = sources.hold_out_for_certificate(mixture)[0]
             encoder = Encoder(self.spec, self.device)
-            self._record_or_check_job(encoder, mixture)
-            folder, cache = self.out / "targets", self.out / "reference"
-            self.regularizer.prepare(encoder, mixture, folder, cache, self._report_offline_progress)
+            self._record_or_check_job(encoder, mixture, given)
+            self.regularizer.prepare(
+                encoder, mixture, self.out / "targets", self.out / REFERENCE, self._report_offline_progress
+            )
             warnings = [*mixture.notes, *self.regularizer.list_warnings(mixture, encoder.dimensions)]
             warnings += mixture.list_single_pair_warnings()
             warnings += list_prompt_warnings(encoder, [source.prompts for source in self.job.sources])
             warnings += list_truncation_warnings(encoder, mixture)
-            page = Page(self.out, mixture, self.regularizer, warnings, mined)
-
-            if get_process_rank() == 0:
-                page.write()
 
             # Training loads the base model again: without this, two copies would be in memory.
             del encoder
 
         summary = self._train(mixture, evaluator)
-        if get_process_rank() == 0:
-            page.write(summary["kept"])
-
-        return TrainingOutcome(mixture, self.regularizer, summary, warnings, self.out / MODEL, mined)
+        return TrainingOutcome(mixture, self.regularizer, summary, warnings, self.out / MODEL)
 
     def _report_offline_progress(self, fraction: float, sentence: str) -> None:
         self.on_progress(OFFLINE_SHARE * fraction, sentence)
 
-    def _record_or_check_job(self, encoder: Encoder, mixture: Mixture) -> None:
+    def _mine_negatives(self, builder: MixtureBuilder) -> None:
+        """Mine hard negatives with the auxiliary encoder, and add them to the builder's pairs, if the job says how.
+
+        Raises:
+            JobError, DataSetError: as `mine_sources`.
+        """
+        if self.job.negatives is None:
+            return
+        from lathe.training.finetuning.mining import mine_sources
+
+        encoder = Encoder(replace(self.auxiliary, dtype="float32", compile=False), self.device)
+        mine_sources(builder, self.job.negatives, encoder, self.out / REFERENCE, self._report_offline_progress)
+
+    def _record_or_check_job(self, encoder: Encoder, mixture: Mixture, given: str) -> None:
         """Write job.json with what the job depends on.
         If it exists already, raise `JobError` unless it describes the same job.
+
+        Args:
+            encoder: the base model.
+            mixture: the pairs to train on.
+            given: digest of all pairs with the negatives that their sources give.
 
         Raises:
             JobError: if it names another job, base model or data.
@@ -272,7 +274,9 @@ class TrainingRun:
         path = self.out / JOB
         depends = {
             "method": self.method,
-            "mixture": mixture.digest(),
+            "mixture": mixture.digest_pairs(),
+            "sources": given,
+            "negatives": self.job.negatives and self.job.negatives.model_dump(),
             "regularizer": self.regularizer.settings and self.regularizer.settings.model_dump(),
             "training": self.job.training.model_dump(mode="json"),
             "evaluate": self.job.evaluate.model_dump(exclude={"folder"}) if self.job.evaluate else None,

@@ -1,1 +1,1 @@
-"""From a source to a chain: encode to files, fit, certify, add rows."""
+"""From a source to a chain: encode to files, fit, certify."""

@@ -7,81 +7,39 @@ from typing import Any
 import numpy as np
 import torch
 
-from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.fitting.code_search import CodeSearch
-from lathe.training.fitting.fit_state import AdditionState, FitState, NewFitState
-from lathe.training.fitting.personal_data import describe_personal_data
+from lathe.training.fitting.fit_state import FitState
 from lathe.training.fitting.split import sort_distinct
 from lathe.transforms.artifact import FitDistribution
 from lathe.transforms.base import Transform
 from lathe.transforms.chain import Chain, retained_subspace
 from lathe.transforms.progress import Progress
 from lathe.transforms.quality import certify
-from lathe.transforms.vectors import FloatArray
 
 
-def certify_new_chain(state: NewFitState, on_progress: Progress) -> None:
-    """Measure the new chain on held-out rows, and write certificate and provenance into its metadata. Also sets
-    `state.distribution`, the distribution of the rows.
+def certify_chain(state: FitState, on_progress: Progress) -> None:
+    """Measure the chain on held-out rows, and set its metadata to encoders, provenance and certificate. Also sets
+    `state.certificate`, and `state.distribution`, the distribution of the rows.
     """
     on_progress(0.0, "measuring on held-out vectors")
-    targets = None if state.targets is None else np.array(state.targets[state.heldout_rows])
-    _certify(state, len(state.fit_rows), targets, state.target_encoder, state.search)
-    state.distribution = FitDistribution.measure(state.rows, state.heldout, retained_subspace(state.chain), None)
-
-
-def certify_addition(state: AdditionState, on_progress: Progress) -> None:
-    """Measure the new version and the earlier one on the same held-out rows. The certificate is written into the new
-    chain's metadata, and `state.distribution` is set if the earlier version has one.
-    """
-    on_progress(0.0, "measuring on held-out vectors")
-    earlier = state.earlier
-    _certify(state, n_fit=len(state.fit_rows) + earlier.count)
-    state.certificate["compared_to"] = earlier.certify_on(state.heldout, state.out_of_domain, state.request.seed)
-    state.chain.metadata["target_encoder"] = earlier.chain.metadata.get("target_encoder")
-    state.chain.metadata["provenance"] |= earlier.provenance()
-
-    if earlier.reference is not None:  # else nobody knows what the older rows looked like
-        subspace = retained_subspace(state.chain)
-        state.distribution = FitDistribution.measure(state.rows, state.heldout, subspace, earlier.reference)
-
-
-def _certify(
-    state: FitState,
-    n_fit: int,
-    targets: FloatArray | None = None,
-    target_encoder: TextEncoder | None = None,
-    search: CodeSearch | None = None,
-) -> None:
-    """Measure the chain on held-out rows, and set its metadata to encoders, provenance and certificate. Sets
-    `state.certificate`, too.
-
-    Args:
-        state: the fit.
-        n_fit: number of all rows that the chain was fitted on.
-        targets: targets of the held-out rows `(m, k)`, or None.
-        target_encoder: encoder of the targets, or None.
-        search: result of the search for codes, or None.
-    """
     encoder, pairs = state.encoder, state.pairs
     certificate = certify(
         state.chain,
         state.heldout,
-        n_fit=n_fit,
+        n_fit=len(state.fit_rows),
         seed=state.request.seed,
         out_of_domain=state.out_of_domain,
-        warnings=_list_source_warnings(state) + state.warnings + (pairs.warnings if pairs else []),
-        targets=targets,
+        warnings=_list_source_warnings(state) + (pairs.warnings if pairs else []),
+        targets=None if state.targets is None else np.array(state.targets[state.heldout_rows]),
         pairs=pairs.test if pairs else None,
         out_of_domain_pairs=pairs.out_of_domain if pairs else None,
     )
-    certificate |= describe_personal_data(state.request)
     if "codes" in certificate:
-        certificate["codes"] |= (search or CodeSearch(state.chain, [], {})).describe()
+        certificate["codes"] |= (state.search or CodeSearch(state.chain, [], {})).describe()
     state.certificate = certificate
     state.chain.metadata = {
         "encoder": encoder.describe() if encoder else None,
-        "target_encoder": target_encoder.describe() if target_encoder else None,
+        "target_encoder": state.target_encoder.describe() if state.target_encoder else None,
         "provenance": build_provenance(
             state.source.name,
             rows=int(state.encoded.vectors.shape[0]),
@@ -94,6 +52,7 @@ def _certify(
         | {"training": list_training_logs(state.chain)},
         "certificate": certificate,
     }
+    state.distribution = FitDistribution.measure(state.rows, state.heldout, retained_subspace(state.chain))
 
 
 def build_provenance(

@@ -186,7 +186,6 @@ def search_codes(
     halves: HeldOutHalves,
     heldout: FloatArray,
     queries: Vectors | None,
-    adds_rows: bool,
     report: Progress,
 ) -> CodeSearch:
     """Choose the weighting of a chain's codes, then try learned codebooks with that weighting. Both are chosen by
@@ -203,16 +202,12 @@ def search_codes(
         halves: of held-out texts.
         heldout: held-out rows, `(m, d)`.
         queries: the queries that it was fitted with, if any.
-        adds_rows: whether rows will be added to the fit later. Codebooks would not learn from them, so they are not
-            tried.
         report: called with progress in [0, 1] and a message.
     """
     chosen, trials, ranks = choose_weighting(
         chain, rows, halves, heldout, queries, part_of(report, 0, WEIGHTINGS_SHARE)
     )
-    if adds_rows:
-        problem = "its codebooks would not learn from the rows that are added later"
-    elif rows.shape[0] < MIN_CODEBOOK_ROWS:
+    if rows.shape[0] < MIN_CODEBOOK_ROWS:
         problem = f"its codebooks need {MIN_CODEBOOK_ROWS:,} rows to fit on, there are {rows.shape[0]:,}"
     else:
         report(WEIGHTINGS_SHARE, "trying learned codebooks")

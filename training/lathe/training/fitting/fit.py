@@ -1,33 +1,30 @@
 """Fits of chains: source → vectors on disk → fitted chain → certificate, in stages.
 
-Each stage is a function that reads and extends the `FitState`. `NEW_FIT` and `ADDITION` are the stages of the two kinds
-of fits, in order. What becomes of the fitted chain, such as its publication, is the caller's business.
+Each stage is a function that reads and extends the `FitState`, and `STAGES` lists them in order. What becomes of the
+fitted chain, such as its publication, is the caller's business.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
-from lathe.training.fitting.certifying import certify_addition, certify_new_chain
+from lathe.training.fitting.certifying import certify_chain
 from lathe.training.fitting.code_search import encode_heldout_halves, keep_default, read_queries, search_codes
-from lathe.training.fitting.earlier_version import EarlierVersion, compute_stored_moments
 from lathe.training.fitting.encoding import encode_source
 from lathe.training.fitting.engines import LOCAL, FitEngine
-from lathe.training.fitting.fit_state import AdditionState, FitState, FittedChain, NewFitState
+from lathe.training.fitting.fit_state import FitState, FittedChain
 from lathe.training.fitting.gates import list_failed_gates
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
 from lathe.training.fitting.pairs import encode_pairs
-from lathe.training.fitting.personal_data import require_many_queries
-from lathe.training.fitting.requests import AddRows, NewFit, Pairs
+from lathe.training.fitting.requests import NewFit
 from lathe.training.fitting.split import split_heldout
 from lathe.training.fitting.stacked import SelectedRows
 from lathe.training.fitting.targets import encode_targets
 from lathe.training.sources.source import open_source
 from lathe.training.workspace import claim_workspace_folder
-from lathe.transforms.artifact import FitStatistics
 from lathe.transforms.chain import Chain
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.vectors import FloatArray
@@ -36,6 +33,7 @@ Stage = tuple[Callable[[Any, Progress], None], float]
 """A stage's function of the state and a progress callback, and the overall progress at its end, in [0, 1]."""
 
 
+@contextmanager
 def fit_new_chain(
     request: NewFit,
     encoder: TextEncoder | None,
@@ -44,9 +42,9 @@ def fit_new_chain(
     command: str | None = None,
     target_encoder: TextEncoder | None = None,
     engine: FitEngine = LOCAL,
-) -> AbstractContextManager[FittedChain]:
-    """Fit a chain on a source, and certify it on held-out rows and out-of-domain text. Returns a context manager that
-    does the work when entered and yields the fitted chain with its certificate.
+) -> Iterator[FittedChain]:
+    """Fit a chain on a source, and certify it on held-out rows and out-of-domain text. The context manager does this
+    when it is entered, and yields the fitted chain with its certificate.
 
     The encoded vectors exist only within the block. Their workspace folder is deleted if the block succeeds; after an
     error or a kill it stays, and the next fit of the same source resumes it.
@@ -68,7 +66,7 @@ def fit_new_chain(
     """
     request.check()
     chain = request.build_chain()
-    state = NewFitState(
+    state = FitState(
         request=request,
         encoder=_prepare_encoder(encoder, chain, request.prompt_name),
         target_encoder=None if target_encoder is None else with_document_prompt(target_encoder),
@@ -79,53 +77,14 @@ def fit_new_chain(
         source=open_source(request.source.location, request.bad_shards),
         corpora=OutOfDomainTexts.from_request(request, workspace / "out_of_domain"),
     )
-    return _run(NEW_FIT, state, on_progress)
+    with state.files:
+        start = 0.0
+        for stage, end in STAGES:
+            stage(state, part_of(on_progress, start, end))
+            start = end
 
-
-def add_rows(
-    request: AddRows,
-    earlier: EarlierVersion,
-    encoder: TextEncoder | None,
-    workspace: Path,
-    on_progress: Progress,
-    command: str | None = None,
-    engine: FitEngine = LOCAL,
-) -> AbstractContextManager[FittedChain]:
-    """Fit an earlier version of a chain again on its own rows and those of a source, and certify it. Returns a context
-    manager that does the work when entered and yields the fitted chain with its certificate.
-
-    The encoded vectors exist only within the block, as for `fit_new_chain`.
-
-    Args:
-        request: the source, and what to certify on.
-        earlier: the version that `request.add_to` names.
-        encoder: encoder of the source's texts or vectors, or None.
-        workspace: folder for the workspace folders.
-        on_progress: called with progress in [0, 1] and a message.
-        command: the user's command, for the provenance.
-        engine: encodes the source and computes moments.
-
-    Raises:
-        SourceError: if the source cannot be read.
-        FitError: as `FitRequest.check`, for too few distinct rows, or if the rows come from another encoder or were
-            added already.
-        TransformError: if the version cannot be fitted again.
-        EngineError: if the engine's workers cannot do the work.
-    """
-    request.check()
-    earlier.require_same_space(encoder)
-    state = AdditionState(
-        request=request,
-        earlier=earlier,
-        encoder=_prepare_encoder(encoder, earlier.chain, request.prompt_name),
-        workspace=workspace,
-        engine=engine,
-        command=command,
-        chain=earlier.chain,
-        source=open_source(request.source.location, request.bad_shards),
-        corpora=OutOfDomainTexts.from_request(request, workspace / "out_of_domain"),
-    )
-    return _run(ADDITION, state, on_progress)
+        failed_gates = list_failed_gates(request.gates, state.certificate)
+        yield FittedChain(state.chain, state.distribution, state.certificate, failed_gates, state.encoded)
 
 
 def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str | None) -> TextEncoder | None:
@@ -142,22 +101,6 @@ def _prepare_encoder(encoder: TextEncoder | None, chain: Chain, prompt_name: str
     return with_document_prompt(encoder, prompt_name)
 
 
-@contextmanager
-def _run(stages: Sequence[Stage], state: FitState, on_progress: Progress) -> Iterator[FittedChain]:
-    """Run the stages of a fit in order, each of which changes the state in place. Yields the fitted chain with its
-    certificate while its files exist.
-    """
-    with state.files:
-        start = 0.0
-        for stage, end in stages:
-            stage(state, part_of(on_progress, start, end))
-            start = end
-
-        failed_gates = list_failed_gates(state.request.gates, state.certificate)
-        statistics = FitStatistics(state.moments, state.distribution)
-        yield FittedChain(state.chain, statistics, state.certificate, failed_gates, state.encoded)
-
-
 def encode_rows(state: FitState, on_progress: Progress) -> None:
     """Encode the source's texts, or copy its vectors, to a workspace folder. Sets `state.folder` and
     `state.encoded`.
@@ -167,7 +110,7 @@ def encode_rows(state: FitState, on_progress: Progress) -> None:
     state.encoded = encode_source(state.source, state.encoder, state.folder, on_progress, state.engine)
 
 
-def encode_target_rows(state: NewFitState, on_progress: Progress) -> None:
+def encode_target_rows(state: FitState, on_progress: Progress) -> None:
     """Encode or read the target vector of each row, if the request has targets. Sets `state.targets`, which is None
     without targets.
     """
@@ -185,30 +128,19 @@ def encode_target_rows(state: NewFitState, on_progress: Progress) -> None:
     )
 
 
-def encode_query_pairs(state: NewFitState, on_progress: Progress) -> None:
-    """Encode the queries and documents of the pairs to fit on and to certify with, if there are any."""
-    _encode_pairs(state, state.request.pairs, on_progress)
-
-
-def encode_test_pairs(state: AdditionState, on_progress: Progress) -> None:
-    """Encode the queries and documents of the pairs to certify with, if there are any."""
-    _encode_pairs(state, None, on_progress)
-
-
-def _encode_pairs(state: FitState, fit_pairs: Pairs | None, on_progress: Progress) -> None:
-    """Read and encode the pairs of query and document that the fit learns from or is certified with. Sets
+def encode_query_pairs(state: FitState, on_progress: Progress) -> None:
+    """Encode the queries and documents of the pairs to fit on and to certify with, if there are any. Sets
     `state.pairs`.
     """
     request = state.request
     state.pairs = encode_pairs(
-        fit_pairs,
+        request.pairs,
         request.test_pairs,
         state.encoder,
         state.encoded,
         state.corpora,
         request.seed,
         on_progress,
-        quote=not request.personal_data,
     )
 
 
@@ -218,7 +150,7 @@ def split_rows(state: FitState, _on_progress: Progress) -> None:
     state.rows = state.engine.select_rows(state.encoded.vectors, state.fit_rows)
 
 
-def fit_steps(state: NewFitState, on_progress: Progress) -> None:
+def fit_steps(state: FitState, on_progress: Progress) -> None:
     """Fit the chain's steps on the rows to fit on, in place. If the request has a budget of bytes, the best codes are
     searched for, too.
     """
@@ -226,7 +158,6 @@ def fit_steps(state: NewFitState, on_progress: Progress) -> None:
     queries = None
     if request.queries is not None:
         queries = read_queries(request.queries.location, state.encoder, state.encoded.vectors.shape[1])
-    require_many_queries(request, queries)
 
     chain.to(_choose_fitting_device(state.encoder)).fit(
         state.rows,
@@ -241,7 +172,7 @@ def fit_steps(state: NewFitState, on_progress: Progress) -> None:
         _search_codes(state, queries, part_of(on_progress, 0.5, 1))
 
 
-def _search_codes(state: NewFitState, queries: FloatArray | None, on_progress: Progress) -> None:
+def _search_codes(state: FitState, queries: FloatArray | None, on_progress: Progress) -> None:
     """Replace the chain's codes by the best ones that a search on halves of held-out texts finds. The default codes
     stay if the source has too few texts to choose by. Sets `state.search` and `state.chain`.
     """
@@ -251,25 +182,8 @@ def _search_codes(state: NewFitState, queries: FloatArray | None, on_progress: P
     if isinstance(halves, str):
         state.search = keep_default(state.chain, halves)
         return
-    keep_moments = state.request.keep_moments
-    state.search = search_codes(state.chain, state.rows, halves, state.heldout, queries, keep_moments, on_progress)
+    state.search = search_codes(state.chain, state.rows, halves, state.heldout, queries, on_progress)
     state.chain = state.search.chain
-
-
-def compute_moments(state: NewFitState, _on_progress: Progress) -> None:
-    """Compute the moments to store with the chain, if the request wants them."""
-    if state.request.keep_moments:
-        state.moments, state.warnings = compute_stored_moments(state.chain, state.rows)
-
-
-def refit_with_rows(state: AdditionState, on_progress: Progress) -> None:
-    """Fit the version again on its own rows, by their moments, and the new ones.
-
-    Raises:
-        FitError: if it was fitted on these very rows already.
-    """
-    state.earlier.require_new(state.encoded.digest)
-    state.chain, state.moments, state.warnings = state.earlier.refit_with_rows(state.rows, on_progress)
 
 
 def encode_out_of_domain(state: FitState, on_progress: Progress) -> None:
@@ -289,24 +203,13 @@ def _choose_fitting_device(encoder: TextEncoder | None) -> str:
     return device if device.startswith("cuda") else "cpu"  # other devices have no float64
 
 
-NEW_FIT: tuple[Stage, ...] = (
+STAGES: tuple[Stage, ...] = (
     (encode_rows, 0.5),
     (encode_target_rows, 0.53),
     (encode_query_pairs, 0.55),
     (split_rows, 0.55),
     (fit_steps, 0.85),
-    (compute_moments, 0.85),
     (encode_out_of_domain, 0.97),
-    (certify_new_chain, 1.0),
+    (certify_chain, 1.0),
 )
-"""Stages of a fit of new steps, with the progress at their ends by the time that they take for some thousand texts."""
-
-ADDITION: tuple[Stage, ...] = (
-    (encode_rows, 0.5),
-    (encode_test_pairs, 0.55),
-    (split_rows, 0.55),
-    (refit_with_rows, 0.85),
-    (encode_out_of_domain, 0.97),
-    (certify_addition, 1.0),
-)
-"""Stages of an addition of rows to a version."""
+"""Stages of a fit, with the progress at their ends by the time that they take for some thousand texts."""

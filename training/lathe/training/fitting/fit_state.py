@@ -10,34 +10,32 @@ from numpy.typing import NDArray
 
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.fitting.code_search import CodeSearch
-from lathe.training.fitting.earlier_version import EarlierVersion
 from lathe.training.fitting.encoding import EncodedSource
 from lathe.training.fitting.engines import FitEngine
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
 from lathe.training.fitting.pairs import EncodedPairs
-from lathe.training.fitting.requests import AddRows, FitRequest, NewFit
+from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.source import Source
-from lathe.transforms.artifact import FitDistribution, FitStatistics
+from lathe.transforms.artifact import FitDistribution
 from lathe.transforms.chain import Chain
 from lathe.transforms.quality import Certificate
-from lathe.transforms.statistics import Moments
 from lathe.transforms.vectors import FloatArray, Vectors
 
 
 @dataclass(frozen=True)
 class FittedChain:
-    """Fitted chain with its certificate and statistics.
+    """Fitted chain with its certificate and the distribution of the fitted rows.
 
     Attributes:
         chain: the chain; its metadata holds encoder, provenance and certificate.
-        statistics: statistics of the fitted rows, to be stored with the chain.
+        distribution: distribution of the fitted rows, to be stored with the chain.
         certificate: see `lathe.transforms.quality.certify`.
         failed_gates: keys of the gates that failed.
         encoded: the whole source as vectors; None if they are not kept.
     """
 
     chain: Chain
-    statistics: FitStatistics
+    distribution: FitDistribution
     certificate: Certificate
     failed_gates: list[str]
     encoded: EncodedSource | None = None
@@ -50,6 +48,7 @@ class FitState:
     Attributes:
         request: the request.
         encoder: encoder of the source's texts or vectors; None for vectors without an encoder.
+        target_encoder: encoder whose vectors of the same texts are the targets; None without one.
         workspace: folder of the workspace folders.
         engine: encodes the source and computes moments.
         command: the user's command, for the provenance.
@@ -63,14 +62,15 @@ class FitState:
         rows: vectors of the rows to fit on, read lazily `(n, d)`.
         pairs: vectors of queries and relevant documents; None without any.
         out_of_domain: out-of-domain vectors by corpus.
-        moments: moments of the fitted rows by refit stage, if they are to be stored.
-        distribution: distribution of the fitted rows; None if it is unknown.
-        warnings: what the certificate warns of, besides what it finds itself.
+        targets: targets of all rows `(n, k)`; None without any.
+        search: result of the search for codes; None without a budget of bytes.
+        distribution: distribution of the fitted rows.
         certificate: the certificate.
     """
 
-    request: FitRequest
+    request: NewFit
     encoder: TextEncoder | None
+    target_encoder: TextEncoder | None
     workspace: Path
     engine: FitEngine
     command: str | None
@@ -85,40 +85,12 @@ class FitState:
     rows: Vectors = field(init=False)
     pairs: EncodedPairs | None = None
     out_of_domain: dict[str, FloatArray] = field(default_factory=dict)
-    moments: dict[int, Moments] = field(default_factory=dict)
-    distribution: FitDistribution | None = None
-    warnings: list[str] = field(default_factory=list)
+    targets: Vectors | None = None
+    search: CodeSearch | None = None
+    distribution: FitDistribution = field(init=False)
     certificate: Certificate = field(init=False)
 
     @cached_property
     def heldout(self) -> FloatArray:
         """Vectors of the held-out rows `(m, d)`, read when they are first needed."""
         return np.array(self.encoded.vectors[self.heldout_rows])
-
-
-@dataclass(kw_only=True)
-class NewFitState(FitState):
-    """What a fit of new steps has so far.
-
-    Attributes:
-        target_encoder: encoder whose vectors of the same texts are the targets; None without one.
-        targets: targets of all rows `(n, k)`; None without any.
-        search: result of the search for codes; None without a budget of bytes.
-    """
-
-    request: NewFit
-    target_encoder: TextEncoder | None
-    targets: Vectors | None = None
-    search: CodeSearch | None = None
-
-
-@dataclass(kw_only=True)
-class AdditionState(FitState):
-    """What an addition of rows has so far.
-
-    Attributes:
-        earlier: the version that the rows are added to.
-    """
-
-    request: AddRows
-    earlier: EarlierVersion

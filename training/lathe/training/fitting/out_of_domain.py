@@ -12,7 +12,7 @@ import numpy as np
 
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import SourceError
-from lathe.training.fitting.requests import FitRequest
+from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.readers import BUILT_IN
 from lathe.training.sources.source import Source, open_source
 from lathe.transforms.files import create_file, make_folder
@@ -52,7 +52,7 @@ class OutOfDomainTexts:
         self._texts: dict[str, list[str]] = {}
 
     @classmethod
-    def from_request(cls, request: FitRequest, folder: Path) -> "OutOfDomainTexts":
+    def from_request(cls, request: NewFit, folder: Path) -> "OutOfDomainTexts":
         """Return the out-of-domain corpora of a fit: Python's docstrings, and those that the request names.
 
         A fit on the docstrings themselves gets Python's language reference instead of them.

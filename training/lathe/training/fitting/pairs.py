@@ -249,22 +249,17 @@ def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
     return pairs.select(fit), pairs.select(test)
 
 
-def require_apart(fit: PairTexts, test: PairTexts, quote: bool = True) -> None:
-    """Check that no query to certify with is among those to fit on. Raises `FitError` otherwise, with a message that
-    quotes such a query if `quote`.
-    """
+def require_apart(fit: PairTexts, test: PairTexts) -> None:
+    """Check that no query to certify with is among those to fit on. Raises `FitError` otherwise."""
     known = {normalize_query(query) for query in fit.documents}
     if shared := [query for query in test.documents if normalize_query(query) in known]:
-        such = f", such as {shared[0][:60]!r}" if quote else ""
         raise FitError(
-            f"{len(shared)} queries of the test pairs are among the pairs to fit on{such}: they would measure what was "
-            "learned by heart; leave them out of one of the two"
+            f"{len(shared)} queries of the test pairs are among the pairs to fit on, such as {shared[0][:60]!r}: they "
+            "would measure what was learned by heart; leave them out of one of the two"
         )
 
 
-def divide_pairs(
-    fit: PairTexts | None, test: PairTexts | None, seed: int, quote: bool = True
-) -> tuple[PairTexts | None, PairTexts]:
+def divide_pairs(fit: PairTexts | None, test: PairTexts | None, seed: int) -> tuple[PairTexts | None, PairTexts]:
     """Return the pairs to fit on and those to certify with. If only pairs to fit on are given, `TEST_SHARE` of them is
     split off. If only pairs to certify with are given, the former are None.
 
@@ -272,7 +267,6 @@ def divide_pairs(
         fit: pairs to fit on, or None.
         test: pairs to certify with, or None; at least one of the two is given.
         seed: seed of the split.
-        quote: whether messages of errors may quote a query.
 
     Raises:
         FitError: for fewer than `MIN_TEST_QUERIES` queries to certify with, or if one of them is among those to fit on.
@@ -283,7 +277,7 @@ def divide_pairs(
     if len(test.documents) < MIN_TEST_QUERIES:
         raise FitError(f"the test pairs have {len(test.documents)} queries, at least {MIN_TEST_QUERIES} are needed")
     if fit is not None:
-        require_apart(fit, test, quote)
+        require_apart(fit, test)
     return fit, test
 
 
@@ -295,7 +289,6 @@ def encode_pairs(
     out_of_domain: OutOfDomainTexts,
     seed: int,
     on_progress: Progress,
-    quote: bool = True,
 ) -> EncodedPairs | None:
     """Read pairs of query and document, divide them into those to fit on and those to certify with, and encode both.
     Returns None if no pairs are named.
@@ -311,7 +304,6 @@ def encode_pairs(
         out_of_domain: corpora, the halves of whose texts search each other.
         seed: seed of the split.
         on_progress: called with progress in [0, 1] and a message.
-        quote: whether messages of errors may quote a query.
 
     Raises:
         FitError: without an encoder, for too few pairs, or for test queries among those to fit on.
@@ -323,7 +315,7 @@ def encode_pairs(
         raise FitError("pairs of query and document are texts: name the encoder of the vectors")
     on_progress(0.0, "encoding queries and documents of pairs")
     read = [None if written is None else read_pairs(written) for written in (pairs, test_pairs)]
-    fit, test = divide_pairs(read[0], read[1], seed, quote)
+    fit, test = divide_pairs(read[0], read[1], seed)
     sides = [one for one in (fit, test) if one is not None]
     places, documents = _gather_documents(
         [text for one in sides for answers in one.documents.values() for text in answers], encoder, encoded

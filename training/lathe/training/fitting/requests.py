@@ -1,9 +1,5 @@
 """Requests of fits: the command, the body of `POST /fit-transform` and the job are the same objects.
 
-FitRequest      what every fit names: a chain, rows, an encoder, gates
-├── NewFit      fits new steps
-└── AddRows     adds rows to a version that stores moments; its steps and their order stay
-
 No library of the fit itself is imported here, because the command line reads this module for its help.
 """
 
@@ -18,7 +14,6 @@ from lathe.training.fitting.gates import require_gates
 from lathe.training.json_object import JsonObject
 from lathe.training.settings import MAX_ENTRIES
 from lathe.training.sources.bad_shards import BadShards
-from lathe.transforms.suggestions import find_similar
 
 if TYPE_CHECKING:
     from lathe.transforms.chain import Chain
@@ -37,9 +32,6 @@ ROW_FIELDS = ("source", "queries", "targets")
 
 PAIR_FIELDS = ("pairs", "test_pairs")
 """Fields with pairs of a query and a relevant document."""
-
-QUERY_FIELDS = ("queries", "pairs", "test_pairs")
-"""Fields that name queries, which may hold personal data."""
 
 
 CLICK_FIELDS = ("position", "rank", "clicked_position")
@@ -178,12 +170,17 @@ Pairs = list[QueryPair] | str
 """Pairs sent with the request, or a file of pairs, as `read_pairs` reads it."""
 
 
-class FitRequest(JsonObject):
-    """What every fit names.
+class NewFit(JsonObject):
+    """A fit of a chain.
 
     Attributes:
         name: name of the chain; the fit adds its next version.
         source: rows to fit on: an object with `texts`, `vectors` or `path`, or the path alone.
+        steps: specs of the steps in order, or `{"query": […], "document": […]}` with other steps for queries than for
+            documents; None for codes alone.
+        normalize: whether outputs are normalized.
+        bytes: budget of a vector in bytes: codes of that size follow the steps, and their weighting and codebooks are
+            searched; None for no such codes.
         encoder: name of the encoder of the rows; None for the default, and for vectors without an encoder.
         prompt_name: name of the encoder's prompt for the source's texts; None for that of documents, if it has one.
         gates: minimum value by certificate key, where dots separate nested keys; a maximum for `positional_stress`,
@@ -193,78 +190,18 @@ class FitRequest(JsonObject):
         transform: whether the source's vectors are wanted as the new version transforms them.
         seed: seed of the split into fitted and held-out rows.
         out_of_domain: further out-of-domain corpora to certify on: sources by name.
-        test_pairs: queries with a relevant document each, to certify the chain with: a list of objects with `query` and
-            `document`, or the path of a file of them.
-        personal_data: whether queries and pairs hold personal data: then nothing of their texts and vectors outlives
-            the fit.
-        bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    source: RowSource
-    encoder: str | None = None
-    prompt_name: str | None = None
-    gates: Annotated[dict[str, float], Field(max_length=MAX_ENTRIES)] = {}
-    promote: bool | None = None
-    serve_dimensions: bool = False
-    transform: bool = False
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    out_of_domain: Annotated[dict[str, str], Field(max_length=MAX_ENTRIES)] = {}
-    test_pairs: Pairs | None = None
-    personal_data: bool = False
-    bad_shards: BadShards = "refuse"
-
-    @property
-    def paths(self) -> dict[str, str]:
-        """Paths of the request's sources, by field. Sources whose data were sent with the request are missing."""
-        sources = {field: getattr(self, field, None) for field in (*ROW_FIELDS, *PAIR_FIELDS)}
-        paths = {field: source.path if isinstance(source, RowSource) else source for field, source in sources.items()}
-        return {field: path for field, path in paths.items() if isinstance(path, str)}
-
-    def with_paths(self, paths: Mapping[str, str]) -> Self:
-        """Return a copy of the request in which the given fields name sources at these paths."""
-        return self.model_copy(
-            update={field: RowSource(path=path) if field in ROW_FIELDS else path for field, path in paths.items()}
-        )
-
-    @property
-    def query_fields(self) -> list[str]:
-        """Names of the set fields that name queries."""
-        return [field for field in QUERY_FIELDS if getattr(self, field, None) is not None]
-
-    def check(self) -> None:
-        """Check the request for errors that can be found before any row is read.
-
-        Raises:
-            FitError: for an unknown gate, or if personal data are announced without any.
-        """
-        require_gates(self.gates)
-        if self.personal_data and not self.query_fields:
-            raise FitError(
-                "personal data are marked, and there are none: the mark is for queries, pairs and test pairs"
-            )
-
-
-class NewFit(FitRequest):
-    """A fit of new steps.
-
-    Attributes:
-        steps: specs of the steps in order, or `{"query": […], "document": […]}` with other steps for queries than for
-            documents; None for codes alone.
-        normalize: whether outputs are normalized.
-        bytes: budget of a vector in bytes: codes of that size follow the steps, and their weighting and codebooks are
-            searched; None for no such codes.
         queries: queries that will search the vectors, to weight codes by; None weights by the rows.
         pairs: queries with a relevant document each, that steps learn from; a part of them certifies the chain if there
             are no test pairs. A list of objects with `query` and `document`, or the path of a file of them.
+        test_pairs: queries with a relevant document each, to certify the chain with: a list of objects with `query` and
+            `document`, or the path of a file of them.
         targets: the target of each row, for steps fitted on targets.
         target_encoder: name of the encoder whose vectors of the same texts are the targets instead.
-        keep_moments: whether the moments of the fitted rows are stored with the chain, so that rows can be added later.
+        bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
     """
 
     model_config = ConfigDict(
+        frozen=True,
         json_schema_extra={
             "examples": [
                 {
@@ -283,9 +220,7 @@ class NewFit(FitRequest):
                     "out_of_domain": {"news": "news.jsonl"},
                     "queries": {"texts": ["What is a lathe?"]},
                     "test_pairs": [{"query": "What is a lathe?", "document": "A lathe turns a workpiece."}],
-                    "personal_data": True,
                     "bad_shards": "skip",
-                    "keep_moments": True,
                 },
                 {
                     "name": "bridge",
@@ -306,22 +241,28 @@ class NewFit(FitRequest):
                     "pairs": "judged.jsonl",
                 },
             ]
-        }
+        },
     )
 
+    name: str
+    source: RowSource
     steps: list[dict[str, Any]] | dict[str, list[dict[str, Any]]] | None = None
     normalize: bool = True
     bytes: Annotated[int | None, Field(ge=1, le=MAX_BYTES)] = None
+    encoder: str | None = None
+    prompt_name: str | None = None
+    gates: Annotated[dict[str, float], Field(max_length=MAX_ENTRIES)] = {}
+    promote: bool | None = None
+    serve_dimensions: bool = False
+    transform: bool = False
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    out_of_domain: Annotated[dict[str, str], Field(max_length=MAX_ENTRIES)] = {}
     queries: RowSource | None = None
     pairs: Pairs | None = None
+    test_pairs: Pairs | None = None
     targets: RowSource | None = None
     target_encoder: str | None = None
-    keep_moments: bool = False
-
-    @classmethod
-    def find_field(cls, unknown: str) -> str | None:
-        """Return the field that an unknown one seems to mean, which may be that of additions of rows, or None."""
-        return find_similar(unknown, [*cls.known, "add_to"])
+    bad_shards: BadShards = "refuse"
 
     @model_validator(mode="after")
     def require_steps(self) -> "NewFit":
@@ -329,8 +270,21 @@ class NewFit(FitRequest):
         missing.
         """
         if self.steps is None and self.bytes is None:
-            raise ValueError("give steps, bytes or both, or add_to with the version to go on from")
+            raise ValueError("give steps, bytes or both")
         return self
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Paths of the request's sources, by field. Sources whose data were sent with the request are missing."""
+        sources = {field: getattr(self, field) for field in (*ROW_FIELDS, *PAIR_FIELDS)}
+        paths = {field: source.path if isinstance(source, RowSource) else source for field, source in sources.items()}
+        return {field: path for field, path in paths.items() if isinstance(path, str)}
+
+    def with_paths(self, paths: Mapping[str, str]) -> Self:
+        """Return a copy of the request in which the given fields name sources at these paths."""
+        return self.model_copy(
+            update={field: RowSource(path=path) if field in ROW_FIELDS else path for field, path in paths.items()}
+        )
 
     def build_chain(self) -> "Chain":
         """Build the chain of the request's steps, not fitted yet. If there is a budget of bytes, codes of that size
@@ -352,10 +306,10 @@ class NewFit(FitRequest):
 
         Raises:
             StepError: as `build_chain`.
-            FitError: for an unknown gate, for targets, pairs or queries that no step is fitted on, for steps without
-                what they are fitted on, or if personal data are announced without any.
+            FitError: for an unknown gate, for targets, pairs or queries that no step is fitted on, or for steps without
+                what they are fitted on.
         """
-        super().check()
+        require_gates(self.gates)
         chain = self.build_chain()
         self._check_targets([step.kind for step in chain.transforms if step.paired])
         self._check_pairs([step.kind for step in chain.transforms if step.takes_pairs])
@@ -387,28 +341,3 @@ class NewFit(FitRequest):
             )
         if self.pairs is not None and self.pairs == self.test_pairs:
             raise FitError("the test pairs are the pairs to fit on: what is learned by heart is no measure")
-
-
-class AddRows(FitRequest):
-    """An addition of rows to a version that stores moments.
-
-    The next version is fitted on old and new rows.
-
-    Attributes:
-        add_to: the version, `name@version`, or a chain's name for its live version.
-    """
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"name": "mine", "source": "may.jsonl", "add_to": "mine@1"}]}
-    )
-
-    add_to: str
-
-    @classmethod
-    def advise(cls, unknown: str) -> str:
-        """Return a sentence for the error message on an unknown field, which says what to write instead."""
-        if unknown in ("steps", "bytes"):
-            return "give steps, bytes or both, or add_to with the version to go on from"
-        if unknown in NewFit.model_fields:
-            return "add_to keeps the steps of the version as they were asked for: leave it out"
-        return super().advise(unknown)

@@ -1,4 +1,4 @@
-"""Saved chains on disk, with the statistics of the fitted rows that are stored with them.
+"""Saved chains on disk, with the distribution of the fitted rows that is stored with them.
 
 Names are imported on first access, as listed in `__init__.pyi`: reading a manifest needs no torch.
 """

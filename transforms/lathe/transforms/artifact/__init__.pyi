@@ -1,7 +1,6 @@
 """What others may use of the package; `__init__` reads this, and so do type checkers."""
 
 from .fit_distribution import FitDistribution, vector_norms
-from .fit_statistics import FitStatistics
 from .folder import (
     DISTRIBUTION,
     MANIFEST,
@@ -15,18 +14,14 @@ from .folder import (
     require_field_types,
     write_artifact,
 )
-from .stored_moments import MOMENTS_PREFIX, load_moments
 
 __all__ = [
     "DISTRIBUTION",
     "FitDistribution",
-    "FitStatistics",
     "MANIFEST",
-    "MOMENTS_PREFIX",
     "Manifest",
     "TENSORS",
     "display_name",
-    "load_moments",
     "read_artifact",
     "read_file",
     "read_manifest",

@@ -65,7 +65,6 @@ class FitDistribution:
         rows: Vectors,
         heldout: FloatArray,
         retained: Subspace | None,
-        earlier: "FitDistribution | None" = None,
     ) -> "FitDistribution":
         """Fit a Gaussian to a sample of the fitted rows, and summarize the held-out rows' scores and norms under it.
         Returns both as a `FitDistribution`.
@@ -77,18 +76,11 @@ class FitDistribution:
             rows: `(n, d)`, rows that the chain was fitted on.
             heldout: `(m, d)`, rows that it was not fitted on.
             retained: the subspace that the chain retains; None if there is none.
-            earlier: distribution of the rows that these rows were added to. The Gaussians are merged by moments. The
-                earlier held-out scores and energy shares are mixed in, weighted by the numbers of rows, as if they
-                were the same under the merged Gaussian; the range of norms covers both.
 
         Raises:
             InputError: for NaN or inf.
         """
-        moments = _sampled_moments(rows)
-        if earlier is not None:
-            moments.merge(earlier.gaussian.to_moments(earlier.count))
-
-        gaussian = Gaussian.fit(moments)
+        gaussian = Gaussian.fit(_sample_moments(rows))
         standardized = gaussian.standardize(heldout)
         scores = gaussian.score(standardized)
         low, high = np.quantile(vector_norms(heldout), NORM_LEVELS).tolist()
@@ -99,19 +91,9 @@ class FitDistribution:
         if retained is not None:
             outside = float(retained.energy_outside(standardized).sum()) / energy if energy else 0.0
 
-        weights = np.full(len(scores), 1 / len(scores))
-        if earlier is not None:
-            # The count after the merge is that of all rows. Of the earlier scores only the percentiles are known,
-            # which stand in for a sample of 101 scores.
-            old = earlier.count / moments.count
-            weights = np.append(weights * (1 - old), np.full(len(LEVELS), old / len(LEVELS)))
-            scores = np.append(scores, earlier.scores)
-            low, high = min(low, earlier.norms[0]), max(high, earlier.norms[1])
-            if outside is not None and earlier.outside is not None:
-                outside = (1 - old) * outside + old * earlier.outside
-
-        score_percentiles = _weighted_percentiles(scores, weights).astype(np.float32)
-        return cls(moments.count, len(heldout), gaussian, score_percentiles, (low, high), outside)
+        # Hazen's percentiles of −x mirror those of x: each score stands at the middle of its own share.
+        percentiles = np.quantile(scores, LEVELS, method="hazen").astype(np.float32)
+        return cls(rows.shape[0], len(heldout), gaussian, percentiles, (low, high), outside)
 
     def quantile_ranks(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Estimate, for each score, the fraction of held-out rows with a lower one, where ties count half. Returns the
@@ -228,12 +210,8 @@ class FitDistribution:
             raise ArtifactError("the distribution of its rows has counts, norms or a share that are no such numbers")
 
 
-def _sampled_moments(rows: Vectors) -> Moments:
-    """Estimate the moments of rows `(n, d)` from up to `MAX_ROWS` of them, evenly spaced. Count and scatter are scaled
-    to n rows.
-
-    Third and fourth moments are not scaled.
-    """
+def _sample_moments(rows: Vectors) -> Moments:
+    """Return the moments of up to `MAX_ROWS` evenly spaced rows of `(n, d)`."""
     total = rows.shape[0]
     # Evenly spaced, because the first rows of an ordered corpus would describe only its beginning.
     chosen = np.linspace(0, total - 1, min(total, MAX_ROWS)).astype(int)
@@ -242,21 +220,7 @@ def _sampled_moments(rows: Vectors) -> Moments:
     for start in range(0, len(chosen), BLOCK_ROWS):
         moments.update(rows[chosen[start : start + BLOCK_ROWS]])
 
-    # As if all n rows had been read, so that a later merge weights these rows by their true number.
-    moments.scatter *= total / moments.count
-    moments.count = total
     return moments
-
-
-def _weighted_percentiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the percentiles 0, 1, …, 100 of weighted values `(n,)` by linear interpolation. Returns them as
-    `(101,)`.
-    """
-    order = np.argsort(values, kind="stable")
-    # Each value stands at the middle of its own weight, so that the percentiles of −x mirror those of x.
-    passed = np.cumsum(weights[order]) - weights[order] / 2
-    interpolated: NDArray[np.float64] = np.interp(LEVELS * weights.sum(), passed, values[order])
-    return interpolated
 
 
 def vector_norms(rows: FloatArray) -> NDArray[np.floating[Any]]:

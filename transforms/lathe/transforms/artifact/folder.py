@@ -3,7 +3,7 @@
 name/
 ├── manifest.json       schema, steps, dimensions, SHA-256 of the tensors and of the manifest itself,
 │                       encoder, provenance, certificate
-├── chain.safetensors   the fitted tensors, named <step>.<buffer>; perhaps moments, see stored_moments
+├── chain.safetensors   the fitted tensors, named <step>.<buffer>
 └── reference.safetensors   perhaps the distribution of the fitted rows, see fit_distribution
 
 The folder is written under a temporary name beside its final one, fsynced, and renamed: it exists

@@ -7,7 +7,7 @@ from lathe.transforms.base.registry import TRANSFORMS, build_transform
 from lathe.transforms.base.restored import Shape, require_entries
 from lathe.transforms.base.signature import Signature
 from lathe.transforms.base.training_log import TrainingConfig, TrainingLog
-from lathe.transforms.base.transform import FitContext, LearnsFrom, Transform, restore_on_error
+from lathe.transforms.base.transform import FitContext, Transform, restore_on_error
 from lathe.transforms.base.transformed_view import TransformedView, view_through
 from lathe.transforms.base.validation import (
     require_between,
@@ -23,7 +23,6 @@ __all__ = [
     "CheckpointPath",
     "FitContext",
     "Inverse",
-    "LearnsFrom",
     "Map",
     "QueryPairs",
     "Shape",

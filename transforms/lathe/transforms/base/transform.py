@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -19,9 +19,6 @@ from lathe.transforms.errors import InputError
 from lathe.transforms.progress import Progress, no_progress
 from lathe.transforms.statistics import Moments, PairedMoments, PairedRows, moments_of
 from lathe.transforms.vectors import Vectors, as_vectors, require_matrix
-
-LearnsFrom = Literal["rows", "moments", "unit moments", "nothing"]
-"""What a fit needs: the rows, their moments, the moments of the L2-normalized rows, or only their dimensions."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +69,6 @@ class Transform(Map):
     """Whether a fit can use vectors that will search the fitted ones."""
     takes_pairs: ClassVar[bool] = False
     """Whether the fit learns from queries and the documents that are relevant to them."""
-    normalizes_rows: ClassVar[bool] = False
-    """Whether fitting and applying L2-normalize the rows first, or give the same result as if they did."""
-    learns_from: LearnsFrom = "rows"
-    """The smallest summary of the rows that gives the same fit as the rows themselves."""
     shapes: ClassVar[Mapping[str, Shape]] = {}
     """Shapes of the fitted buffers, as in `{"weight": ("k", "d"), "mean": ("d",)}`, which loaded tensors must have."""
     training_log: TrainingLog | None = None
@@ -187,24 +180,6 @@ class Transform(Map):
         Certificates warn if there are fewer than ten rows for each.
         """
         return 0
-
-    @property
-    def chooses_axes(self) -> bool:
-        """Whether outputs are coordinates along directions found in the data, as in PCA: a refit changes them all."""
-        return False
-
-    @property
-    def weighted_by_queries(self) -> bool:
-        """Whether the fit used queries' moments, which are not stored, so that stored moments cannot refit it."""
-        return False
-
-    @property
-    def needs_higher_moments(self) -> bool:
-        """Whether the fit uses third or fourth moments, which affine maps cannot propagate.
-
-        False by default.
-        """
-        return False
 
     def chosen_parameters(self) -> dict[str, float]:
         """Return by name the parameters that the fit derived from data instead of being given them.

@@ -25,7 +25,6 @@ class RandomDirection(DirectionRemoval):
     """Removal of one random direction, drawn by `seed`, followed by L2 normalization: the control that R2 must beat."""
 
     kind = "rand"
-    learns_from = "nothing"
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -54,7 +53,6 @@ class MeanCentering(Transform):
 
     kind = "mc"
     shapes = {"mean": ("d",)}
-    learns_from = "moments"
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,8 +101,6 @@ class R1(Transform):
 
     kind = "r1"
     shapes = {"mean": ("d",), "noise_floor": ()}
-    learns_from = "unit moments"
-    normalizes_rows = True
 
     def __init__(self, renormalize: bool = True) -> None:
         super().__init__()

@@ -20,7 +20,6 @@ class RandomProjection(Linear):
     """
 
     kind = "random_projection"
-    learns_from = "nothing"
 
     def __init__(self, dimensions: int, seed: int = 0) -> None:
         super().__init__()
@@ -59,7 +58,6 @@ class RandomSelection(Selection, Transform):
     """Selection of k random columns, drawn without replacement by `seed`, in order: a baseline of the GeoPres paper."""
 
     kind = "random_selection"
-    learns_from = "nothing"
     shapes = {"columns": ("k",), "width": ()}
 
     def __init__(self, dimensions: int, seed: int = 0) -> None:

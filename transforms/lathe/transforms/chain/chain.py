@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lathe.transforms.artifact import (
-    MOMENTS_PREFIX,
-    FitStatistics,
+    FitDistribution,
     Manifest,
     display_name,
     read_artifact,
@@ -559,22 +558,21 @@ class Chain(nn.Module):
         self,
         path: str | PathLike[str],
         metadata: Mapping[str, Any] | None = None,
-        statistics: FitStatistics | None = None,
+        distribution: FitDistribution | None = None,
     ) -> Manifest:
         """Write the fitted chain to a new artifact folder, and return its manifest. The folder holds the manifest, the
-        tensors and, if given, statistics of the fitted rows.
+        tensors and, if given, the distribution of the fitted rows.
 
         See `lathe.transforms.artifact.folder` for the files.
 
         Args:
             path: of the new folder.
             metadata: fields added to the manifest; they override `self.metadata`, but not the chain's own fields.
-            statistics: of the rows that the chain was fitted on, stored in the same folder.
+            distribution: of the rows that the chain was fitted on, to compare other rows with; None stores none.
 
         Raises:
             ArtifactError: if the chain is not fitted, is folded, or the folder exists.
         """
-        statistics = statistics or FitStatistics()
         if not self.fitted:
             raise ArtifactError("a chain must be fitted before it is saved")
         if not all(step.kind in TRANSFORMS for step in self.transforms):
@@ -587,13 +585,13 @@ class Chain(nn.Module):
             "output_dimensions": self.output_dimensions,
             "nested": self.nested,
         }
-        # Moments and distribution in a loaded manifest describe tensors that this artifact does not contain.
-        inherited = {name: value for name, value in self.metadata.items() if name not in FitStatistics.FIELDS}
-        manifest = inherited | dict(metadata or {}) | manifest | statistics.describe()
-        distribution = statistics.distribution
+        # The distribution in a loaded manifest describes a file that this artifact may not contain.
+        inherited = {name: value for name, value in self.metadata.items() if name != "reference"}
+        reference = {} if distribution is None else {"reference": distribution.describe()}
+        manifest = inherited | dict(metadata or {}) | manifest | reference
         payload = None if distribution is None else distribution.payload
 
-        return write_artifact(Path(path), manifest, self.tensors() | statistics.tensors(), payload)
+        return write_artifact(Path(path), manifest, self.tensors(), payload)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the fitted buffers of all steps by name, `<position of the step>.<buffer>`."""
@@ -645,7 +643,7 @@ class Chain(nn.Module):
         return chain
 
     def _require_described(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
-        """Check that a manifest states this chain's dimensions, and that every tensor belongs to it or its moments.
+        """Check that a manifest states this chain's dimensions, and that every tensor belongs to it.
 
         Raises:
             ArtifactError: if it does not.
@@ -658,7 +656,7 @@ class Chain(nn.Module):
             if manifest[name] != actual:
                 raise ArtifactError(f"its {name} is {actual}, its manifest says otherwise: {manifest[name]}")
 
-        if unknown := [name for name in tensors if name not in self.tensors() and not name.startswith(MOMENTS_PREFIX)]:
+        if unknown := [name for name in tensors if name not in self.tensors()]:
             raise ArtifactError(f"the tensor {unknown[0]!r} belongs to no step")
 
     def _require_applicable(self) -> None:

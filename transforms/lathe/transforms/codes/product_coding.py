@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lathe.transforms.base import LearnsFrom, require_seed, require_whole
+from lathe.transforms.base import require_seed, require_whole
 from lathe.transforms.codes.allocation import CodeLayout, lay_out_in_whole_bytes
 from lathe.transforms.codes.code_decoder import CodeDecoder
 from lathe.transforms.codes.transform_coding import CODEC_VERSION, TransformCoding
@@ -68,11 +68,6 @@ class ProductCoding(TransformCoding):
         self.deviations: Tensor
         self.register_buffer("centroids", torch.empty(0))
         self.register_buffer("deviations", torch.empty(0))
-
-    @property
-    def learns_from(self) -> LearnsFrom:  # type: ignore[override]  # its base class learns from less
-        """Always `"rows"`, since moments do not say where the rows lie within a byte."""
-        return "rows"
 
     def check_parameters(self) -> None:
         """Check the parameters of the step. Raises `StepError` for one out of range, or a codec that is newer than this

@@ -109,7 +109,6 @@ class TransformCoding(Quantizer):
         "norm": (1,),
         "query_count": (1,),
     }
-    learns_from = "moments"
     takes_queries = True
 
     def __init__(
@@ -187,16 +186,6 @@ class TransformCoding(Quantizer):
     def learned_directions(self) -> int:
         """Number of coordinates that have bits, m."""
         return self.encoder.shape[0]
-
-    @property
-    def weighted_by_queries(self) -> bool:
-        """Whether queries weighted the fit, and not the fitted rows."""
-        return bool(self.query_count.any())
-
-    @property
-    def chooses_axes(self) -> bool:
-        """True: the coordinates are principal axes."""
-        return True
 
     def fit_warnings(self) -> list[str]:
         """Return a list with one warning if the fitted vectors vary too little to fill the bytes. Otherwise the list is

@@ -9,7 +9,6 @@ from torch import Tensor
 from lathe.transforms.base import (
     Checkpoint,
     FitContext,
-    LearnsFrom,
     Signature,
     TrainingConfig,
     TrainingLog,
@@ -151,16 +150,6 @@ class GeoPres(Linear):
             require_choice(self.kind, "loss", self.loss, tuple(LOSSES))
         require_between(self.kind, "rank_strength", self.rank_strength, 1e-6, 1)
         require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed, min_steps=0)
-
-    @property
-    def learns_from(self) -> LearnsFrom:  # type: ignore[override]  # depends on the parameters
-        """'unit moments' for the preset lathe with 0 steps, which needs no rows, else 'rows'."""
-        return "unit moments" if self.preset == "lathe" and self.steps == 0 else "rows"
-
-    @property
-    def chooses_axes(self) -> bool:
-        """Whether outputs are coordinates along axes that the fit finds: always True."""
-        return True
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the signature with `dimensions` dimensions.

@@ -21,7 +21,6 @@ class ABTT(Transform):
     """
 
     kind = "abtt"
-    learns_from = "moments"
     shapes = {"mean": ("d",), "removed": ("r", "d")}
 
     def __init__(self, directions: int | None = None, literal: bool = False, renormalize: bool = True) -> None:

@@ -66,9 +66,7 @@ class R2(DirectionRemoval):
 
     kind = "r2"
     shapes = {**DirectionRemoval.shapes, "mean_norm": (), "noise_floor": ()}
-    learns_from = "unit moments"
     # `forward` need not normalize first: removal and normalization give the same for any positive multiple of a row.
-    normalizes_rows = True
 
     def __init__(self) -> None:
         super().__init__()

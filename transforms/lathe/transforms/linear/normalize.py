@@ -14,7 +14,6 @@ class Normalize(Transform):
     """
 
     kind = "normalize"
-    learns_from = "nothing"
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the input signature unchanged: normalizing keeps the dimensions."""

@@ -28,9 +28,7 @@ class PCA(Linear):
     """
 
     kind = "pca"
-    learns_from = "moments"
     nested = True
-    chooses_axes = True
     orthogonal_rows = True
 
     def __init__(self, dimensions: int | None = None, center: Center = "data") -> None:

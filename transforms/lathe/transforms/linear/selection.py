@@ -104,7 +104,6 @@ class Truncation(Selection, Transform):
 
     kind = "truncation"
     shapes = {"columns": ("k",), "width": ()}
-    learns_from = "nothing"
     nested = True
 
     def __init__(self, dimensions: int) -> None:

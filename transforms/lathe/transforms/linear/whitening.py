@@ -61,7 +61,6 @@ class Whitening(Linear):
     """
 
     kind = "whitening"
-    learns_from = "moments"
     shapes = {**Linear.shapes, "chosen_power": ()}
 
     def __init__(
@@ -121,16 +120,6 @@ class Whitening(Linear):
     def nested(self) -> bool:  # type: ignore[override]  # depends on the form
         """Whether a prefix of the output is the whitening of that many dimensions: true for the form `pca`."""
         return self.form == "pca"
-
-    @property
-    def chooses_axes(self) -> bool:
-        """Whether the outputs are coordinates along the principal directions: true for the form `pca`."""
-        return self.form == "pca"
-
-    @property
-    def needs_higher_moments(self) -> bool:
-        """Whether the fit uses fourth moments: true for Ledoit–Wolf shrinkage."""
-        return isinstance(self.shrinkage, str)
 
     @property
     def orthogonal_rows(self) -> bool:  # type: ignore[override]  # depends on the form

@@ -45,21 +45,6 @@ class Gaussian:
         variances = np.append(spectrum.values[:r], noise_variance)
         return cls(*(array.astype(np.float32) for array in (moments.mean, spectrum.directions[:r], variances)))
 
-    def to_moments(self, count: int) -> Moments:
-        """Return the `Moments` that `count` rows with this mean and covariance would have. Third and fourth moments are
-        set to zero.
-        """
-        moments = Moments()
-        along, noise_variance = self.directions.astype(np.float64), float(self.variances[-1])
-        # The class's covariance as σ²I + Σ (λᵢ − σ²) vᵢvᵢᵀ, which needs no basis of the other directions.
-        covariance = (
-            noise_variance * np.eye(self.dimensions) + (along.T * (self.variances[:-1] - noise_variance)) @ along
-        )
-        moments.count, moments.mean, moments.scatter = count, self.mean.astype(np.float64), count * covariance
-        moments.third = np.zeros(self.dimensions)
-
-        return moments
-
     @property
     def dimensions(self) -> int:
         """Number of dimensions d."""

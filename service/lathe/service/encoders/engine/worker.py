@@ -279,7 +279,7 @@ def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
     """
     options = request["options"]
     torch.set_num_threads(options["threads"])
-    encoder = Encoder(EncoderSpec(**request["spec"]), options["device"], options["batch_tokens"], allow_plain=True)
+    encoder = Encoder(EncoderSpec(**request["spec"]), options["device"], options["batch_tokens"])
     encoder.encode(PROBES)
     return encoder, {
         "spec": encoder.spec.to_json(),

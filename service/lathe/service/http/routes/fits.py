@@ -5,7 +5,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.chains.loaded_chain import LoadedChain
 from lathe.service.chains.names import require_name
 from lathe.service.codec import as_vectors, dump_npy
 from lathe.service.encoders.engine.engine import Engine
@@ -25,14 +24,13 @@ from lathe.service.jobs.sources import JobSource, receive, require_distinct, res
 from lathe.service.jobs.store import Job
 from lathe.service.services import ADMIN, Services, ServicesDep
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.fitting.earlier_version import require_moments
 from lathe.training.fitting.pairs import divide_pairs, read_pairs
-from lathe.training.fitting.requests import AddRows, FitRequest, NewFit, Pairs, RowSource
+from lathe.training.fitting.requests import NewFit, RowSource
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
 
 
-@router.post("/fit-transform", dependencies=ADMIN, openapi_extra=describe_body(NewFit, AddRows), status_code=202)
+@router.post("/fit-transform", dependencies=ADMIN, openapi_extra=describe_body(NewFit), status_code=202)
 async def fit_transform(request: Request, services: ServicesDep) -> Response:
     """Queue the fit of a chain.
 
@@ -46,16 +44,9 @@ async def fit_transform(request: Request, services: ServicesDep) -> Response:
 def _create_fit_job(services: Services, json_body: bytes) -> Job:
     """Check the JSON body of a fit as far as possible, queue its job with the data sent, and return the job.
 
-    Vectors for which neither the request nor the version to add to names an encoder are fitted without one.
+    Vectors for which the request names no encoder are fitted without one.
     """
-    content = parse_object(json_body)
-    if content.get("add_to") is not None:
-        return _queue_addition(validate_object(content, AddRows), services)
-    return _queue_new_fit(validate_object(content, NewFit), services)
-
-
-def _queue_new_fit(request: NewFit, services: Services) -> Job:
-    """Check the request for a new fit, queue its job, and return the job."""
+    request = validate_object(parse_object(json_body), NewFit)
     require_name(request.name)
     request.check()
     engine = services.embedder.find_engine(request.encoder, param="encoder")
@@ -72,26 +63,6 @@ def _queue_new_fit(request: NewFit, services: Services) -> Job:
     queries = _store_queries(request.queries, dimensions, source.files, services)
     targets = _store_targets(request.targets, source.files, services)
     return _submit(request, spec, target, queries | targets, source, services)
-
-
-def _queue_addition(request: AddRows, services: Services) -> Job:
-    """Check a request to add rows to a chain's version, queue its job, and return the job."""
-    require_name(request.name)
-    request.check()
-    version = services.registry.load(request.add_to)
-    require_moments(version.ref, version.chain.metadata)
-    encoder = request.encoder or (version.chain.metadata.get("encoder") or {}).get("name")
-    engine = services.embedder.find_engine(encoder, param="encoder")
-    source = receive(request.source, services.settings.data_root)
-    spec = engine.spec if source.texts or encoder is not None else None
-    dimensions = _count_dimensions(source, spec, engine)
-    require_distinct(source, "a fit")
-    _require_same_encoder(version, spec, engine)
-    if dimensions is not None:
-        version.chain.signature(dimensions)
-
-    request = request.model_copy(update={"add_to": version.ref})
-    return _submit(request, spec, None, {}, source, services)
 
 
 def _count_dimensions(source: JobSource, spec: EncoderSpec | None, engine: Engine) -> int | None:
@@ -112,26 +83,8 @@ def _count_dimensions(source: JobSource, spec: EncoderSpec | None, engine: Engin
     return dimensions
 
 
-def _require_same_encoder(version: LoadedChain, spec: EncoderSpec | None, engine: Engine) -> None:
-    """Raise `ConflictError` unless added rows are of the encoder that the chain's version was fitted on.
-
-    An encoder that is still loading passes: its fingerprint is not known yet. `spec` is None for vectors without an
-    encoder.
-    """
-    if spec is not None and engine.info is None:
-        return
-    fingerprint = engine.info.fingerprint if spec is not None and engine.info else None
-    if fingerprint != version.encoder_fingerprint:
-        raise ConflictError(
-            f"{version.ref} was fitted on vectors of {version.encoder_fingerprint or 'no encoder'}, "
-            f"these would be of {fingerprint or 'no encoder'}",
-            param="encoder",
-            code="space_mismatch",
-        )
-
-
 def _submit(
-    request: NewFit | AddRows,
+    request: NewFit,
     spec: EncoderSpec | None,
     target: EncoderSpec | None,
     paths: dict[str, str],
@@ -149,9 +102,8 @@ def _submit(
         services: the services.
     """
     data_root = services.settings.data_root
-    fit_pairs = request.pairs if isinstance(request, NewFit) else None
-    _require_usable_pairs(request, fit_pairs)
-    for field, pairs in (("pairs", fit_pairs), ("test_pairs", request.test_pairs)):
+    _require_usable_pairs(request)
+    for field, pairs in (("pairs", request.pairs), ("test_pairs", request.test_pairs)):
         if pairs is not None:
             paths[field] = store_pairs(field, pairs, source.files, data_root)
     corpora = {
@@ -163,19 +115,19 @@ def _submit(
     return services.jobs.submit("fit", job.to_json(), source.files)
 
 
-def _require_usable_pairs(request: FitRequest, fit_pairs: Pairs | None) -> None:
+def _require_usable_pairs(request: NewFit) -> None:
     """Raise unless the pairs that were sent can be divided into some to fit on and some to certify with.
 
     Raises:
         BadValueError: for an empty list.
         FitError: for too few queries, or if queries to certify with are among those to fit on.
     """
-    require_pairs(fit_pairs, request.test_pairs)
-    if isinstance(fit_pairs, str) or isinstance(request.test_pairs, str):
+    require_pairs(request.pairs, request.test_pairs)
+    if isinstance(request.pairs, str) or isinstance(request.test_pairs, str):
         return  # files are read by the job
-    fit, test = (None if pairs is None else read_pairs(pairs) for pairs in (fit_pairs, request.test_pairs))
+    fit, test = (None if pairs is None else read_pairs(pairs) for pairs in (request.pairs, request.test_pairs))
     if fit is not None or test is not None:
-        divide_pairs(fit, test, request.seed, quote=not request.personal_data)
+        divide_pairs(fit, test, request.seed)
 
 
 def _store_queries(

@@ -29,9 +29,9 @@ def run_fit_job(job: "FitJob", folder: Path, settings: Settings, on_progress: Pr
     """
     request = locate_inputs(job.request, job.files, folder)
     on_progress(0.0, "loading the encoder")
-    stores = None if request.personal_data else settings.vector_stores
     encoder, target_encoder = (
-        open_encoder(spec, settings.device, stores) if spec else None for spec in (job.encoder, job.target_encoder)
+        open_encoder(spec, settings.device, settings.vector_stores) if spec else None
+        for spec in (job.encoder, job.target_encoder)
     )
     home = Home(settings.home)
     registry = wait_for_redis(lambda: open_registry(home, settings.redis_url), part_of(on_progress, 0.0, 0.0))

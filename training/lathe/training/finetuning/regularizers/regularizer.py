@@ -1,10 +1,7 @@
 """Interface of a regularizer."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,24 +11,6 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.transforms.progress import Progress
-
-if TYPE_CHECKING:
-    from lathe.training.reporting.tables import Table
-
-
-@dataclass(frozen=True)
-class RegularizerReport:
-    """Sections of a regularizer in the job's report.
-
-    Attributes:
-        title: what the title of the page adds for it, such as " and what is shrunk"; "" for nothing.
-        tables: tables by title.
-        figures: SVG figures by title.
-    """
-
-    title: str = ""
-    tables: "Mapping[str, Table]" = field(default_factory=dict)
-    figures: Mapping[str, str] = field(default_factory=dict)
 
 
 class Regularizer(ABC):
@@ -98,10 +77,4 @@ class Regularizer(ABC):
 
     @abstractmethod
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Return sentences on the targets that `prepare` computed, for the terminal and the report."""
-
-    def report(self, mixture: Mixture) -> RegularizerReport:
-        """Return the regularizer's tables and figures for the job's report.
-        There are none unless a regularizer overrides this.
-        """
-        return RegularizerReport()
+        """Return sentences on the targets that `prepare` computed, for the terminal."""

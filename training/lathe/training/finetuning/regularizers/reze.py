@@ -2,41 +2,26 @@
 
 TARGETS/
 ├── manifest.json, relations.npy    as relations.py writes them
-├── targets.npy                     r̂, target of each pair, `(n, 2d)` float32
-├── shrinkage.safetensors
-└── geometry.json                   summary of what shrinking changed
+└── targets.npy                     r̂, target of each pair, `(n, 2d)` float32
 """
 
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
-import orjson
-import torch
 from numpy.typing import NDArray
-from safetensors.torch import save
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.regularizers.distillation import Distillation, copy_rows
-from lathe.training.finetuning.regularizers.geometry import (
-    Geometry,
-    build_shrinkage_rows,
-    compare_geometry,
-    summarize_shrinkage,
-    to_json,
-)
-from lathe.training.finetuning.regularizers.regularizer import RegularizerReport
 from lathe.training.finetuning.regularizers.relations import load_or_compute_relations, open_rows, write_rows
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.finetuning.regularizers.shrinkage import Shrinkage, fit_shrinkage, source_moments
-from lathe.transforms.files import replace_synced
 from lathe.transforms.progress import Progress
 
-TARGETS, SHRINKAGE, GEOMETRY = "targets.npy", "shrinkage.safetensors", "geometry.json"
-"""Names of the files beside those of the relations."""
+TARGETS = "targets.npy"
+"""Name of the file with the targets."""
 
 
 class Reze(Distillation):
@@ -46,13 +31,11 @@ class Reze(Distillation):
 
     Attributes:
         shrinkage: shrinkage of each source; None if the targets are the relations themselves.
-        geometry: what shrinking changed; None likewise.
         offsets: offset of each source, `(S, 2d)`, subtracted from its vectors before InfoNCE; None to subtract nothing.
         sources: index of each pair's source, `(n,)`.
     """
 
     shrinkage: Shrinkage | None = None
-    geometry: Geometry | None = None
     offsets: NDArray[np.float32] | None = None
     sources: NDArray[np.int64]
 
@@ -62,13 +45,12 @@ class Reze(Distillation):
 
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
         """Compute the targets of all pairs from the base model's relations (anchor's vector followed by positive's).
-        Sources are shrunk towards their common centre, and `targets`, `shrinkage` and `geometry` are set.
+        Sources are shrunk towards their common centre, and `targets` and `shrinkage` are set.
 
         Relations and targets that the folder holds are loaded.
 
-        What is computed is written to the folder: relations, targets, shrinkage and a summary of the geometry. With
-        `target: reference`, the targets are the relations themselves, and the shrinkage is only fitted for the offsets
-        of `contrast: debiased`.
+        What is computed is written to the folder. With `target: reference`, the targets are the relations themselves,
+        and the shrinkage is only fitted for the offsets of `contrast: debiased`.
         """
         settings, self.sources = self.settings, mixture.sources
         relations, stored = load_or_compute_relations(encoder, mixture, settings, folder, cache, on_progress)
@@ -88,13 +70,7 @@ class Reze(Distillation):
         targets = open_rows(path, relations.shape) if stored else None
         if targets is None:
             targets = write_rows(path, relations.shape, lambda r: shrinkage.apply(relations[r], mixture.sources[r]))
-            replace_synced(folder / SHRINKAGE, to_safetensors(shrinkage))
-
         self.targets, self.shrinkage = targets, shrinkage
-        self.geometry = compare_geometry(relations, targets, before, mixture)
-        if not (folder / GEOMETRY).is_file():
-            figures = to_json(shrinkage, self.geometry)
-            replace_synced(folder / GEOMETRY, orjson.dumps(figures, option=orjson.OPT_INDENT_2))
 
     def contrast(self, anchors: Tensor, candidates: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Subtract the offset of each pair's source from its anchor and candidates, and return them as unit vectors.
@@ -139,34 +115,18 @@ class Reze(Distillation):
         return warnings
 
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Summarize the shrinkage in sentences: numbers of shrunk dimensions, variances and cosines before and after.
+        """Summarize the shrinkage in a sentence: numbers of active, separating and shrunk dimensions.
 
-        If nothing was shrunk to make the targets, the only sentence says that this is plain distillation.
+        If nothing was shrunk to make the targets, the sentence says that this is plain distillation.
         """
-        if self.shrinkage is None or self.geometry is None:
+        shrinkage = self.shrinkage
+        if shrinkage is None:
             return super().summarize(mixture)
-        return summarize_shrinkage(self.shrinkage, self.geometry)
 
-    def report(self, mixture: Mixture) -> RegularizerReport:
-        """Return the table and figures of how each source is shrunk. They are empty if the targets are not shrunk."""
-        if self.shrinkage is None or self.geometry is None:
-            return RegularizerReport()
-
-        from lathe.training.finetuning.regularizers.shrinkage_plots import draw_shrinkage
-        from lathe.training.reporting.tables import Table
-
-        return RegularizerReport(
-            " and what is shrunk",
-            {
-                "What is done to each source": Table.from_rows(
-                    build_shrinkage_rows(mixture, self.shrinkage, self.geometry)
-                )
-            },
-            draw_shrinkage(mixture, self.shrinkage, self.geometry),
-        )
-
-
-def to_safetensors(shrinkage: Shrinkage) -> bytes:
-    """Serialize every field of the shrinkage as a tensor in safetensors format, for inspection."""
-    values = {field.name: np.asarray(getattr(shrinkage, field.name)) for field in fields(shrinkage)}
-    return save({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()})
+        shrunk = int(((shrinkage.shrink != 1) | (shrinkage.shift != 0)).sum())
+        return [
+            f"{shrinkage.active} of {len(shrinkage.eigenvalues)} dimensions are active, {shrinkage.variant.sum()} of "
+            f"them separate the sources by more than the threshold {shrinkage.dispersion_threshold:.3g}; {shrunk:,} of "
+            f"{shrinkage.shrink.size:,} (source, dimension) pairs are shrunk, {shrinkage.clipped:,} factors were "
+            "clipped."
+        ]

@@ -198,12 +198,6 @@ def merge_moments(sources: Sequence[Moments]) -> Moments:
     return pooled
 
 
-def between_source_variance(sources: Sequence[Moments]) -> float:
-    """Return the between-source variance of the relations, Σ_s n_s/n ‖μ_s − u‖²."""
-    pooled = merge_moments(sources)
-    return float(sum(moments.count / pooled.count * ((moments.mean - pooled.mean) ** 2).sum() for moments in sources))
-
-
 def blocks(count: int) -> Iterator[slice]:
     """Yield slices of at most `BLOCK_PAIRS` rows that together cover `count` rows."""
     for start in range(0, count, BLOCK_PAIRS):
@@ -224,9 +218,3 @@ def source_moments(relations: FloatArray, sources: NDArray[np.int64], count: int
         for source in range(count):
             moments[source].update(block[sources[rows] == source])
     return moments
-
-
-def total_variance(sources: Sequence[Moments]) -> float:
-    """Return the total variance of all sources' relations, the mean squared distance from their mean."""
-    pooled = merge_moments(sources)
-    return float(np.trace(pooled.scatter) / pooled.count)

@@ -1,11 +1,10 @@
-"""Fits on queries with personal data: nothing of the queries is on disk afterwards, and certificates say so."""
+"""A fit by an encoder that stores no vectors leaves nothing of its queries and pairs on disk."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lathe.training.errors import FitError
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit
 from lathe.transforms.base import Checkpoint
@@ -46,20 +45,18 @@ def state(new_workspace):
 
 
 def fit(state, source, on_progress=no_progress, **request):
-    """Fit with marked queries, save the chain in the state folder, and return its certificate."""
-    asked = NewFit(name="adapted", steps=ADAPTER, source=source, **({"personal_data": True} | request))
+    """Fit an adapter of queries, save the chain in the state folder, and return its certificate."""
+    asked = NewFit(name="adapted", steps=ADAPTER, source=source, **request)
     with fit_new_chain(asked, NumberEncoder(), state / "vectors", on_progress) as fitted:
-        fitted.chain.save(state / "chain", statistics=fitted.statistics)
+        fitted.chain.save(state / "chain", distribution=fitted.distribution)
         return fitted.certificate
 
 
-def test_a_fit_on_pairs_leaves_no_trace_and_its_certificate_says_so(state, documents, pairs):
-    certificate = fit(state, documents, pairs=pairs, keep_moments=True)
+def test_a_fit_on_pairs_leaves_no_trace(state, documents, pairs):
+    certificate = fit(state, documents, pairs=pairs)
     assert find_traces(state, NumberEncoder()) == []
     np.save(state / "a.npy", NumberEncoder().encode(["query 1", CANARY]).vectors)
     assert find_traces(state, NumberEncoder()) == ["a.npy"], "a trace would be found"
-    assert certificate["personal_data"]["fields"] == ["pairs"]
-    assert "no texts" in certificate["personal_data"]["kept"]
     assert certificate["relevance"]["queries"] == 80
 
 
@@ -75,12 +72,3 @@ def test_a_fit_that_is_stopped_in_training_leaves_no_trace(state, documents, pai
         fit(state, documents, on_progress=stop, pairs=pairs)
     assert any(state.rglob("*.f32")) and any(state.rglob("*query_adapter.safetensors")), "both stay, to go on from"
     assert find_traces(state, NumberEncoder()) == []
-
-
-def test_an_error_quotes_no_query_of_marked_pairs(state, tmp_path, documents, pairs):
-    test = write(tmp_path / "test.jsonl", [*pairs_of(range(500, 540)), {"query": CANARY, "document": "document 9"}])
-    with pytest.raises(FitError, match="1 queries of the test pairs are among the pairs to fit on: ") as error:
-        fit(state, documents, pairs=pairs, test_pairs=test)
-    assert CANARY not in str(error.value)
-    with pytest.raises(FitError, match=CANARY):
-        fit(state, documents, pairs=pairs, test_pairs=test, personal_data=False)
