@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 import typer
 
 from lathe.service.errors import BadValueError
+from lathe.service.waiting import StandingMessage
 from lathe.training.encoder.spec import EncoderSpec
 
 if TYPE_CHECKING:
@@ -270,12 +271,11 @@ class ProgressBar:
             total=100, bar_format="{percentage:3.0f}% |{bar:30}| {desc}", file=sys.stderr, disable=None, leave=False
         )
         self.begun = time.monotonic()
-        self.percent, self.message = 0.0, ""
+        self.percent, self.message = 0.0, StandingMessage()
         self.ended = threading.Event()
 
     def __enter__(self) -> Self:
-        if self.bar.disable:
-            threading.Thread(target=self._print_lines, name="progress", daemon=True).start()
+        threading.Thread(target=self._show_regularly, name="progress", daemon=True).start()
         return self
 
     def __exit__(
@@ -286,7 +286,8 @@ class ProgressBar:
 
     def __call__(self, fraction: float, message: str) -> None:
         """Show how much of the work is done, as a fraction in [0, 1], and a message."""
-        self.percent, self.message = round(100 * fraction, 1), message
+        self.percent = round(100 * fraction, 1)
+        self.message.say(message)
         self.bar.n = self.percent
         self.bar.set_description_str(message)
 
@@ -297,7 +298,10 @@ class ProgressBar:
         """
         self.bar.clear()
 
-    def _print_lines(self) -> None:
+    def _show_regularly(self) -> None:
         while not self.ended.wait(LINE_SECONDS):
+            if not self.bar.disable:
+                self.bar.set_description_str(self.message.describe())
+                continue
             seconds = time.monotonic() - self.begun
-            typer.echo(f"{self.percent:3.0f}% after {seconds:,.0f} s: {self.message}", err=True)
+            typer.echo(f"{self.percent:3.0f}% after {seconds:,.0f} s: {self.message.describe()}", err=True)

@@ -38,7 +38,8 @@ def _run_queued_job(store: JobStore, job: Job, settings: Settings) -> None:
     running = store.write(replace(job, state="running", message="starting", pid=os.getpid()))
     reporter = ProgressReporter(running, store.write)
     request = store.read_request(job.id)
-    outcome = run_request(job.kind, request, folder, settings, reporter)
+    with reporter:
+        outcome = run_request(job.kind, request, folder, settings, reporter)
     store.delete_inputs(job.id)  # before the end is written: an ended job has none
     store.write(outcome.end_job(reporter.job))
 

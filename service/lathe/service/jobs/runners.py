@@ -1,6 +1,7 @@
 """The function that runs each kind of job, and the outcome of a job."""
 
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from lathe.service.errors import ServiceError
 from lathe.service.jobs.kinds.adapt import run_adapt_job
@@ -19,6 +20,7 @@ from lathe.service.jobs.kinds.train import run_train_job
 from lathe.service.jobs.requests import AnyJob, parse_request
 from lathe.service.jobs.store import Job
 from lathe.service.settings import Settings
+from lathe.service.waiting import StandingMessage
 from lathe.training.errors import TrainingError
 from lathe.transforms.errors import TransformError
 from lathe.transforms.files import expand_home
@@ -26,6 +28,8 @@ from lathe.transforms.progress import Progress
 
 PROGRESS_SECONDS = 0.25
 """Minimum seconds between two writes of a job's progress."""
+STANDING_WRITE_SECONDS = 5.0
+"""Seconds between two writes of a job whose progress stands."""
 
 Runner = Callable[[Any, Path, Settings, Progress], dict[str, Any]]
 """Runs a validated request, see `lathe.service.jobs.requests`, in the job's folder, and returns the result as JSON."""
@@ -39,23 +43,48 @@ RUNNERS: dict[str, Runner] = {
 
 
 class ProgressReporter:
-    """A progress callback that updates a job, and writes it at most every `PROGRESS_SECONDS`."""
+    """A progress callback that updates a job, and writes it at most every `PROGRESS_SECONDS`.
+
+    Within its block, the job is also written every `STANDING_WRITE_SECONDS`, so that a message that stands says so.
+    """
 
     def __init__(self, job: Job, write: Callable[[Job], object]) -> None:
         self.job = job
         self.write = write
+        self.message = StandingMessage()
         self.written = 0.0
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._write_regularly, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()  # no write may follow that of the job's end
 
     def __call__(self, fraction: float, message: str) -> None:
         """Set the progress and message of the job, and write it if the last write is `PROGRESS_SECONDS` ago.
 
         The progress never decreases.
         """
+        self.message.say(message)
         self.job = replace(self.job, progress=round(max(self.job.progress, min(fraction, 1.0)), 4), message=message)
         # Steps may take microseconds, a write to disk or Redis much longer.
         if time.monotonic() - self.written >= PROGRESS_SECONDS:
-            self.write(self.job)
+            self._write()
+
+    def _write(self) -> None:
+        with self._lock:
+            self.write(replace(self.job, message=self.message.describe()))
             self.written = time.monotonic()
+
+    def _write_regularly(self) -> None:
+        while not self._ended.wait(STANDING_WRITE_SECONDS):
+            with suppress(OSError):  # a full disk fails the job where it writes its results
+                self._write()
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class LossReporter(TrainerCallback):
         self.on_progress = on_progress
         self.begun = time.monotonic()
         self.first = 0
+        self.losses = ""
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Prepare the training log at the start or on resuming.
@@ -50,6 +51,12 @@ class LossReporter(TrainerCallback):
             self.components.restore(orjson.loads(complete.read_bytes()))
         if state.is_world_process_zero:
             self.log.replace([line for line in self.log.read() if line["step"] <= state.global_step])
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Report progress. A step of a large model takes long, and losses are logged after several."""
+        if state.is_world_process_zero:
+            message = f"step {state.global_step:,} of {state.max_steps:,}"
+            self.on_progress(state.global_step / state.max_steps, message + self.losses)
 
     def on_log(
         self,
@@ -78,10 +85,9 @@ class LossReporter(TrainerCallback):
         self.log.append([line])
         done = state.global_step - self.first
         seconds_left = (time.monotonic() - self.begun) / max(done, 1) * (state.max_steps - state.global_step)
-        message = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+        self.losses = "".join(f", {name} {loss:.3f}" for name, loss in losses.items()) + f", {seconds_left:.0f} s left"
         self.on_progress(
-            state.global_step / state.max_steps,
-            f"step {state.global_step:,} of {state.max_steps:,}, {message}, {seconds_left:.0f} s left",
+            state.global_step / state.max_steps, f"step {state.global_step:,} of {state.max_steps:,}{self.losses}"
         )
 
 

@@ -29,8 +29,8 @@ from lathe.transforms.chain import Chain
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.vectors import FloatArray
 
-Stage = tuple[Callable[[Any, Progress], None], float]
-"""A stage's function of the state and a progress callback, and the overall progress at its end, in [0, 1]."""
+Stage = tuple[Callable[[Any, Progress], None], str, float]
+"""A stage's function of the state and a progress callback, what it does, and the progress at its end, in [0, 1]."""
 
 
 @contextmanager
@@ -79,7 +79,8 @@ def fit_new_chain(
     )
     with state.files:
         start = 0.0
-        for stage, end in STAGES:
+        for stage, words, end in STAGES:
+            on_progress(start, words)
             stage(state, part_of(on_progress, start, end))
             start = end
 
@@ -204,12 +205,12 @@ def _choose_fitting_device(encoder: TextEncoder | None) -> str:
 
 
 STAGES: tuple[Stage, ...] = (
-    (encode_rows, 0.5),
-    (encode_target_rows, 0.53),
-    (encode_query_pairs, 0.55),
-    (split_rows, 0.55),
-    (fit_steps, 0.85),
-    (encode_out_of_domain, 0.97),
-    (certify_chain, 1.0),
+    (encode_rows, "reading the source", 0.5),
+    (encode_target_rows, "encoding targets", 0.53),
+    (encode_query_pairs, "encoding pairs", 0.55),
+    (split_rows, "splitting the rows", 0.55),
+    (fit_steps, "fitting", 0.85),
+    (encode_out_of_domain, "encoding out-of-domain text", 0.97),
+    (certify_chain, "measuring on held-out vectors", 1.0),
 )
-"""Stages of a fit, with the progress at their ends by the time that they take for some thousand texts."""
+"""Stages of a fit, with what they do and the progress at their ends, by the time that some thousand texts take."""

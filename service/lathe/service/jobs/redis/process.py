@@ -69,9 +69,10 @@ def run_taken_job(records: JobRecords, job_id: str, settings: Settings) -> None:
             return _find_trained_encoders(request, settings, home, reporter)
 
         reporter = ProgressReporter(record.job, write)
-        outcome = fetch_inputs(records, job_id, folder) or run_request(
-            record.job.kind, records.read_request(job_id), folder, settings, reporter, prepare
-        )
+        with reporter:
+            outcome = fetch_inputs(records, job_id, folder) or run_request(
+                record.job.kind, records.read_request(job_id), folder, settings, reporter, prepare
+            )
         result_files = [path for path in folder.iterdir() if path.is_file() and path.name not in INPUT_NAMES]
         _retry_until_written(
             lambda: records.end(_store_results(records, job_id, outcome, result_files).end_job(reporter.job))

@@ -1,0 +1,32 @@
+"""What the last message of a long computation has to add, while it stands."""
+
+import os
+import time
+
+STANDING_SECONDS = 15.0
+"""Seconds after which the time that a message has stood is added to it."""
+
+
+class StandingMessage:
+    """The last message of a computation, which says for how long it stands. It belongs to one process."""
+
+    def __init__(self) -> None:
+        self.said = "starting"
+        self._since, self._cpu_since = time.monotonic(), time.process_time()
+
+    def say(self, message: str) -> None:
+        """Replace the message. The same one again still stands."""
+        if message and message != self.said:
+            self.said, self._since, self._cpu_since = message, time.monotonic(), time.process_time()
+
+    def describe(self) -> str:
+        """Return the message. If it has stood long, add for how long, and whether other programs take the cores."""
+        seconds = time.monotonic() - self._since
+        if seconds < STANDING_SECONDS:
+            return self.said
+        described = f"{self.said}, for {seconds:,.0f} s"
+        # A process that wants a core and gets less than half of one waits for others.
+        waits = time.process_time() - self._cpu_since < seconds / 2
+        if waits and os.getloadavg()[0] > (os.cpu_count() or 1):
+            described += "; other programs keep the cores busy"
+        return described
