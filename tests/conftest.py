@@ -1,4 +1,7 @@
-"""Fixtures shared by the tests of several packages."""
+"""Fixtures shared by the tests of several packages.
+
+Fixtures import what they need themselves: tests of transforms run where only their requirements are installed.
+"""
 
 import gc
 import gzip
@@ -18,16 +21,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 import torch
 
-from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.loading import locate_model
-from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
-from lathe.training.fitting.out_of_domain import built_in_cache_key, cached_texts_path, load_or_encode
-from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
-from lathe.training.sources.source import open_source
 from tests.embeddings_server import EmbeddingsServer
 from tests.helpers import accepts_connections, eventually, find_free_port
 
@@ -44,8 +40,11 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def encoder() -> Encoder:
+def encoder() -> Any:
     """Return the real default encoder, from its offline package."""
+    from lathe.training.encoder.encoder import Encoder
+    from lathe.training.encoder.spec import DEFAULT_ENCODER
+
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # importing torch and transformers warns of their own affairs
         return Encoder(DEFAULT_ENCODER)
@@ -57,6 +56,10 @@ def out_of_domain_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     There are 100 texts where a fit takes a thousand, which would be encoded for each new encoder of the tests.
     """
+    from lathe.training.fitting.out_of_domain import cached_texts_path
+    from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
+    from lathe.training.sources.source import open_source
+
     root = tmp_path_factory.getbasetemp()
     folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "vectors" / "out_of_domain"
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,8 +75,11 @@ def out_of_domain_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def out_of_domain(out_of_domain_texts: Path, encoder: Encoder) -> Path:
+def out_of_domain(out_of_domain_texts: Path, encoder: Any) -> Path:
     """Return the folder of `out_of_domain_texts` with their vectors by the default encoder."""
+    from lathe.training.fitting.out_of_domain import built_in_cache_key, cached_texts_path, load_or_encode
+    from lathe.training.sources.source import open_source
+
     source = open_source("pydoc:")
     texts = json.loads(cached_texts_path(source, out_of_domain_texts).read_bytes())
     folder = out_of_domain_texts / encoder.fingerprint
@@ -87,6 +93,9 @@ def tiny_model(tmp_path_factory) -> Path:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
     from transformers import AutoTokenizer, BertConfig, BertModel
+
+    from lathe.training.encoder.loading import locate_model
+    from lathe.training.encoder.spec import DEFAULT_MODEL
 
     folder = tmp_path_factory.mktemp("tiny")
     tokenizer = AutoTokenizer.from_pretrained(locate_model(DEFAULT_MODEL))
@@ -141,9 +150,9 @@ def write(folder, meta=None, files=None, qrels=None):
     """Write a data set folder (META.json, files by name, judgements by split) and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     if meta is not None:
-        (folder / "META.json").write_bytes(meta if isinstance(meta, bytes) else orjson.dumps(meta))
+        (folder / "META.json").write_bytes(meta if isinstance(meta, bytes) else json.dumps(meta).encode())
     for name, rows in (files or {}).items():
-        payload = b"".join((row if isinstance(row, bytes) else orjson.dumps(row)) + b"\n" for row in rows)
+        payload = b"".join((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows)
         (folder / name).write_bytes(gzip.compress(payload) if name.endswith(".gz") else payload)
     for split, rows in (qrels or {}).items():
         (folder / "qrels").mkdir(exist_ok=True)

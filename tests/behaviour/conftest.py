@@ -1,17 +1,20 @@
 """Fixtures of the service, which most of what a user sees needs."""
 
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import pytest
 
-from lathe.service.encoder_settings import AddedEncoders, EncoderSettings
 from tests.helpers import eventually
-from tests.service.conftest import *  # noqa: F403 - pytest finds fixtures by the names of this module
+
+if find_spec("fastapi"):  # tests of transforms run where only their requirements are installed
+    from tests.service.conftest import *  # noqa: F403 - pytest finds fixtures by the names of this module
 
 
 @pytest.fixture(scope="session")
 def serve_encoder(lathe):
     """Return a context manager in which the shared app serves one more encoder."""
+    from lathe.service.encoder_settings import AddedEncoders, EncoderSettings
 
     @contextmanager
     def serve(name, **settings):
