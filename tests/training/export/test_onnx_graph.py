@@ -90,28 +90,22 @@ def rows_of(*, vectors, width, seed=1, scale=1.0):
     return (np.concatenate([vectors, np.zeros((1, width), np.float32), random]) * scale).astype(np.float32)
 
 
-def mask_clear(chain, rows, decided, shape):
-    """Mask the numbers whose codes rounding cannot change, or all numbers if there are no codes."""
-    return decided(chain, rows) if chain.quantizer is not None else np.ones(shape, bool)
-
-
-def assert_agree(chain, session, rows, decided):
-    """Assert that the graph's embeddings equal the chain's, where rounding cannot change the codes."""
-    found, expected = session.run(["embeddings"], {"vectors": rows})[0], chain.floats(rows)
+def assert_agree(chain, session, rows):
+    """Assert that the graph's embeddings equal the chain's floats."""
+    found, expected = session.run(["embeddings"], {"vectors": rows})[0], chain.transform_queries(rows)
     assert found.shape == expected.shape and found.dtype == np.float32
-    clear = mask_clear(chain, rows, decided, expected.shape)
-    np.testing.assert_allclose(found[clear], expected[clear], atol=1e-4)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_the_graph_equals_the_chain_on_any_number_of_real_random_and_zero_rows(export, vectors, new_vectors, decided):
+def test_the_graph_equals_the_chain_on_any_number_of_real_random_and_zero_rows(export, vectors, new_vectors):
     chain, _, session = export
     rows = rows_of(vectors=new_vectors, width=384)
     zero = ~rows.any(axis=1)
     for some in (rows[~zero], vectors[:1], vectors[:7]):
-        assert_agree(chain, session, some, decided)
+        assert_agree(chain, session, some)
     found = session.run(["embeddings"], {"vectors": rows})[0]
     assert zero.sum() == 1 and np.isfinite(found).all() and found[~zero].any()
-    np.testing.assert_array_equal(found[zero], chain.floats(rows[zero]))
+    np.testing.assert_array_equal(found[zero], chain.transform_queries(rows[zero]))
     for row, expected in zip(rows[:3], found[:3], strict=True):
         np.testing.assert_allclose(session.run(["embeddings"], {"vectors": row[None]})[0][0], expected, atol=1e-3)
 
@@ -120,10 +114,11 @@ def test_the_graph_is_valid_and_has_outputs_for_codes_only_if_the_chain_has_them
     chain, exported, session = export
     onnx.checker.check_model(onnx.load(exported.folder / "chain.onnx"), full_check=True)
     coded = chain.quantizer is not None
-    assert [one.name for one in session.get_outputs()] == ["embeddings", *(["codes", "queries"] if coded else [])]
+    assert [one.name for one in session.get_outputs()] == ["embeddings", *(["codes"] if coded else [])]
+    assert b"site-packages" not in (content := (exported.folder / "chain.onnx").read_bytes()) and b".py" not in content
     assert session.get_inputs()[0].shape[1] == 384
     assert session.get_outputs()[0].shape[1] == chain.output_dimensions
-    assert exported.files == ["README.md", "chain.onnx", *(["decode.onnx"] if coded else []), "lathe.json"]
+    assert exported.files == ["README.md", "chain.onnx", "lathe.json"]
     assert sorted(path.name for path in exported.folder.iterdir()) == exported.files
     assert 0 <= exported.difference <= 1e-4
 
@@ -168,16 +163,6 @@ def test_the_graphs_codes_equal_those_of_the_chain(of_codes, vectors, new_vector
     assert not differences[decided(chain, rows)].any()
 
 
-def test_the_graphs_embeddings_are_its_dequantized_codes(of_codes, vectors):
-    chain, exported, session = of_codes
-    rows = rows_of(vectors=vectors, width=384)
-    floats, codes, queries = session.run(["embeddings", "codes", "queries"], {"vectors": rows})
-    np.testing.assert_allclose(floats, chain.dequantize(codes), atol=1e-6)
-    np.testing.assert_allclose(queries, chain.transform_queries(rows), atol=1e-5)
-    decoder = onnxruntime.InferenceSession(exported.folder / "decode.onnx")
-    np.testing.assert_allclose(decoder.run(["embeddings"], {"codes": codes})[0], floats, atol=1e-6)
-
-
 def test_int8_chains_fitted_on_different_rows_and_float64_chains_can_be_exported(vectors, tmp_path):
     for seed in range(3):
         rows = np.random.default_rng(seed).permutation(vectors)[:200]
@@ -201,14 +186,13 @@ def test_the_readme_code_of_a_chain_alone_gives_the_chains_vectors(make, new_vec
 @pytest.mark.release  # the first export of an encoder takes ten seconds
 def test_a_whole_model_maps_tokens_to_the_vectors_and_codes_of_encoder_and_chain(whole, shallow, decided):
     chain, exported, session = whole
-    assert {"README.md", "chain.onnx", "decode.onnx", "lathe.json", "model.onnx", "tokenizer.json"} <= {*exported.files}
+    assert {"README.md", "chain.onnx", "lathe.json", "model.onnx", "tokenizer.json"} <= {*exported.files}
     assert sorted(path.name for path in exported.folder.iterdir()) == exported.files
     onnx.checker.check_model(onnx.load(exported.folder / "model.onnx"), full_check=True)
     assert not set(TEXTS) & set(PROBE_TEXTS)
     tokenizer = AutoTokenizer.from_pretrained(exported.folder)
     raw = shallow.encode(TEXTS).vectors
-    expected, codes = chain.floats(raw), chain.transform(raw)
-    clear = mask_clear(chain, raw, decided, expected.shape)
+    expected, codes, clear = chain.transform_queries(raw), chain.transform(raw), decided(chain, raw)
     for size in (1, len(TEXTS)):
         for start in range(0, len(TEXTS), size):
             rows = slice(start, start + size)
@@ -217,6 +201,6 @@ def test_a_whole_model_maps_tokens_to_the_vectors_and_codes_of_encoder_and_chain
             )
             given = {one.name: batch[one.name] for one in session.get_inputs()}
             found, coded = session.run(["embeddings", "codes"], given)
-            np.testing.assert_allclose(found[clear[rows]], expected[rows][clear[rows]], atol=1e-4)
+            np.testing.assert_allclose(found, expected[rows], atol=1e-4)
             assert coded.dtype == np.int8
             np.testing.assert_array_equal(coded[clear[rows]], codes[rows][clear[rows]])

@@ -105,7 +105,7 @@ def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
     except InputError as error:
         raise ExportError(
             f"FAISS cannot search codes of {step.bytes} bytes in which coordinates cross bytes: fit another budget or "
-            f"equal bits (codes:{step.bytes},bits=4), or export with --format numpy or onnx"
+            f"equal bits (codes:{step.bytes},bits=4), or export with --format numpy"
         ) from error
 
     encoder, decoder = (np.zeros((BYTE * step.bytes, len(step.mean)), np.float32) for _ in range(2))

@@ -28,13 +28,13 @@ def multiply_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
     On AMD's processors oneDNN multiplies many rows in float32, unless a gradient or a graph of PyTorch is made.
     """
     if (
-        x.dim() == 2
+        not torch.compiler.is_compiling()  # before the number of rows is read, which a graph leaves open
+        and x.dim() == 2
         and len(x) >= MIN_ROWS
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
         and not x.requires_grad
         and prefers_onednn()
-        and not torch.compiler.is_compiling()
     ):
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return product

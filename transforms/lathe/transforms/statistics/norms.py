@@ -110,10 +110,13 @@ def norms_of(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def _allows_fast_path(x: Tensor) -> bool:
-    """Return whether norms may be read to choose a faster path: float32 or float64 rows, on the CPU, no gradient.
+    """Return whether norms may be read to choose a faster path: float32 or float64 rows, on the CPU, no gradient, and
+    no graph of PyTorch is made.
 
-    There must be at least one row. Reading norms makes a GPU wait and breaks a gradient.
+    There must be at least one row. Reading norms makes a GPU wait, and breaks a gradient or a graph.
     """
+    if torch.compiler.is_compiling():
+        return False
     return x.is_cpu and not x.requires_grad and x.dtype in (torch.float32, torch.float64) and x.shape[0] > 0
 
 
