@@ -3,11 +3,13 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.reporting.tables import Table
+if TYPE_CHECKING:
+    from lathe.training.reporting.tables import Table
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,10 @@ class Mixture:
             negatives=[self.negatives[index] for index in indices] if self.negatives else (),
         )
 
-    def build_source_table(self) -> Table:
+    def build_source_table(self) -> "Table":
         """Build the table of sources: rows, pairs, kept and shared ones, negatives, and what was left out and why."""
+        from lathe.training.reporting.tables import Table  # brings pandas, which a job's start needs not
+
         return Table.from_records(
             (
                 {
