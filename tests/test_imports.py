@@ -61,7 +61,8 @@ def test_tests_of_transforms_are_collected_where_only_their_requirements_are_ins
     ]
     code = (
         f"import sys, pytest; sys.modules.update(dict.fromkeys({absent}))\n"
-        f"sys.exit(pytest.main(['--collect-only', '-p', 'no:schemathesis', *{folders}]))"
+        "sys.exit(pytest.main(['--collect-only', '-p', 'no:schemathesis', 'tests/transforms', "
+        "'tests/behaviour/transforms']))"
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
