@@ -240,6 +240,13 @@ def test_inference_client_gets_the_default_encoders_vectors_at_each_path(url, re
         assert_same(client.feature_extraction(sentences[0]), expected[:1])
 
 
+def test_inference_client_gets_the_cosines_of_sentences(url, reference, sentences):
+    client = huggingface_hub.InferenceClient(base_url=f"{url}/similarity", api_key=KEY)
+    vectors = reference.encode(sentences, prompt=PROMPTS["passage"])
+    cosines = client.sentence_similarity(sentences[0], other_sentences=sentences[1:])
+    assert np.abs(np.array(cosines) - vectors[1:] @ vectors[0]).max() < 1e-5
+
+
 def test_inference_client_selects_a_prompt_by_name(inference, reference, sentences):
     vectors = inference.feature_extraction(sentences, prompt_name="query", normalize=True)
     assert_same(vectors, reference.encode(sentences, prompt=PROMPTS["query"]))

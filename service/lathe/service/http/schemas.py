@@ -150,6 +150,62 @@ class EmbedBody(TextsBody):
         return "truncate" if default == "error" else default
 
 
+class SimilarityInputs(Body):
+    """Sentences to compare.
+
+    Attributes:
+        source_sentence: the sentence that each of the others is compared with.
+        sentences: the others, each of which gets a cosine.
+    """
+
+    source_sentence: str
+    sentences: Annotated[list[str], Field(min_length=1)]
+
+
+class SimilarityParameters(CompatibleBody):
+    """How sentences are read.
+
+    Attributes:
+        prompt_name: name of the encoder's prompt to put before each sentence; null for that of documents.
+        truncate: false refuses a sentence with more tokens than the model reads; true and null do what the encoder
+            does.
+        truncation_direction: end of a sentence at which tokens are cut off.
+    """
+
+    prompt_name: str | None = None
+    truncate: bool | None = None
+    truncation_direction: Side = "right"
+
+
+class SimilarityBody(CompatibleBody):
+    """A request of cosines in text-embeddings-inference's shape, with a chain.
+
+    Attributes:
+        inputs: the sentences.
+        parameters: how they are read.
+        model: encoder, or encoder and chain, as the `model` of `/v1/embeddings`; null for the default encoder.
+        chain: chain that reduces the vectors before they are compared, NAME or NAME@VERSION, or `none`.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "inputs": {"source_sentence": "What is a lathe?", "sentences": ["A machine.", "It rains."]},
+                    "parameters": {"truncate": True, "prompt_name": "query", "truncation_direction": "left"},
+                    "model": "all-MiniLM-L6-v2",
+                    "chain": "compact",
+                }
+            ]
+        }
+    )
+
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters = SimilarityParameters()
+    model: str | None = None
+    chain: str | None = None
+
+
 class OpenAIBody(TextsBody):
     """A request in OpenAI's shape.
 

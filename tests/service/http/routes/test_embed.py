@@ -119,3 +119,22 @@ def test_a_direct_route_refuses_dependencies_which_it_would_not_call():
 
     with pytest.raises(ValueError, match="/any is a DirectRoute: it calls no dependencies"):
         router.post("/any", dependencies=[Depends(answer)])(answer)
+
+
+def test_similarity_is_the_cosine_of_the_vectors_that_embed_answers(lathe):
+    texts = ["What is a lathe?", "A lathe turns wood.", "It rains.", "What is a lathe?"]
+    inputs = {"source_sentence": texts[0], "sentences": texts[1:]}
+    for chain in ("none", "compact@1", "codes48@1"):
+        vectors = np.array(lathe.client.post("/embed", json={"inputs": texts, "chain": chain}).json())
+        body = {"inputs": inputs, "parameters": {"truncate": True}, "chain": chain}
+        answer = lathe.client.post("/similarity", json=body)
+        expected = vectors[1:] @ vectors[0] / np.linalg.norm(vectors[0]) / np.linalg.norm(vectors[1:], axis=1)
+        assert np.abs(np.array(answer.json()) - expected).max() < 1e-6
+        assert answer.headers["x-chain"] == chain
+    for status, wrong in [
+        (422, {"inputs": {"source_sentence": "a"}}),
+        (422, {"inputs": "a"}),
+        (400, {"inputs": {"source_sentence": "a", "sentences": []}}),
+        (400, {"inputs": inputs, "parameters": {"prompt_name": "nothing"}}),
+    ]:
+        assert lathe.client.post("/similarity", json=wrong).status_code == status

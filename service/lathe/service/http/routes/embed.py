@@ -5,6 +5,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+import orjson
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
@@ -21,7 +23,7 @@ from lathe.service.http.disconnect import wait_for_encoding
 from lathe.service.http.json_body import read_json, release_parse_memory, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, describe_body, describe_vectors_response
 from lathe.service.http.parameters import ModelName
-from lathe.service.http.schemas import EmbedBody, OpenAIBody, TextsBody
+from lathe.service.http.schemas import EmbedBody, OpenAIBody, SimilarityBody, TextsBody
 from lathe.service.http.texts import list_texts
 from lathe.service.http.unknown_names import StrictRoute, list_ignored_parameters, name_ignored
 from lathe.service.services import USE, Services, ServicesDep
@@ -180,6 +182,31 @@ def _build_embed_response(encoding_format: EncodingFormat, npy: bool, answer: An
     if npy:
         return build_npy_response(answer)
     return build_json_response(encode_answer(answer, encoding_format), answer.build_headers())
+
+
+@router.post(
+    "/similarity",
+    openapi_extra=describe_body(SimilarityBody),
+    responses=describe_vectors_response({"type": "array", "items": {"type": "number"}}),
+    summary="Compare sentences (text-embeddings-inference's shape)",
+)
+async def similarity(request: Request, services: ServicesDep) -> Response:
+    """Return the cosine of each sentence to the source sentence."""
+    read = await read_json(request, services.settings, any_content_type=True)
+    body = validate_json(read, SimilarityBody)
+    fields = body.parameters.model_dump() | {"model": body.model, "chain": body.chain}
+    texts = [body.inputs.source_sentence, *body.inputs.sentences]
+    begun = await _begin(partial(_begin_embed, request, services), orjson.dumps({"inputs": texts, **fields}))
+    release_parse_memory(request)
+    await wait_for_encoding(request, begun.pending.work)
+    return await _respond(begun, _build_similarity_response)
+
+
+def _build_similarity_response(answer: Answer) -> Response:
+    floats = answer.target.encode(answer.vectors, as_codes=False)
+    lengths = np.maximum(np.linalg.norm(floats, axis=1), np.finfo(np.float32).tiny)  # a zero vector has the cosine 0
+    cosines = floats[1:] @ floats[0] / lengths[1:] / lengths[0]
+    return build_json_response(np.clip(cosines, -1, 1), answer.build_headers())
 
 
 @router.post(
