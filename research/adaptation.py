@@ -95,7 +95,7 @@ def describe(ladder: Ladder) -> dict[str, Any]:
     baseline = ladder.baseline.relevance
     searches = ladder.searches
     described: dict[str, Any] = {
-        "queries": {part: len(getattr(searches, part).documents) for part in ("learn", "choose", "report")},
+        "queries": searches.count_queries(),
         "documents": len(searches.documents),
         "characters": round(sum(map(len, searches.documents)) / len(searches.documents)),
         "shortage": searches.shortage,

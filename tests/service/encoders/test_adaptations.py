@@ -104,7 +104,7 @@ def test_the_published_chain_is_the_one_that_was_measured(context, request_of, e
     searches = adaptation.ladder.searches
     documents = chain.floats(encoder.encode(searches.documents).vectors)
     scores = []
-    for query, answers in searches.report.documents.items():
+    for query, answers in searches.reported.items():
         mapped = chain.transform_queries(encoder.encode([query]).vectors)
         best = np.argsort(-(mapped @ documents.T)[0], kind="stable")[:10]
         gains = [1 / np.log2(rank + 2) for rank, row in enumerate(best) if searches.documents[row] in answers]

@@ -41,12 +41,13 @@ def test_an_adapter_that_gains_is_recommended_with_its_gain_on_queries_set_aside
     assert ladder.recommended.rung.name == "query_adapter"
     assert ladder.recommended.bytes == 8
     sentence = write_sentence(ladder)
-    assert sentence.startswith("Map queries and store 8 bytes a vector instead of 64: nDCG@10 of 80 queries")
+    assert sentence.startswith("Map queries and store 8 bytes a vector instead of 64: nDCG@10 of 160 queries")
     assert sentence.endswith("No document is encoded again.")
     assert "* map queries" in format_ladder(ladder)
+    assert "These queries chose too, a half at a time, and the halves agree: " in format_ladder(ladder)
     described = to_json(ladder)
     assert json.loads(json.dumps(described, allow_nan=False)) == described
-    assert described["queries"] == {"learn": 240, "choose": 80, "report": 80}
+    assert described["queries"] == {"learn": 240, "choose": 160, "report": 160}
     assert {trial["rung"] for trial in described["trials"] if trial["problem"]} == {"fine_tuning", "pre_finetuning"}
 
 

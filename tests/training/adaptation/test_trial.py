@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lathe.training.adaptation.rungs import AS_IS, RUNGS
-from lathe.training.adaptation.trial import Difference, Relevance, Trial, choose_trial
+from lathe.training.adaptation.trial import Difference, Relevance, Trial, choose_trial, cross_validate
 
 QUERIES = 200
 
@@ -56,3 +56,18 @@ def test_a_trial_is_described_as_json():
     assert described["encodes_documents_again"] is True
     refused = Trial(RUNGS[4], 48, 48, None, problem="no folders").describe(rows[0].require_relevance())
     assert refused == {"rung": "pre_finetuning", "bytes": 48, "vector_bytes": 48, "problem": "no folders"}
+
+
+def test_each_half_of_the_queries_chooses_and_is_measured_where_the_other_half_chose():
+    """What one half alone finds better is no gain on the other."""
+    nothing = Relevance(np.zeros(40), np.zeros(40), {}, crossed=True)
+    half = Relevance(np.linspace(0.1, 0.3, 40), np.linspace(-0.3, -0.1, 40), {}, crossed=True)
+    trials = [Trial(RUNGS[0], None, 64, nothing), Trial(RUNGS[2], None, 64, half)]
+    assert [choose_trial(trials, fold).rung.name for fold in range(2)] == ["query_adapter", "as_is"]
+    found = cross_validate(trials, nothing)
+    assert found.gain == pytest.approx(-0.1) and not found.is_gain
+    assert (len(half.choose), len(half.report)) == (80, 80)
+    both = Relevance(half.first, half.first, {}, crossed=True)
+    assert cross_validate([trials[0], Trial(RUNGS[2], None, 64, both)], nothing).gain == pytest.approx(0.2)
+    apart = Relevance(half.first, half.second, {})
+    assert apart.choose is not apart.report and apart.report.tolist() == half.second.tolist()

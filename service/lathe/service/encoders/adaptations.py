@@ -142,7 +142,7 @@ def _publish_encoder(
     trained_spec = ladder.trained[ladder.recommended.rung.name]
     trained = open_encoder(trained_spec, settings.device, settings.vector_stores)
     searches = ladder.searches
-    judged = JudgedTexts.from_answers(searches.report.documents, searches.documents)
+    judged = JudgedTexts.from_answers(searches.reported, searches.documents)
     certificate = certify_encoder(ladder.encoder, trained, {JUDGED: judged}, context.home.vectors, on_progress)
     provenance = {
         "command": context.command,

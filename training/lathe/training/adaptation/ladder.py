@@ -35,7 +35,7 @@ from lathe.training.adaptation.training import (
     measure_rate,
     train_rung,
 )
-from lathe.training.adaptation.trial import Difference, MeasuredChain, Relevance, Trial, choose_trial
+from lathe.training.adaptation.trial import Difference, MeasuredChain, Relevance, Trial, choose_trial, cross_validate
 from lathe.training.digests import digest
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.spec import EncoderSpec, VectorStores
@@ -98,12 +98,14 @@ class Ladder:
     @property
     def is_certain(self) -> bool:
         """Whether what is recommended gains beyond its interval on the queries to report on, compared with unchanged
-        vectors of the same bytes, or is that: codes alone save bytes, and promise no gain.
+        vectors of the same bytes, and choosing it does; or whether it is that: codes alone save bytes, and promise no
+        gain.
         """
         unchanged = (self.coded or self.floats)[0]
         if self.recommended.rung is AS_IS or unchanged.relevance is None:
             return True
-        return Difference.between(self.recommended.require_relevance().report, unchanged.relevance.report).is_gain
+        own = Difference.between(self.recommended.require_relevance().report, unchanged.relevance.report)
+        return own.is_gain and cross_validate(self.coded or self.floats, unchanged.relevance).is_gain
 
     @property
     def baseline(self) -> Trial:
@@ -293,9 +295,8 @@ class _Climb:
         def measure(pairs: QueryPairs) -> NDArray[np.float64]:
             return measure_relevance(pairs.map(chain.transform_queries, chain.floats))[0]
 
-        relevance = Relevance(
-            measure(vectors.choose), measure(vectors.report), {name: measure(pairs) for name, pairs in halves.items()}
-        )
+        out_of_domain = {name: measure(pairs) for name, pairs in halves.items()}
+        relevance = Relevance(measure(vectors.choose), measure(vectors.report), out_of_domain, vectors.crossed)
         trials = self.floats if size is None else self.coded
         encode_seconds = self.rate * self.searches.rows if rung.encodes_again else 0.0
         vector_bytes = size or 4 * vectors.documents.shape[1]
@@ -409,7 +410,7 @@ def certify_recommended(
         seed=request.seed,
         out_of_domain=ladder.out_of_domain.encode(encoder, part_of(on_progress, 0.1, 0.5)),
         warnings=[note.rstrip(".") for note in (*searches.notes, *ladder.recommended.notes)],
-        pairs=vectors.report,
+        pairs=vectors.reported,
         out_of_domain_pairs=measured.halves,
     )
     if "codes" in certificate:

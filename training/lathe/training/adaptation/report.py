@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from lathe.training.adaptation.ladder import Ladder
 from lathe.training.adaptation.rungs import AS_IS
-from lathe.training.adaptation.trial import Difference, Trial
+from lathe.training.adaptation.trial import Difference, Trial, choose_trial, cross_validate
 from lathe.training.reporting.text import MISSING, align_columns
 
 
@@ -31,7 +31,7 @@ def to_json(ladder: Ladder) -> dict[str, Any]:
         "bytes": ladder.recommended.bytes,
         "source": ladder.request.source.path,
         "encoder": ladder.encoder.name,
-        "queries": {part: len(getattr(searches, part).documents) for part in ("learn", "choose", "report")},
+        "queries": searches.count_queries(),
         "documents": len(searches.documents),
         "rows": searches.rows,
         "trials": described,
@@ -63,8 +63,9 @@ def write_sentence(ladder: Ladder) -> str:
         advice = f"Nothing is certain to help; the likeliest is to {chosen.rung.label}"
         advice += f" and to {stored}" if stored else ""
     difference = _format_difference(Difference.between(after, before))
+    apart = "taught nothing" if ladder.searches.crossed else "neither taught nor chose"
     measured = (
-        f"nDCG@10 of {len(after):,} queries that neither taught nor chose goes from {100 * before.mean():.1f} to "
+        f"nDCG@10 of {len(after):,} queries that {apart} goes from {100 * before.mean():.1f} to "
         f"{100 * after.mean():.1f} ({difference})"
     )
     return f"{advice}: {measured}. {_describe_cost(ladder)}"
@@ -92,7 +93,16 @@ def list_notes(ladder: Ladder) -> list[str]:
                 f"Out of domain ({name}), nDCG@10 changes by {_format_difference(difference)}: if the same vectors "
                 "serve other searches, measure those too."
             )
-    rivals = [trial for trial in (ladder.coded or ladder.floats) if trial.relevance is not None]
+    trials = ladder.coded or ladder.floats
+    if ladder.searches.crossed:
+        chosen_by_halves = {choose_trial(trials, fold).rung.name for fold in range(2)}
+        gain = _format_difference(cross_validate(trials, ladder.baseline.relevance))
+        agree = "agree" if len(chosen_by_halves) == 1 else "choose differently"
+        notes.append(
+            f"These queries chose too, a half at a time, and the halves {agree}: chosen by one half and measured on "
+            f"the other, the gain is {gain}."
+        )
+    rivals = [trial for trial in trials if trial.relevance is not None]
     best = max(rivals, key=lambda trial: float(trial.require_relevance().choose.mean()))
     if best is not chosen:
         ahead = Difference.between(best.require_relevance().choose, chosen.relevance.choose)
@@ -115,8 +125,9 @@ def format_ladder(ladder: Ladder) -> str:
 def format_table(ladder: Ladder) -> str:
     """Format all trials as a table, with differences to the encoder's own floats in points of nDCG@10."""
     searches = ladder.searches
-    learn, choose, report = (len(part.documents) for part in (searches.learn, searches.choose, searches.report))
-    header = ["change", "bytes", f"on {choose:,} to choose by", f"on {report:,} set aside", "out of domain", "takes"]
+    learn, choose, report = searches.count_queries().values()
+    chosen_by = [] if searches.crossed else [f"on {choose:,} to choose by"]
+    header = ["change", "bytes", *chosen_by, f"on {report:,} set aside", "out of domain", "takes"]
     rows = [header, *(_format_trial(trial, ladder) for trial in ladder.trials)]
     about = (
         f"nDCG@10 in points against {ladder.encoder.name} as it is, with 95 % intervals. {learn:,} queries were "
@@ -132,23 +143,22 @@ def _format_trial(trial: Trial, ladder: Ladder) -> list[str]:
     """Format a trial as a row of the table, in which the recommended one is marked."""
     label = ("* " if trial is ladder.recommended else "  ") + trial.rung.label
     if trial.relevance is None:
-        return [label, f"{trial.vector_bytes:,}", "not tried", MISSING, MISSING, MISSING]
+        missing = [MISSING] * (2 if ladder.searches.crossed else 3)
+        return [label, f"{trial.vector_bytes:,}", "not tried", *missing]
     baseline = ladder.baseline.require_relevance()
-    gains = [
-        _format_points(after, before)
-        for after, before in (
-            (trial.relevance.choose, baseline.choose),
-            (trial.relevance.report, baseline.report),
-            *((after, baseline.out_of_domain[name]) for name, after in trial.relevance.out_of_domain.items()),
-        )
+    measured = [
+        *([] if ladder.searches.crossed else [(trial.relevance.choose, baseline.choose)]),
+        (trial.relevance.report, baseline.report),
+        *((after, baseline.out_of_domain[name]) for name, after in trial.relevance.out_of_domain.items()),
     ]
+    gains = [_format_points(after, None if trial is ladder.baseline else before) for after, before in measured]
     again = f" + {_format_seconds(trial.encode_seconds)} to encode again" if trial.rung.encodes_again else ""
     return [label, f"{trial.vector_bytes:,}", *gains, _format_seconds(trial.seconds) + again]
 
 
-def _format_points(after: NDArray[np.float64], before: NDArray[np.float64]) -> str:
+def _format_points(after: NDArray[np.float64], before: NDArray[np.float64] | None) -> str:
     """Format a mean as points, or its difference to another mean if there is another."""
-    if after is before:
+    if before is None:
         return f"{100 * float(after.mean()):.1f}"
     return _format_difference(Difference.between(after, before))
 

@@ -45,7 +45,8 @@ class JudgedSearches:
             `MAX_DOCUMENTS`.
         learn: queries to learn from, with their relevant documents.
         choose: queries by which a change is chosen.
-        report: queries that neither teach nor choose; the gain is reported on them.
+        report: queries on which the gain is reported.
+        crossed: whether the last two also change their roles, so that every query chooses once and reports once.
         rows: number of rows of the source, which may be more than are searched here.
         notes: sentences on what was left out.
         fit_rows, heldout_rows: rows of the documents that a chain is fitted on, and of those that it is certified on,
@@ -58,11 +59,24 @@ class JudgedSearches:
     learn: PairTexts
     choose: PairTexts
     report: PairTexts
+    crossed: bool
     rows: int
     notes: tuple[str, ...]
     fit_rows: NDArray[np.int64]
     heldout_rows: NDArray[np.int64]
     excluded: tuple[NDArray[np.int64], ...]
+
+    @property
+    def reported(self) -> dict[str, list[str]]:
+        """Queries on which a gain is reported, each with its relevant documents."""
+        return {**self.report.documents, **(self.choose.documents if self.crossed else {})}
+
+    def count_queries(self) -> dict[str, int]:
+        """Count the queries to learn from, to choose by and to report on."""
+        counts = {part: len(getattr(self, part).documents) for part in ("learn", "choose", "report")}
+        if self.crossed:
+            counts["choose"] = counts["report"] = counts["choose"] + counts["report"]
+        return counts
 
     @property
     def shortage(self) -> str | None:
@@ -83,17 +97,18 @@ class JudgedSearches:
 class JudgedVectors:
     """Unit vectors of judged searches by one encoder.
 
-    The queries of all three parts search the same documents.
-
-    Attributes:
-        learn: queries to learn from.
-        choose: queries to choose by.
-        report: queries to report on.
+    The queries of all three parts search the same documents. The fields are those of `JudgedSearches`.
     """
 
     learn: QueryPairs
     choose: QueryPairs
     report: QueryPairs
+    crossed: bool
+
+    @property
+    def reported(self) -> QueryPairs:
+        """Queries on which a gain is reported."""
+        return self.report.append(self.choose) if self.crossed else self.report
 
     @property
     def documents(self) -> FloatArray:
@@ -104,7 +119,8 @@ class JudgedVectors:
 def read_searches(request: AdaptRequest) -> JudgedSearches:
     """Read documents and judged searches, and divide the queries at random.
 
-    A fifth of the queries is to choose by. Without test pairs, another fifth is to be reported on.
+    A fifth of the queries is to choose by. Without test pairs, another fifth is to be reported on, and the two change
+    their roles too.
 
     Raises:
         FitError: if the source holds vectors, pairs are malformed or none, test queries are among the others, or there
@@ -138,7 +154,7 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
         notes.append(f"The queries search {len(documents):,} of {rows:,} documents; among all, figures are lower.")
     hashes = np.array([hash_row(text.encode()) for text in documents], np.uint64)
     split = split_heldout(hashes, request.seed)
-    return JudgedSearches(documents, *parts, rows, tuple(notes), *split, tuple(excluded))
+    return JudgedSearches(documents, *parts, test is None, rows, tuple(notes), *split, tuple(excluded))
 
 
 def _read_documents(request: AdaptRequest) -> tuple[list[str], int]:
@@ -162,17 +178,17 @@ def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress:
     """
     total = len(searches.documents)
 
-    def report(done: int) -> None:
+    def show(done: int) -> None:
         on_progress(done / total, f"{encoder.name}: {done:,} of {total:,} documents encoded")
 
-    report(0)
-    documents = _normalize(with_document_prompt(encoder).encode(searches.documents, on_batch=report).vectors)
+    show(0)
+    documents = _normalize(with_document_prompt(encoder).encode(searches.documents, on_batch=show).vectors)
     positions = {text: position for position, text in enumerate(searches.documents)}
-    parts = (
+    learn, choose, report = (
         QueryPairs(_encode_part(part, encoder), documents, part.list_relevant(positions.__getitem__), excluded)
         for part, excluded in zip((searches.learn, searches.choose, searches.report), searches.excluded, strict=True)
     )
-    return JudgedVectors(*parts)
+    return JudgedVectors(learn, choose, report, searches.crossed)
 
 
 def _encode_part(part: PairTexts, encoder: TextEncoder) -> FloatArray:

@@ -53,14 +53,32 @@ class Relevance:
     """nDCG@10 of each query through one rung.
 
     Attributes:
-        choose: that of the queries to choose by, `(n,)`.
-        report: that of the queries to report on, `(m,)`.
+        first: that of the queries to choose by, `(n,)`.
+        second: that of the queries to report on, `(m,)`.
         out_of_domain: that of the halves of out-of-domain texts, by corpus.
+        crossed: whether the two parts change their roles too, so that every query chooses once and reports once.
     """
 
-    choose: NDArray[np.float64]
-    report: NDArray[np.float64]
+    first: NDArray[np.float64]
+    second: NDArray[np.float64]
     out_of_domain: Mapping[str, NDArray[np.float64]]
+    crossed: bool = False
+
+    @property
+    def folds(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """The queries to choose by and to report on of each fold; no query does both in one."""
+        folds = [(self.first, self.second)]
+        return [*folds, (self.second, self.first)] if self.crossed else folds
+
+    @property
+    def choose(self) -> NDArray[np.float64]:
+        """That of all queries to choose by, over the folds."""
+        return np.concatenate([choose for choose, _ in self.folds])
+
+    @property
+    def report(self) -> NDArray[np.float64]:
+        """That of all queries to report on, over the folds."""
+        return np.concatenate([report for _, report in self.folds])
 
 
 @dataclass(frozen=True)
@@ -143,17 +161,35 @@ def _describe_part(after: NDArray[np.float64], before: NDArray[np.float64]) -> d
     return {"ndcg_at_10": float(after.mean())} | Difference.between(after, before).describe()
 
 
-def choose_trial(trials: Sequence[Trial]) -> Trial:
+def choose_trial(trials: Sequence[Trial], fold: int | None = None) -> Trial:
     """Return the cheapest trial that no other beats beyond the 95 % interval of their difference, paired by query.
 
     Args:
         trials: trials in order of their cost, of which the first was tried; those that were not tried are passed over.
+        fold: fold whose queries choose; None for those of all folds.
     """
     tried = [trial for trial in trials if trial.relevance is not None]
 
+    def get_scores(trial: Trial) -> NDArray[np.float64]:
+        relevance = trial.require_relevance()
+        return relevance.choose if fold is None else relevance.folds[fold][0]
+
     def is_beaten(trial: Trial) -> bool:
-        own = trial.require_relevance().choose
-        return any(Difference.between(rival.require_relevance().choose, own).is_gain for rival in tried)
+        own = get_scores(trial)
+        return any(Difference.between(get_scores(rival), own).is_gain for rival in tried)
 
     # None beats the trial with the highest mean, so there is always one.
     return next(trial for trial in tried if not is_beaten(trial))
+
+
+def cross_validate(trials: Sequence[Trial], baseline: Relevance) -> Difference:
+    """Return what choosing gains over a baseline: in each fold, the trial that its queries choose is measured on its
+    others.
+
+    Args:
+        trials: trials as for `choose_trial`.
+        baseline: what the vectors give that would be stored without a change.
+    """
+    chosen = [choose_trial(trials, fold).require_relevance() for fold in range(len(baseline.folds))]
+    after = np.concatenate([relevance.folds[fold][1] for fold, relevance in enumerate(chosen)])
+    return Difference.between(after, baseline.report)

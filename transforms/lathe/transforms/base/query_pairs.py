@@ -73,6 +73,16 @@ class QueryPairs:
         """Return the number of queries."""
         return len(self.queries)
 
+    def append(self, others: "QueryPairs") -> "QueryPairs":
+        """Return these queries followed by others that search the same documents."""
+        shift = np.array([len(self.queries), 0])
+        return replace(
+            self,
+            queries=np.concatenate([self.queries, others.queries]),
+            relevant=np.concatenate([self.relevant, others.relevant + shift]),
+            excluded=np.concatenate([self.excluded, others.excluded + shift]),
+        )
+
     def select(self, rows: NDArray[np.int64]) -> "QueryPairs":
         """Return the pairs of some queries, given by their rows, in that order. All documents stay.
 
