@@ -163,8 +163,6 @@ def main() -> None:
         folder = Path(name)
         write_jobs(folder, finance.pairs[:seeds], finance.held_out, server.url)
         figures: dict[str, Any] = {"seeds": seeds, "faults": FAULTS}
-        estimate = run_lathe(folder, "train", "synthesize", "--config", "job.yaml", "--estimate").splitlines()
-        figures["estimate"] = [line for line in estimate if line.strip()]
         killed = kill_half_way(folder, server, 3 * seeds)
         run_lathe(folder, "train", "synthesize", "--config", "job.yaml", "--out", "pairs", "--yes")
         figures |= collect_figures(folder / "pairs", server, finance, killed)

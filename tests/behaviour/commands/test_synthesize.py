@@ -35,9 +35,6 @@ def test_synthesize_writes_pairs_and_prints_calls_tokens_and_cost(synthesize, sy
     config = synthesis_job(prices={"input": 1000, "output": 10000, "currency": "EUR"})
     status, printed, err = synthesize("--config", config, "--yes")
     assert status == 0, err
-    lines = [line.split() for line in err.splitlines()]
-    assert ["documents", "8"] in [line[:2] for line in lines] and ["all", "24"] in [line[:2] for line in lines]
-    assert "EUR if every answer is as long as allowed" in err
     table = {line.split()[0]: line.split()[1:] for line in printed.splitlines()[1:6]}
     assert table["seeds"] == ["4", "none"] and table["documents"] == ["8", "8", "8", "none", "none"]
     assert "25 requests in" in printed and "1,200 tokens asked, 480 answered in all runs, 6.00 EUR" in printed
@@ -49,7 +46,7 @@ def test_synthesize_writes_pairs_and_prints_calls_tokens_and_cost(synthesize, sy
 
 
 def test_synthesize_sends_no_request_without_yes(synthesize, synthesis_job, chat_server):
-    require_one_line(synthesize("--config", synthesis_job()), "use --yes to start, or --estimate")
+    require_one_line(synthesize("--config", synthesis_job()), "use --yes to start")
     assert chat_server.bodies == []
 
 
@@ -75,7 +72,6 @@ def test_a_killed_synthesize_resumes_without_repeating_requests(synthesize, synt
     status, printed, err = synthesize("--config", config, "--yes")
     assert status == 0, err
     assert len(chat_server.prompts) == 24 - answered and "8 pairs are in" in printed
-    assert ["all", str(24 - answered)] in [line.split()[:2] for line in err.splitlines()]
 
 
 def test_synthesize_write_templates_copies_the_prompt_templates(run, tmp_path):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import typer
 from fsspec.implementations.memory import MemoryFileSystem
-from torch.backends.cpu import get_cpu_capability
 
 from lathe.service.cli.main import app
 from lathe.training.sources.source import open_source
@@ -119,17 +118,9 @@ def test_only_addresses_of_servers_are_environment_variables_too():
     assert read == {"LATHE_HOST", "LATHE_PORT", "LATHE_RAY_ADDRESS", "LATHE_POSTGRES_URL"}
 
 
-def test_doctor_reports_the_machine_and_exits_1_if_a_chain_is_damaged(run, home):
+def test_doctor_reports_the_machine_and_the_state_folder(run):
     status, out, _ = run("doctor")
-    assert status == 0 and "torch" in out and "can be written" in out
-    assert "\ninstructions " in out and f"\nkernels                         torch {get_cpu_capability()}, NumPy" in out
-    run("chains", "list")
-    path = home / "chains/debias/1/chain.safetensors"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
-    status, out, _ = run("doctor")
-    assert status == 1 and "chain debias@1" in out
-    path.write_bytes(whole)
+    assert status == 0 and "torch" in out and "\ndevice " in out and "can be written" in out
 
 
 def test_version_option_prints_the_versions_of_lathe_and_of_torch(run):

@@ -1,23 +1,22 @@
-"""What this machine and installation have and lack, for `lathe doctor`: device, instruction sets, disk, packages."""
+"""What this machine and installation have and lack, for `lathe doctor`: device, disk, packages."""
 
 import os
 import platform
 import shutil
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-import numpy as np
 import torch
 from packaging.requirements import Requirement
 
 from lathe.service.build_info import DISTRIBUTIONS
 from lathe.service.settings import Settings
 from lathe.training.encoder.devices import best_device
-from lathe.training.encoder.precision import CPU_BFLOAT16, has_bfloat16, read_cpu_flags
+from lathe.training.encoder.precision import has_bfloat16, read_cpu_flags
 from lathe.transforms.files import expand_home
 
 EXTRAS = {
@@ -54,19 +53,6 @@ X86 = ("x86_64", "AMD64")
 
 AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 """CPU flags that torch and NumPy require for kernels for AVX-512."""
-
-VARIABLES = (
-    "ATEN_CPU_CAPABILITY",
-    "ONEDNN_MAX_CPU_ISA",
-    "DNNL_MAX_CPU_ISA",
-    "MKL_CBWR",
-    "MKL_ENABLE_INSTRUCTIONS",
-    "OPENBLAS_CORETYPE",
-    "NPY_DISABLE_CPU_FEATURES",
-    "FAISS_SIMD_LEVEL",
-    "FAISS_OPT_LEVEL",
-)
-"""Environment variables that override the libraries' choice of kernels."""
 
 
 @dataclass(frozen=True)
@@ -116,37 +102,14 @@ def find_existing_folder(path: Path) -> Path:
     return folder
 
 
-def describe_instructions(flags: Set[str], machine: str) -> str:
-    """Return text that lists which of the instruction sets that speed up encoding a CPU has and lacks.
+def lacks_avx512(flags: Set[str], machine: str) -> bool:
+    """Return whether the CPU is an x86 known to lack AVX-512.
 
     Args:
         flags: flags of the CPU; empty if the system does not report them.
         machine: type of the CPU, as `platform.machine` names it.
     """
-    if not flags:
-        return "not reported by this system"
-    sets = {"bfloat16": not CPU_BFLOAT16.isdisjoint(flags)}
-    if machine in X86:
-        sets = {"AVX2": "avx2" in flags, "AVX-512": flags >= AVX512, **sets, "AMX": "amx_tile" in flags}
-    present = [name for name, has in sets.items() if has]
-    return ", ".join([*present, *(f"no {name}" for name, has in sets.items() if not has)])
-
-
-def lacks_avx512(flags: Set[str], machine: str) -> bool:
-    """Return whether the CPU is an x86 known to lack AVX-512.
-
-    The arguments are those of `describe_instructions`.
-    """
     return machine in X86 and bool(flags) and not flags >= AVX512
-
-
-def describe_kernels(environment: Mapping[str, str] = os.environ) -> str:
-    """Return text on the CPU kernels that torch and NumPy chose, and on variables that override the choice."""
-    extensions = np.show_config(mode="dicts")["SIMD Extensions"]
-    used = [*extensions.get("baseline", []), *extensions.get("found", [])]
-    chosen = f"torch {torch.backends.cpu.get_cpu_capability()}, NumPy {used[-1] if used else 'plain'}"
-    variables = [f"{name}={environment[name]}" for name in VARIABLES if name in environment]
-    return f"{chosen}; set by {', '.join(variables)}" if variables else chosen
 
 
 @cache

@@ -80,7 +80,6 @@ def synthesize(
         flag("--out", "Folder for all results, from which a stopped run continues. [default: JOB-synthesize]"),
     ] = None,
     yes: Annotated[bool, flag("--yes", "Start without asking for consent.")] = False,
-    estimate: Annotated[bool, flag("--estimate", "Only print the estimated requests and cost.")] = False,
     write_templates: Annotated[
         Path | None, flag("--write-templates", "Only copy the prompts into this folder for editing.")
     ] = None,
@@ -93,27 +92,22 @@ def synthesize(
         return
     if config is None:
         raise BadValueError("--config is missing; it must name the YAML file of the job, see docs/synthesis.md")
-    _synthesize_pairs(config, out or Path(f"{config.stem}-synthesize"), yes, estimate)
+    _synthesize_pairs(config, out or Path(f"{config.stem}-synthesize"), yes)
 
 
-def _synthesize_pairs(config: Path, out: Path, yes: bool, only_estimate: bool) -> None:
-    """Estimate the cost of synthesizing pairs and, with the user's consent, generate them and print a report."""
+def _synthesize_pairs(config: Path, out: Path, yes: bool) -> None:
+    """Generate pairs with the user's consent, and print a report."""
     from lathe.training.finetuning.job import read_settings
     from lathe.training.reporting.tables import Table
     from lathe.training.synthesis.chat import open_endpoint
     from lathe.training.synthesis.job import SynthesisJob
     from lathe.training.synthesis.report import PAIRS, REJECTED, REPORT, as_json, build_stage_rows, summarize_run
-    from lathe.training.synthesis.run import estimate_run, prepare, run
+    from lathe.training.synthesis.run import prepare, run
 
     prepared = prepare(read_settings(config, SynthesisJob))
-    endpoint = None if only_estimate else open_endpoint(prepared.job.endpoint)
-    estimated = estimate_run(prepared, out)
-    typer.echo(Table.from_rows(estimated.rows()).to_text(), err=not only_estimate)
-    typer.echo("\n".join(estimated.sentences()), err=not only_estimate)
-    if endpoint is None:
-        return
-    if estimated.calls and not yes:
-        _require_consent(f"Send up to {estimated.calls:,} requests to {endpoint.host}?")
+    endpoint = open_endpoint(prepared.job.endpoint)
+    if not yes:
+        _require_consent(f"Send requests about {len(prepared.seeds):,} seeds to {endpoint.host}?")
     with ProgressBar() as progress:
         outcome = run(prepared, endpoint, out, progress)
     summary = as_json(outcome)
@@ -125,7 +119,7 @@ def _synthesize_pairs(config: Path, out: Path, yes: bool, only_estimate: bool) -
 
 def _require_consent(question: str) -> None:
     if not sys.stdin.isatty():
-        raise JobError("consent is needed and stdin is no terminal: use --yes to start, or --estimate for the cost")
+        raise JobError("consent is needed and stdin is no terminal: use --yes to start")
     typer.confirm(question, abort=True, err=True)
 
 

@@ -12,7 +12,6 @@ chat.py             the protocol: one request to an endpoint, one answer or one 
 answer_log.py       the answer log: every answer on disk, so that nothing is asked twice
 sender.py           concurrent requests with retries, until all calls are answered or the budget is spent
 pipeline.py         the next calls, and the resulting pairs, derived from the answer log alone
-estimate.py         calls, tokens and cost before anything is asked
 run.py              a job from start to end
 report.py           pairs, rejected texts with reasons, statistics
 """

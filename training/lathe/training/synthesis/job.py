@@ -245,7 +245,7 @@ class SynthesisJob(StrictSettings):
         stages: settings of the stages.
         templates: prompt templates.
         limits: limits on rate, retries and total requests.
-        prices: prices for the estimate of the cost; None for no such estimate.
+        prices: prices for the cost in the report; None for no cost.
         similarity: Jaccard similarity of three-word runs from which two texts are near duplicates, see
             near_duplicates.py; questions of a dozen words that differ in one word have about 0.5.
         test_sets: test sets whose texts must not occur in the pairs.

@@ -15,7 +15,6 @@ from lathe.training.journal import serialize_lines
 from lathe.training.reporting.sentences import render_sentences
 from lathe.training.synthesis.answer_log import AnswerLog
 from lathe.training.synthesis.chat import Endpoint
-from lathe.training.synthesis.estimate import MILLION, format_amount
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
 from lathe.training.synthesis.pipeline import PairDraft, Pipeline
 from lathe.training.synthesis.sender import Sender
@@ -25,6 +24,8 @@ PAIRS, REJECTED, REPORT = "pairs.jsonl", "rejected.jsonl", "report.json"
 """Names of the result files."""
 TEMPLATE = Path(__file__).with_name("summary.txt.j2")
 """Template of the sentences about a run."""
+MILLION = 1_000_000
+"""Number of tokens that a price is for."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,11 @@ def format_counts(found: dict[str, int]) -> str:
     Without counts, the text is "none".
     """
     return ", ".join(f"{reason} {count:,}" for reason, count in found.items()) or "none"
+
+
+def format_amount(amount: float) -> str:
+    """Format an amount, with 2 decimals from 1 on, else with 4."""
+    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
 
 
 def summarize_run(found: dict[str, Any]) -> list[str]:

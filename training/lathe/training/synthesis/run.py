@@ -12,7 +12,6 @@ OUT/
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from lathe.training.errors import JobError
 from lathe.training.journal import find_changed_setting
 from lathe.training.synthesis.answer_log import AnswerLog
 from lathe.training.synthesis.chat import Chat, Endpoint
-from lathe.training.synthesis.estimate import Estimate, estimate
 from lathe.training.synthesis.held_out import HeldOut, read_held_out
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
 from lathe.training.synthesis.pipeline import Pipeline
@@ -93,18 +91,6 @@ def prepare(job: SynthesisJob) -> Prepared:
     prompts = read_templates(job)
     seeds = read_seeds(job.seeds)
     return Prepared(job, prompts, seeds, read_held_out(job.test_sets, job.similarity, job.shared_words))
-
-
-def estimate_run(prepared: Prepared, out: Path) -> Estimate:
-    """Estimate the calls, tokens and cost that a run into the folder would still take. No request is sent.
-
-    Raises:
-        JobError: if the folder holds another job's answers, or another run uses it.
-    """
-    with lock_folder(out, _build_busy_error(out)) if out.is_dir() else nullcontext():
-        _require_same_job(prepared, out)
-        log = AnswerLog(out / "answers")
-        return estimate(prepared.pipeline(log), prepared.job, log)
 
 
 def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress) -> SynthesisOutcome:
