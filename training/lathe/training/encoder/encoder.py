@@ -306,8 +306,10 @@ class Encoder(PromptedEncoder):
 
     @property
     def window_tokens(self) -> int:
-        """Tokens of texts that are tokenized together: those of one batch if a GPU needs no padding, else of
-        `WINDOW_BATCHES`, so that texts of similar length share a batch.
+        """Tokens of the texts that are tokenized together.
+
+        They are those of one batch if a GPU needs no padding. Else they are those of `WINDOW_BATCHES` batches, so that
+        texts of similar length share a batch.
         """
         in_row = self.flash or (self.unpadded and self.device != "cpu")
         return self.batch_tokens * (1 if in_row else WINDOW_BATCHES)
