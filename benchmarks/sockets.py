@@ -14,14 +14,16 @@ from benchmarks.load import Load
 RECEIVED = 1 << 20
 
 
-def closed_loop(url: str, bodies: Iterator[bytes] | list[bytes], concurrency: int, seconds: float = 600.0) -> Load:
+def closed_loop(
+    url: str, bodies: Iterator[bytes] | list[bytes], concurrency: int, seconds: float = 600.0, accept: str = "*/*"
+) -> Load:
     """Post bodies of JSON, a number of them at a time, each as soon as an earlier one is answered.
 
     This ends when no bodies are left or time is up. An empty body is a GET. The load has no bodies and no times of the
     server.
     """
     parts = urlsplit(url)
-    head = f"Host: {parts.netloc}\r\nContent-Type: application/json\r\n"
+    head = f"Host: {parts.netloc}\r\nContent-Type: application/json\r\nAccept: {accept}\r\n"
     remaining, load = iter(bodies), Load()
     with selectors.DefaultSelector() as ready:
         connections = [_Connection(parts.hostname or "", parts.port or 80) for _ in range(concurrency)]

@@ -79,7 +79,6 @@ def test_searches_with_originals_on_the_disk_find_what_those_in_memory_find(unit
     monkeypatch.setattr(disk, "QUERIES", 50)
     lathe = disk.LatheOnDisk(tmp_path, 8)
     found = [lathe.search(200, 100, cold) for cold in (True, False)]
-    lathe.originals.close()
     assert found[0]["recall"] == found[1]["recall"] > 0.95
     assert all(0 < one["p50"] <= one["p99"] for one in found)
 

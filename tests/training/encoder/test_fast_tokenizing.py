@@ -3,6 +3,7 @@ import torch
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.fast_tokenizing import PROBES, open_fast_tokenizer
+from lathe.training.encoder.unpadding import split_flat_batches, split_row
 
 
 @pytest.fixture
@@ -28,6 +29,25 @@ def test_the_input_is_that_of_the_model_itself(model, texts, padding, truncation
         assert list(found) == list(expected)
         for name, value in expected.items():
             assert torch.equal(found[name], value) if isinstance(value, torch.Tensor) else found[name] == value
+
+
+def test_tokens_in_a_row_make_the_same_batches_as_padded_ones(model, texts):
+    fast = open_fast_tokenizer(model)
+    found = list(split_row(*fast.tokenize_in_row(texts, "query: "), 500, first_position=0))
+    expected = list(split_flat_batches(fast.tokenize(texts, "query: "), 500, first_position=0))
+    assert len(found) == len(expected) > 1
+    for one, other in zip(found, expected, strict=True):
+        assert (one.rows == other.rows).all() and (one.tokens == other.tokens).all() and one.padded == other.padded
+        assert one.features.keys() == other.features.keys()
+        for name, value in other.features.items():
+            same = one.features[name]
+            assert torch.equal(same, value) if isinstance(value, torch.Tensor) else same == value
+
+
+def test_tokens_are_counted_beyond_what_the_model_reads(model, texts):
+    expected = model.tokenizer(texts, truncation=False, verbose=False)["input_ids"]
+    assert open_fast_tokenizer(model).count_tokens(texts) == [len(tokens) for tokens in expected]
+    assert max(map(len, expected)) > model.tokenizer.model_max_length
 
 
 def test_an_encoder_tokenizes_fast_and_its_vectors_stay(texts, tiny):

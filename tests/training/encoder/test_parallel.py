@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.parallel import map_in_threads
+from lathe.training.encoder.parallel import map_in_threads, prefetch
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 
 TEXTS = [f"{word} {number} of the {word}s " * (1 + number % 7) for number in range(60) for word in ("lathe", "ledger")]
@@ -72,3 +72,23 @@ def test_vectors_are_those_of_one_thread(torch_threads):
     np.testing.assert_allclose(found.vectors, expected.vectors, atol=1e-6)
     assert (found.tokens == expected.tokens).all() and found.padded == expected.padded
     assert seen == sorted(seen) and seen[-1] == len(TEXTS) and len(seen) > 2
+
+
+def test_the_next_item_is_made_while_the_caller_works_on_one():
+    made = [threading.Event() for _ in range(3)]
+
+    def make():
+        for number, event in enumerate(made):
+            event.set()
+            yield number
+
+    for number in prefetch(make()):
+        assert number == 2 or made[number + 1].wait(60)
+    assert list(prefetch(iter([]))) == [] and list(prefetch([None, 1])) == [None, 1]
+
+
+def test_an_error_of_an_item_made_ahead_comes_when_it_is_due():
+    items = prefetch(1 // divisor for divisor in (1, 0))
+    assert next(items) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(items)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from lathe.training.encoder import encoder as encoder_module
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.positions import find_first_position
 from lathe.training.encoder.precision import PROBES, measure_agreement
@@ -17,6 +18,7 @@ from lathe.training.encoder.unpadding import (
     NAME,
     ROUND_TOKENS,
     CannotUnpadError,
+    attend_on_gpu,
     attend_within_texts,
     flatten,
     split_flat_batches,
@@ -189,3 +191,39 @@ def test_try_unpadding_restores_padding_if_the_attention_fails_or_gives_other_ve
     found, expected = padded.encode(PROBES).vectors, encoder.encode(PROBES).vectors
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     assert measure_agreement(found, expected).min > 0.99999
+
+
+@pytest.fixture
+def padded_encoder(tiny):
+    """Load an encoder with padded batches, as on a GPU before its attention is tried."""
+    encoder = Encoder(tiny, "cpu")
+    encoder.restore_model()
+    return encoder
+
+
+def test_a_gpu_without_padding_gives_the_same_vectors_in_windows_of_one_batch(padded_encoder, monkeypatch):
+    monkeypatch.setattr(encoder_module, "attend_on_gpu", attend_within_texts)
+    expected = padded_encoder.encode(PROBES).vectors
+    agreement = padded_encoder._unpad_on_gpu(lambda: measure_agreement(padded_encoder.encode(PROBES).vectors, expected))
+    assert padded_encoder.unpadded and agreement.min > 0.99999
+    assert padded_encoder.window_tokens == 4 * padded_encoder.batch_tokens
+    padded_encoder.device = "cuda"
+    assert padded_encoder.window_tokens == padded_encoder.batch_tokens
+
+
+@pytest.mark.parametrize("attention", [attend_on_gpu, wrong_numbers, no_such_input])
+def test_a_gpu_keeps_padding_if_its_attention_fails_or_gives_other_vectors(padded_encoder, monkeypatch, attention):
+    monkeypatch.setattr(encoder_module, "attend_on_gpu", attention)
+    expected = padded_encoder.encode(PROBES).vectors
+    agreement = padded_encoder._unpad_on_gpu(lambda: measure_agreement(padded_encoder.encode(PROBES).vectors, expected))
+    assert not padded_encoder.unpadded and agreement.min > 0.99999
+    np.testing.assert_array_equal(padded_encoder.encode(PROBES).vectors, expected)
+
+
+@pytest.mark.parametrize(
+    "more", [{"is_causal": True}, {"sliding_window": 8}, {"scaling": 1.0}, {"cu_seq_lens_q": None}]
+)
+def test_the_attention_of_a_gpu_refuses_what_it_does_not_compute(more):
+    states, bounds = torch.zeros(1, 1, 2, 4), torch.tensor([0, 2]).int()
+    with pytest.raises(CannotUnpadError):
+        attend_on_gpu(torch.nn.Module(), states, states, states, None, **({"cu_seq_lens_q": bounds} | more))

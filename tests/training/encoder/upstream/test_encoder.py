@@ -417,12 +417,12 @@ def test_a_folder_for_no_bytes_is_not_created(connect, tmp_path):
 # What uses encoders.
 
 
-def test_an_outage_during_advice_is_raised_and_blamed_on_no_text(connect, embeddings_server, tmp_path):
+def test_an_outage_during_advice_is_raised_and_blamed_on_no_text(connect, embeddings_server):
     with connect(patience=0.0) as encoder:
         embeddings_server.script = lambda *_: (503, {}, b"")
         calls = embeddings_server.calls
         with pytest.raises(UpstreamUnavailableError):
-            SampleEncoder(encoder, tmp_path / "sample").encode(TEXTS[:4], lambda *_: None)
+            SampleEncoder(encoder).encode(TEXTS[:4], lambda *_: None)
         assert embeddings_server.calls == calls + 1
 
 

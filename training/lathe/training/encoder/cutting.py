@@ -12,7 +12,7 @@ A word of a megabyte may be a single token, and a megabyte of spaces none. The m
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lathe.training.encoder.spec import Side
 from lathe.training.errors import TooLongError
@@ -67,8 +67,7 @@ SPACE = re.compile(r"(?<=\S)\s(?=\S)")
 """Pattern of a single white-space character between two others."""
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(NamedTuple):
     """Text truncated to what a model reads, or the whole text.
 
     Attributes:

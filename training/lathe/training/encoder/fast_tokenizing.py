@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lathe.training.encoder.batching import Features
 
@@ -42,8 +43,9 @@ class FastTokenizer:
         self.tokenizer = model.tokenizer
         self.settings: dict[str | None, Features] = {}
 
-    def tokenize(self, texts: Sequence[str], prompt: str | None) -> Features:
-        """Return the model's input for texts with a prompt before each, as `SentenceTransformer.preprocess` does.
+    def tokenize_in_row(self, texts: Sequence[str], prompt: str | None) -> tuple[Features, NDArray[np.int64]]:
+        """Return the model's input with the tokens of all texts in one row, without mask or padding, and the number of
+        tokens of each text.
 
         Args:
             texts: at least one text.
@@ -58,21 +60,42 @@ class FastTokenizer:
         rust.no_padding()
         encodings = rust.encode_batch_fast([prompt + text for text in texts] if prompt else list(texts))
 
-        # The tokens of all texts in a row fill the places of a matrix (texts, longest text) that are no padding.
         lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
-        flat = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int64, lengths.sum())
+        ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int64, lengths.sum())
+        tensors = {"input_ids": torch.from_numpy(ids), "token_type_ids": torch.zeros(len(ids), dtype=torch.int64)}
+        row = {name: tensors.get(name, value) for name, value in settings.items() if name != "attention_mask"}
+        return row, lengths
+
+    def tokenize(self, texts: Sequence[str], prompt: str | None) -> Features:
+        """Return the model's input for texts with a prompt before each, as `SentenceTransformer.preprocess` does.
+
+        Args:
+            texts: at least one text.
+            prompt: text put before each, or None.
+        """
+        row, lengths = self.tokenize_in_row(texts, prompt)
+        settings, wrapper = self._read_settings(prompt), self.tokenizer
+
+        # The tokens of all texts in a row fill the places of a matrix (texts, longest text) that are no padding.
         positions = np.arange(lengths.max())
         if wrapper.padding_side == "left":
             positions = positions[::-1]
         mask = positions < lengths[:, None]
         ids = np.full(mask.shape, wrapper.pad_token_id, np.int64)
-        ids[mask] = flat
+        ids[mask] = row["input_ids"].numpy()
 
         tensors = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
         if "token_type_ids" in settings:
             types = np.where(mask, 0, wrapper.pad_token_type_id)
             tensors["token_type_ids"] = torch.from_numpy(types)
         return {name: tensors.get(name, value) for name, value in settings.items()}
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text, special tokens included, without truncation."""
+        rust = self.tokenizer.backend_tokenizer
+        rust.no_truncation()
+        rust.no_padding()
+        return [len(encoding) for encoding in rust.encode_batch_fast(list(texts))]
 
     def _read_settings(self, prompt: str | None) -> Features:
         """Return the model's input for a short text with the prompt, which has the keys of all texts' input."""

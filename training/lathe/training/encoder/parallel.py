@@ -16,6 +16,19 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
+    """Yield items in order, each made in a thread while the caller works on the one before.
+
+    An error of the items' own is raised when its item is due.
+    """
+    following = ((item,) for item in items)
+    with ThreadPoolExecutor(1, "prefetch") as pool:
+        pending = pool.submit(next, following, None)
+        while (made := pending.result()) is not None:
+            pending = pool.submit(next, following, None)
+            yield made[0]
+
+
 def map_in_threads(work: Callable[[T], R], items: Iterable[T]) -> Generator[tuple[T, R], None, None]:
     """Apply a function to items in as many threads as torch uses, and yield each item with its result, in order.
 

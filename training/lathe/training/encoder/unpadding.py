@@ -1,10 +1,11 @@
-"""Padding-free batches on a CPU: the tokens of several texts in one row, with attention within each text only.
+"""Padding-free batches: the tokens of several texts in one row, with attention within each text only.
 
-All operations but the attention treat tokens independently, so a batch can be one long row of tokens; attention then
-runs text by text. A batch of 16 texts of very different lengths takes two thirds of the time that way. On GPUs flash
-attention does the same, through sentence-transformers itself.
+All operations but the attention treat tokens independently, so a batch can be one long row of tokens. On a CPU,
+attention then runs text by text: a batch of 16 texts of very different lengths takes two thirds of the time that way.
+On a GPU, flash attention takes the bounds of the texts.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -18,7 +19,8 @@ from lathe.training.encoder.batching import Batch, Features, split_unpadded_batc
 from lathe.training.encoder.positions import find_first_position
 
 NAME = "lathe_unpadded"
-"""Name under which the attention is registered with transformers."""
+"""Name under which the attention is registered with transformers. The attention of another device has its own, as the
+names are those of the whole process."""
 
 ROUND_TOKENS = 32
 """Number of tokens of which flattened batches have a multiple: oneDNN builds a new kernel for each new shape, which
@@ -110,6 +112,38 @@ def attend_within_texts(
     return torch.cat(attended, dim=1), None
 
 
+def attend_on_gpu(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    max_length_q: int = 0,
+    **more: Any,
+) -> tuple[torch.Tensor, None]:
+    """Compute the same as `attend_within_texts` for texts in one row on a GPU, by PyTorch's own flash attention. That
+    takes the bounds of the texts, in half precision.
+
+    Raises:
+        CannotUnpadError: for padded input, or if the model attends otherwise than from every token to every other,
+            with as many heads of keys as of queries and scores divided by √d.
+    """
+    from torch.nn.attention.varlen import varlen_attn  # since PyTorch 2.10
+
+    causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
+    scaled = scaling is None or math.isclose(scaling, query.shape[-1] ** -0.5)
+    if cu_seq_lens_q is None or causal or not scaled or query.shape != key.shape or more.get("sliding_window"):
+        raise CannotUnpadError
+
+    # (t, h, d) each
+    queries, keys, values = (states[0].transpose(0, 1).contiguous() for states in (query, key, value))
+    attended: Any = varlen_attn(queries, keys, values, cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q)
+    return attended[None], None
+
+
 @lru_cache(maxsize=64)  # asked by each layer
 def _plan_keys(lengths: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
     """Plan the keys of each text of a flattened batch, rounded up to a multiple of `ROUND_KEYS`. Returns each text's
@@ -148,16 +182,16 @@ def _build_mask(length: int, width: int, dtype: torch.dtype) -> torch.Tensor:
     return mask
 
 
-def enable_unpadded(model: Any, attention: Attention = attend_within_texts) -> None:
+def enable_unpadded(model: Any, attention: Attention = attend_within_texts, name: str = NAME) -> None:
     """Switch a transformer to an attention function for flattened input, in place. The function is also registered with
-    transformers, for the whole process.
+    transformers by the name, for the whole process.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    model.set_attn_implementation(NAME)
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    model.set_attn_implementation(name)
 
 
 def flatten(features: Features, first_position: int) -> Features:
@@ -168,28 +202,39 @@ def flatten(features: Features, first_position: int) -> Features:
         features: padded input with an `attention_mask`, which the result lacks.
         first_position: position id of a text's first token.
     """
+    return _add_bounds(*_select_tokens(features), first_position)
+
+
+def _select_tokens(features: Features) -> tuple[Features, NDArray[np.int64]]:
+    """Return padded features as a row of the real tokens `(t,)`, without mask, and the tokens of each text `(b,)`."""
     mask = features["attention_mask"].bool()
-    lengths = mask.sum(1)
-    # A multiple of ROUND_TOKENS, so that few shapes need a kernel of oneDNN.
-    missing = -int(lengths.sum()) % ROUND_TOKENS
-
-    if missing:
-        lengths = torch.cat([lengths, torch.tensor([missing])])
-
-    flat = {
-        name: pad(value[mask], (0, missing))[None]
-        if isinstance(value, torch.Tensor) and value.shape == mask.shape
-        else value
+    row = {
+        name: value[mask] if isinstance(value, torch.Tensor) and value.shape == mask.shape else value
         for name, value in features.items()
         if name != "attention_mask"
     }
-    # Positions start at 0 in each text: (b, t) counts, of which the mask takes the real tokens.
-    positions = torch.cat([(mask.cumsum(1) - 1)[mask], torch.arange(missing)])
-    bounds = pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+    return row, mask.sum(1).numpy().astype(np.int64)
+
+
+def _add_bounds(row: Features, lengths: NDArray[np.int64], first_position: int) -> Features:
+    """Return a row of tokens as a model's input `(1, t)`, with position ids and bounds of the texts and of a dummy text
+    that fills it up.
+    """
+    # A multiple of ROUND_TOKENS, so that few shapes need a kernel of oneDNN.
+    tokens = int(lengths.sum())
+    missing = -tokens % ROUND_TOKENS
+    flat = {name: pad(value, (0, missing))[None] if _is_row(value, tokens) else value for name, value in row.items()}
+    if missing:
+        lengths = np.append(lengths, missing)
+
+    # Positions start at 0 in each text.
+    ends = np.cumsum(lengths)
+    positions = np.arange(tokens + missing) - np.repeat(ends - lengths, lengths)
+    bounds = torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32))
     longest = int(lengths.max())
 
     return flat | {
-        "position_ids": positions[None] + first_position,
+        "position_ids": torch.from_numpy(positions)[None] + first_position,
         "cu_seq_lens_q": bounds,
         "cu_seq_lens_k": bounds,
         "max_length_q": longest,
@@ -197,25 +242,38 @@ def flatten(features: Features, first_position: int) -> Features:
     }
 
 
-def split_flat_batches(features: Features, budget: int, first_position: int) -> Iterator[Batch]:
-    """Divide padded texts, in their order, into flattened batches of at most `budget` tokens. The tokens of a batch are
-    concatenated in one row. A text with more tokens is a batch of its own.
+def _is_row(value: Any, tokens: int) -> bool:
+    return isinstance(value, torch.Tensor) and value.shape == (tokens,)
 
-    Tokens that fill a batch up to a multiple of `ROUND_TOKENS` come on top.
+
+def split_flat_batches(features: Features, budget: int, first_position: int) -> Iterator[Batch]:
+    """Divide padded texts, in their order, into flattened batches, as `split_row` does.
 
     Args:
         features: padded input with an `attention_mask`.
         budget: maximum tokens of a batch's texts.
         first_position: position id of a text's first token.
     """
-    mask = features["attention_mask"]
-    lengths = mask.sum(1).numpy().astype(np.int64)
+    return split_row(*_select_tokens(features), budget, first_position)
+
+
+def split_row(row: Features, lengths: NDArray[np.int64], budget: int, first_position: int) -> Iterator[Batch]:
+    """Divide texts whose tokens are in a row, in their order, into flattened batches of at most `budget` tokens. The
+    tokens of a batch are concatenated in one row. A text with more tokens is a batch of its own.
+
+    Tokens that fill a batch up to a multiple of `ROUND_TOKENS` come on top.
+
+    Args:
+        row: input of the model without mask, with tensors of all tokens `(t,)`.
+        lengths: number of tokens of each text.
+        budget: maximum tokens of a batch's texts.
+        first_position: position id of a text's first token.
+    """
+    ends = np.concatenate([[0], np.cumsum(lengths)])
     for bounds in split_unpadded_batches(lengths.tolist(), budget):
-        selected = {
-            name: value[bounds] if isinstance(value, torch.Tensor) and value.shape == mask.shape else value
-            for name, value in features.items()
-        }
-        tokens, flat = lengths[bounds], flatten(selected, first_position)
+        columns = slice(ends[bounds.start], ends[bounds.stop])
+        selected = {name: value[columns] if _is_row(value, ends[-1]) else value for name, value in row.items()}
+        tokens, flat = lengths[bounds], _add_bounds(selected, lengths[bounds], first_position)
         yield Batch(np.arange(bounds.start, bounds.stop), flat, tokens, flat["input_ids"].shape[1])
 
 

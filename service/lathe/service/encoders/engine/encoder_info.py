@@ -10,7 +10,11 @@ from lathe.training.encoder.text_encoder import find_prompt, find_side_prompt
 
 @dataclass(frozen=True)
 class EncoderInfo:
-    """What a worker reports of the encoder it loaded, or of the embeddings API it calls."""
+    """What a worker reports of the encoder it loaded, or of the embeddings API it calls.
+
+    Attributes:
+        window_tokens: tokens of the texts that are sent to the worker together; 0 for `WINDOW_BATCHES` batches.
+    """
 
     spec: EncoderSpec
     fingerprint: str
@@ -23,6 +27,7 @@ class EncoderInfo:
     agreement: Agreement | None
     warning: str | None = None
     model_bytes: int = 0
+    window_tokens: int = 0
 
     @property
     def name(self) -> str:
@@ -36,7 +41,7 @@ class EncoderInfo:
         an `upstream`, only what users may know is returned. See `UpstreamSpec.describe`.
         """
         fields = asdict(self)
-        spec, agreement = fields.pop("spec"), fields.pop("agreement")
+        spec, agreement, _ = fields.pop("spec"), fields.pop("agreement"), fields.pop("window_tokens")
         if self.spec.upstream is not None:
             spec["upstream"] = self.spec.upstream.describe()
         described: dict[str, Any] = spec | fields | {"cosine_to_float32": agreement}

@@ -325,7 +325,7 @@ class Supervisor:
                 engine.spec.name, self.worker, engine.queue, engine.ready_dispatchers, engine.stopping, engine.options
             )
             engine.register(dispatcher, info)
-            dispatcher.run(WINDOW_BATCHES * info.batch_tokens)
+            dispatcher.run(info.window_tokens or WINDOW_BATCHES * info.batch_tokens)
         except TrainingError as error:
             log.error("the encoder %s cannot be loaded: %s", engine.spec.name, error)
             problem = str(error)

@@ -290,6 +290,7 @@ def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
         "default_prompt_name": encoder.model.default_prompt_name,
         "device": encoder.device,
         "batch_tokens": encoder.batch_tokens,
+        "window_tokens": encoder.window_tokens,
         "warning": encoder.warning,
         "model_bytes": encoder.model_bytes,
         "agreement": None if encoder.agreement is None else asdict(encoder.agreement),
