@@ -18,7 +18,8 @@ from benchmarks.codes.data import NamedEncoder, list_encoders
 from benchmarks.report import markdown_table, write_report
 from lathe.training.adaptation.ladder import Ladder, climb_ladder
 from lathe.training.adaptation.request import AdaptRequest
-from lathe.training.adaptation.trial import Difference, Trial, choose_trial
+from lathe.training.adaptation.trial import Trial, choose_trial
+from lathe.training.comparison import compare
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.spec import StoreSettings, VectorStores
 from lathe.training.fitting.requests import QueryPair, RowSource
@@ -115,12 +116,12 @@ def compare_choice(chosen: Trial, trials: list[Trial]) -> dict[str, Any]:
     """Compare the chosen rung with the best one on the set-aside queries."""
     tried = [trial for trial in trials if trial.relevance is not None]
     best = max(tried, key=lambda trial: float(trial.require_relevance().report.mean()))
-    behind = Difference.between(best.require_relevance().report, chosen.require_relevance().report)
+    behind = compare(best.require_relevance().report, chosen.require_relevance().report)
     return {
         "chosen": chosen.rung.name,
         "best": best.rung.name,
-        "behind": behind.describe(),
-        "within": not behind.is_gain,
+        "behind": {"gain": behind.value, "ci95": behind.reach},
+        "within": behind.sign <= 0,
     }
 
 

@@ -25,11 +25,11 @@ from benchmarks.report import markdown_table, parser, write_report
 from lathe.training.advice.debiasing import LARGE_MEAN, METHODS, NOTHING, choose_by_mean_norm, compare_debiasing
 from lathe.training.advice.sample import build_text_sample, list_texts_to_encode
 from lathe.training.advice.sample_size import MIN_ROWS
+from lathe.training.comparison import Interval
 from lathe.training.encoder.spec import DEFAULT_ENCODER, Pooling
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
 from lathe.training.evaluation.pool import Job, Workers
 from lathe.training.evaluation.run import compute_trial_key
-from lathe.training.evaluation.statistics import Interval
 from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.training.evaluation.suites import Entry, open_suite
 from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, score_methods

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from statsmodels.stats.multitest import multipletests
 
-from lathe.training.evaluation.statistics import Interval, bootstrap_ratio
+from lathe.training.comparison import Interval, bootstrap_ratio
 from research.paper_findings.statistics import paired_test
 
 ALL = "all"

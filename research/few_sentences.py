@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from lathe.training.comparison import Array, Interval
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.methods import Method
 from lathe.training.evaluation.run import Request
-from lathe.training.evaluation.statistics import Array, Interval
 from lathe.training.reporting.figures import draw_figures, label_plainly, new_panels, plot_intervals
 from lathe.training.reporting.text import format_points
 from lathe.transforms import Chain

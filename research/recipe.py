@@ -17,12 +17,12 @@ import numpy as np
 import orjson
 
 from benchmarks.report import markdown_table, parser, write_report
+from lathe.training.comparison import mean_interval
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.loading import load_model
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.evaluation.pool import Workers
-from lathe.training.evaluation.statistics import mean_interval
 from lathe.training.finetuning.job import TargetSettings, TrainingJob
 from lathe.training.finetuning.mining import mine_sources
 from lathe.training.finetuning.mixture import Mixture

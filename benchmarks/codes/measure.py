@@ -34,8 +34,8 @@ from benchmarks.codes.methods import (
     train_truncation,
 )
 from benchmarks.starters import print_progress
+from lathe.training.comparison import mean_interval
 from lathe.training.datasets.contents import Search
-from lathe.training.evaluation.statistics import mean_interval
 
 K, CANDIDATES = 10, 40
 """Number of neighbours, and of candidates that are ranked again by the full vectors."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lathe.training.comparison import Array
 from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.statistics import Array
 
 
 @dataclass(frozen=True)

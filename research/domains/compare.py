@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from lathe.training.comparison import Array
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.pool import Job, Workers
 from lathe.training.evaluation.run import Results, compute_trial_key
-from lathe.training.evaluation.statistics import Array
 from lathe.training.evaluation.suites import Suite
 from lathe.training.evaluation.tables import list_problems
 from lathe.training.evaluation.worker import Raw, Trial

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
+from lathe.training.comparison import Array
 from lathe.training.evaluation.model import StoredModel
-from lathe.training.evaluation.statistics import Array
 from lathe.training.evaluation.tasks import iterate_splits
 from lathe.training.evaluation.worker import Raw, Trial, load_trial, open_store
 from research.domains.measures import RANKS, average_precision, average_precisions, ndcg, rank_best

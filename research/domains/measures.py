@@ -12,7 +12,7 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import v_measure_score
 
-from lathe.training.evaluation.statistics import Array
+from lathe.training.comparison import Array
 
 Vectors = NDArray[np.float32]
 """Float32 vectors, one per row."""

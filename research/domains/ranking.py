@@ -11,7 +11,7 @@ from math import factorial
 import numpy as np
 from scipy import stats
 
-from lathe.training.evaluation.statistics import Array
+from lathe.training.comparison import Array
 from research.paper_findings.statistics import rank_correlation, row_correlation
 
 MIN_ENCODERS = 3

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lathe.training.evaluation.statistics import Array
+from lathe.training.comparison import Array
 from research.paper_findings.statistics import rank_correlation
 
 HALVINGS = 200

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.evaluation.statistics import Array
+from lathe.training.comparison import Array
 from research.domains.measures import Places, Vectors, v_measures
 
 SAMPLES, SAMPLE_EXAMPLES = 500, 50

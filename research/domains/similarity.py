@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lathe.training.comparison import Array
 from lathe.training.evaluation.method_cache import normalize_rows
-from lathe.training.evaluation.statistics import Array
 from lathe.transforms import R2
 from lathe.transforms.errors import TransformError
 

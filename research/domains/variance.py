@@ -12,7 +12,7 @@ from scipy import stats
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
-from lathe.training.evaluation.statistics import Array
+from lathe.training.comparison import Array
 
 FACTORS = {"C(encoder)": "encoder", "C(domain)": "domain", "C(encoder):C(domain)": "encoder × domain"}
 """Names of the factors, by the row labels of the statsmodels table."""

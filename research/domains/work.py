@@ -7,8 +7,8 @@ of it.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lathe.training.comparison import Array
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.statistics import Array
 from lathe.training.evaluation.worker import Raw, Trial
 from research.domains.samples import Pool, concatenate_pools, score_samples
 

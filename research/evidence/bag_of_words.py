@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction.text import CountVectorizer
 
 from benchmarks.report import markdown_table, parser, write_report
+from lathe.training.comparison import Interval
 from lathe.training.evaluation.model import Collector, list_texts
 from lathe.training.evaluation.run import compute_trial_key
-from lathe.training.evaluation.statistics import Interval
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.evaluation.worker import Trial, load_trial, measure, prepare_process
 from lathe.training.reporting.text import format_interval

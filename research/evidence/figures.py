@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lathe.training.comparison import Interval
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.statistics import Interval
 from lathe.training.reporting.figures import draw_figures, new_panels, plot_intervals
 from research.paper_findings.statistics import DECISIVE_T
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import markdown_table
+from lathe.training.comparison import Interval, bootstrap_ratio
 from lathe.training.evaluation.methods import CONTROL, Method, build_control_method
 from lathe.training.evaluation.run import Request
-from lathe.training.evaluation.statistics import Interval, bootstrap_ratio
 from lathe.training.reporting.text import format_interval, format_percent
 from lathe.transforms import Chain, RandomProjection
 from research.evidence.requests import SHARES

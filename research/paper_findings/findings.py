@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lathe.training.comparison import Interval
 from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.reduction import Retention, compute_retentions
 from lathe.training.evaluation.run import Results
-from lathe.training.evaluation.statistics import Interval
 from lathe.training.reporting.sentences import render_sentences
 from research.paper_findings import comparison, reductions
 from research.paper_findings.comparison import Cell, FamilyRow, LargeEffect

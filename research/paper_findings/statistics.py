@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lathe.training.evaluation.statistics import NEGLIGIBLE, RESAMPLES, Array, Interval
+from lathe.training.comparison import NEGLIGIBLE, RESAMPLES, Array, Interval
 
 DECISIVE_T = 2.0
 """|t| beyond which a difference counts as a win or loss: the mean-bias paper's threshold of effect size, not a test of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lathe.training.evaluation.statistics import Array, Interval, mean_interval
+from lathe.training.comparison import Array, Interval, mean_interval
 from research.reze_experiment.results import Result
 from research.reze_experiment.run import Experiment
 from research.reze_experiment.settings import METHODS

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from lathe.training.evaluation.statistics import Interval, mean_interval
+from lathe.training.comparison import Interval, mean_interval
 from lathe.training.finetuning.regularizers.registry import METHODS as TRAINING_METHODS
 from lathe.training.reporting.tables import Table
 from lathe.training.reporting.text import format_half_width

@@ -20,7 +20,7 @@ from benchmarks.codes.measure import compute_ndcg
 from benchmarks.codes.methods import rank_best
 from benchmarks.report import markdown_table, write_report
 from benchmarks.starters import print_progress
-from lathe.training.evaluation.statistics import Interval, mean_interval
+from lathe.training.comparison import Interval, mean_interval
 from lathe.training.reporting.text import format_half_width
 from research.evidence.corect.collection import DISTRACTORS, RELEVANT, Collection, build_collection
 from research.evidence.corect.compression import FLOATS, Compression, Vectors, fit_compressions

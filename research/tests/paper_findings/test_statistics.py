@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lathe.training.evaluation.statistics import Interval
+from lathe.training.comparison import Interval
 from research.paper_findings.statistics import (
     PairedTest,
     bootstrap,

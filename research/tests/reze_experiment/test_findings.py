@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lathe.training.evaluation.statistics import Interval, mean_interval
+from lathe.training.comparison import Interval, mean_interval
 from research.reze_experiment.findings import Difference, compute_findings
 from research.reze_experiment.results import Result
 from research.reze_experiment.summary import judge_difference, summarize_experiment

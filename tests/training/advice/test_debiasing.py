@@ -10,7 +10,7 @@ from lathe.training.advice.debiasing import (
     compare_debiasing,
     estimate_gain,
 )
-from lathe.training.evaluation.statistics import Interval, mean_interval
+from lathe.training.comparison import Interval, mean_interval
 
 
 def test_compare_debiasing_chooses_r2_if_vectors_share_a_direction(make_sample):

@@ -35,7 +35,8 @@ from lathe.training.adaptation.training import (
     measure_rate,
     train_rung,
 )
-from lathe.training.adaptation.trial import Difference, MeasuredChain, Relevance, Trial, choose_trial, cross_validate
+from lathe.training.adaptation.trial import MeasuredChain, Relevance, Trial, choose_trial, cross_validate
+from lathe.training.comparison import compare
 from lathe.training.digests import digest
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.spec import EncoderSpec, VectorStores
@@ -104,8 +105,8 @@ class Ladder:
         unchanged = (self.coded or self.floats)[0]
         if self.recommended.rung is AS_IS or unchanged.relevance is None:
             return True
-        own = Difference.between(self.recommended.require_relevance().report, unchanged.relevance.report)
-        return own.is_gain and cross_validate(self.coded or self.floats, unchanged.relevance).is_gain
+        own = compare(self.recommended.require_relevance().report, unchanged.relevance.report)
+        return own.sign > 0 and cross_validate(self.coded or self.floats, unchanged.relevance).sign > 0
 
     @property
     def baseline(self) -> Trial:

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from lathe.training.adaptation.ladder import Ladder
 from lathe.training.adaptation.rungs import AS_IS
-from lathe.training.adaptation.trial import Difference, Trial, choose_trial, cross_validate
+from lathe.training.adaptation.trial import Trial, choose_trial, cross_validate
+from lathe.training.comparison import Interval, compare
 from lathe.training.reporting.text import MISSING, align_columns
 
 
@@ -62,7 +63,7 @@ def write_sentence(ladder: Ladder) -> str:
     if not ladder.is_certain:
         advice = f"Nothing is certain to help; the likeliest is to {chosen.rung.label}"
         advice += f" and to {stored}" if stored else ""
-    difference = _format_difference(Difference.between(after, before))
+    difference = _format_difference(compare(after, before))
     apart = "taught nothing" if ladder.searches.crossed else "neither taught nor chose"
     measured = (
         f"nDCG@10 of {len(after):,} queries that {apart} goes from {100 * before.mean():.1f} to "
@@ -87,8 +88,8 @@ def list_notes(ladder: Ladder) -> list[str]:
         return notes
 
     for name, after in chosen.relevance.out_of_domain.items():
-        difference = Difference.between(after, ladder.baseline.relevance.out_of_domain[name])
-        if difference.is_loss:
+        difference = compare(after, ladder.baseline.relevance.out_of_domain[name])
+        if difference.sign < 0:
             notes.append(
                 f"Out of domain ({name}), nDCG@10 changes by {_format_difference(difference)}: if the same vectors "
                 "serve other searches, measure those too."
@@ -105,7 +106,7 @@ def list_notes(ladder: Ladder) -> list[str]:
     rivals = [trial for trial in trials if trial.relevance is not None]
     best = max(rivals, key=lambda trial: float(trial.require_relevance().choose.mean()))
     if best is not chosen:
-        ahead = Difference.between(best.require_relevance().choose, chosen.relevance.choose)
+        ahead = compare(best.require_relevance().choose, chosen.relevance.choose)
         notes.append(
             f"To {best.rung.label} has the highest mean, {_format_difference(ahead)} more on the queries to choose by: "
             "not more than chance can make."
@@ -160,12 +161,12 @@ def _format_points(after: NDArray[np.float64], before: NDArray[np.float64] | Non
     """Format a mean as points, or its difference to another mean if there is another."""
     if before is None:
         return f"{100 * float(after.mean()):.1f}"
-    return _format_difference(Difference.between(after, before))
+    return _format_difference(compare(after, before))
 
 
-def _format_difference(difference: Difference) -> str:
-    half = f"{100 * difference.ci95:.1f}" if np.isfinite(difference.ci95) else MISSING
-    return f"{100 * difference.gain:+.1f} ± {half}"
+def _format_difference(difference: Interval) -> str:
+    half = MISSING if difference.reach is None else f"{100 * difference.reach:.1f}"
+    return f"{100 * difference.value:+.1f} ± {half}"
 
 
 def _format_seconds(seconds: float) -> str:

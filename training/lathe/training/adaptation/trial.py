@@ -9,43 +9,9 @@ from numpy.typing import NDArray
 
 from lathe.training.adaptation.rungs import Rung
 from lathe.training.adaptation.searches import JudgedVectors
+from lathe.training.comparison import Interval, choose_cheapest, compare
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.chain import Chain
-from lathe.transforms.quality.metrics import NORMAL_QUANTILE
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Mean difference of two measures, paired by query.
-
-    Attributes:
-        gain: the mean difference.
-        ci95: half-width of its 95 % interval; infinite for a single query.
-    """
-
-    gain: float
-    ci95: float
-
-    @classmethod
-    def between(cls, after: NDArray[np.float64], before: NDArray[np.float64]) -> "Difference":
-        """Return the mean of `after − before`, `(n,)` each, with its interval."""
-        gains = after - before
-        error = float(gains.std(ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else np.inf
-        return cls(float(gains.mean()), NORMAL_QUANTILE * error)
-
-    @property
-    def is_gain(self) -> bool:
-        """Whether the whole interval is above 0."""
-        return self.gain > self.ci95
-
-    @property
-    def is_loss(self) -> bool:
-        """Whether the whole interval is below 0."""
-        return self.gain < -self.ci95
-
-    def describe(self) -> dict[str, float | None]:
-        """Return gain and interval as JSON."""
-        return {"gain": self.gain, "ci95": self.ci95 if np.isfinite(self.ci95) else None}
 
 
 @dataclass(frozen=True)
@@ -158,7 +124,8 @@ class Trial:
 
 
 def _describe_part(after: NDArray[np.float64], before: NDArray[np.float64]) -> dict[str, Any]:
-    return {"ndcg_at_10": float(after.mean())} | Difference.between(after, before).describe()
+    difference = compare(after, before)
+    return {"ndcg_at_10": float(after.mean()), "gain": difference.value, "ci95": difference.reach}
 
 
 def choose_trial(trials: Sequence[Trial], fold: int | None = None) -> Trial:
@@ -169,20 +136,11 @@ def choose_trial(trials: Sequence[Trial], fold: int | None = None) -> Trial:
         fold: fold whose queries choose; None for those of all folds.
     """
     tried = [trial for trial in trials if trial.relevance is not None]
-
-    def get_scores(trial: Trial) -> NDArray[np.float64]:
-        relevance = trial.require_relevance()
-        return relevance.choose if fold is None else relevance.folds[fold][0]
-
-    def is_beaten(trial: Trial) -> bool:
-        own = get_scores(trial)
-        return any(Difference.between(get_scores(rival), own).is_gain for rival in tried)
-
-    # None beats the trial with the highest mean, so there is always one.
-    return next(trial for trial in tried if not is_beaten(trial))
+    relevance = [trial.require_relevance() for trial in tried]
+    return tried[choose_cheapest([one.choose if fold is None else one.folds[fold][0] for one in relevance])]
 
 
-def cross_validate(trials: Sequence[Trial], baseline: Relevance) -> Difference:
+def cross_validate(trials: Sequence[Trial], baseline: Relevance) -> Interval:
     """Return what choosing gains over a baseline: in each fold, the trial that its queries choose is measured on its
     others.
 
@@ -192,4 +150,4 @@ def cross_validate(trials: Sequence[Trial], baseline: Relevance) -> Difference:
     """
     chosen = [choose_trial(trials, fold).require_relevance() for fold in range(len(baseline.folds))]
     after = np.concatenate([relevance.folds[fold][1] for fold, relevance in enumerate(chosen)])
-    return Difference.between(after, baseline.report)
+    return compare(after, baseline.report)

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.advice.sample import MIN_HALVES, Sample, TextHalves
+from lathe.training.comparison import Interval, mean_interval
 from lathe.training.evaluation.methods import DEBIASING
-from lathe.training.evaluation.statistics import Interval, mean_interval
 from lathe.training.split_half import reciprocal_ranks
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError

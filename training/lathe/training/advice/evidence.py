@@ -12,7 +12,7 @@ from lathe.training.advice.matryoshka import MIN_COORDINATE_ROWS, Matryoshka, co
 from lathe.training.advice.sample import Sample
 from lathe.training.advice.sample_size import Shortage, check_row_count, list_shortages
 from lathe.training.advice.sizes import SizeComparison, compare_sizes
-from lathe.training.evaluation.statistics import cosine_similarity
+from lathe.training.comparison import cosine_similarity
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality import Diagnostics, diagnose
 from lathe.transforms.statistics import unit_rows

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lathe.training.advice.evidence import Evidence
-from lathe.training.evaluation.statistics import Interval
+from lathe.training.comparison import Interval
 from lathe.training.reporting.figures import draw_figures, label_plainly, new_panels, plot_curves
 
 MEASURES = {

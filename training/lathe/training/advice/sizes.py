@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from lathe.training.advice.debiasing import GEOMETRY_ROWS, rank_halves
 from lathe.training.advice.sample import Sample
+from lathe.training.comparison import Interval, mean_interval
 from lathe.training.evaluation.methods import GEOPRES, TRUNCATION, UNCENTRED_PCA
-from lathe.training.evaluation.statistics import Interval, mean_interval
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress, part_of

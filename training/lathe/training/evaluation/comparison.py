@@ -11,10 +11,10 @@ from typing import Literal
 
 import numpy as np
 
+from lathe.training.comparison import Array, Interval, mean_interval
 from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.methods import CONTROL
 from lathe.training.evaluation.scores import Score
-from lathe.training.evaluation.statistics import Array, Interval, mean_interval
 
 Outcome = Literal["better", "worse", "undecided"]
 OUTCOMES: tuple[Outcome, ...] = ("better", "worse", "undecided")

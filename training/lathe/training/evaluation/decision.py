@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lathe.training.comparison import Interval
 from lathe.training.evaluation.comparison import (
     METRIC_NAMES,
     OUTCOMES,
@@ -17,7 +18,6 @@ from lathe.training.evaluation.comparison import (
 from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.methods import CONTROL
 from lathe.training.evaluation.run import Results
-from lathe.training.evaluation.statistics import Interval
 from lathe.training.reporting.text import format_count, format_half_width
 
 MAX_NAMED = 6

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from lathe.training.comparison import Array
 from lathe.training.evaluation.methods import CONTROL, Method
 from lathe.training.evaluation.run import EncoderResult, Results
 from lathe.training.evaluation.scores import TaskDescription
-from lathe.training.evaluation.statistics import Array
 
 FAMILIES = {"Retrieval": "Retrieval", "Classification": "Classification", "MultilabelClassification": "Classification"}
 """Family of tasks by mteb's type: the mean-bias paper has retrieval, classification and the rest."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lathe.training.comparison import Array, Interval, bootstrap_ratio
 from lathe.training.evaluation.grid import Grid
-from lathe.training.evaluation.statistics import Array, Interval, bootstrap_ratio
 
 ALL = "all"
 """Key of all tasks beside the types of tasks."""

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lathe.training.comparison import compare
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries
 from lathe.training.errors import FitError
 from lathe.training.fitting.encoded_shards import hash_row
@@ -19,7 +20,6 @@ from lathe.transforms.codes import CENTROIDS, ProductCoding, TransformCoding
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality import anchor_blocks
-from lathe.transforms.quality.metrics import NORMAL_QUANTILE
 from lathe.transforms.statistics import Moments, moments_of
 from lathe.transforms.vectors import FloatArray, Vectors
 
@@ -311,7 +311,7 @@ def _rank_halves(chain: Chain, halves: HeldOutHalves, heldout: FloatArray) -> ND
 
 def _compare(chain: Chain, rows: int, own: NDArray[np.float64], other: NDArray[np.float64]) -> CodeTrial:
     assert isinstance(chain.quantizer, TransformCoding)
-    difference = 100 * (own - other)
-    half = NORMAL_QUANTILE * float(difference.std(ddof=1)) / float(np.sqrt(len(difference)))
-    codes = chain.quantizer
-    return CodeTrial(codes.kind, codes.weighting, rows, 100 * float(own.mean()), float(difference.mean()), half)
+    difference, codes = compare(100 * own, 100 * other), chain.quantizer
+    return CodeTrial(
+        codes.kind, codes.weighting, rows, 100 * float(own.mean()), difference.value, difference.reach or 0.0
+    )

@@ -1,10 +1,10 @@
-"""Estimates with their intervals."""
+"""Comparison of candidates on held-out data: differences with their intervals, and the choice by them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 Array = NDArray[np.float64]
 """Array of float64."""
@@ -34,6 +34,11 @@ class Interval:
         return (self.value if self.low is None else self.low, self.value if self.high is None else self.high)
 
     @property
+    def reach(self) -> float | None:
+        """Half the width of the interval, None without bounds."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+    @property
     def sign(self) -> int:
         """1 or −1 if the whole interval is above or below zero, else 0.
 
@@ -50,6 +55,8 @@ def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
     """Return the mean of values `(n,)` with Student's t interval at this confidence level.
     There are no bounds for one value, or if all are equal.
     """
+    from scipy import stats  # takes half a second, which a server's start need not wait for
+
     mean = float(values.mean())
     if np.ptp(values) < NEGLIGIBLE:
         return Interval(mean, None, None)
@@ -57,6 +64,27 @@ def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
     error = float(values.std(ddof=1) / np.sqrt(len(values)))
     reach = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
     return Interval(mean, mean - reach, mean + reach)
+
+
+def compare(after: Array, before: Array) -> Interval:
+    """Return the mean difference of two measures of the same units, `(n,)` each, paired by unit, with 95 % bounds.
+    There are no bounds for one unit, or if all differences are equal.
+    """
+    return mean_interval(after - before)
+
+
+def choose_cheapest(scores: Sequence[Array]) -> int:
+    """Return the index of the first candidate that no other beats beyond the interval of their difference.
+
+    Args:
+        scores: a measure of the same units for each candidate, `(n,)` each, the cheapest candidate first.
+    """
+
+    def is_beaten(own: Array) -> bool:
+        return any(compare(rival, own).sign > 0 for rival in scores)
+
+    # None beats the candidate with the highest mean, so there is always one.
+    return next(index for index, own in enumerate(scores) if not is_beaten(own))
 
 
 def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, seed: int = 0) -> Interval:

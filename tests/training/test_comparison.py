@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lathe.training.evaluation.statistics import Interval, bootstrap_ratio
+from lathe.training.comparison import Interval, bootstrap_ratio, choose_cheapest, compare
 
 
 @pytest.fixture
@@ -30,3 +30,19 @@ def test_bootstrap_ratio_divides_the_means_and_resamples_tasks():
 def test_bootstrap_ratio_averages_over_encoders_and_has_no_interval_for_one_task():
     scores, control = np.array([[0.4, 0.3]]), np.array([[0.8, 0.4]])
     assert bootstrap_ratio(scores, control) == Interval(pytest.approx(0.625), None, None)
+
+
+def test_a_difference_is_paired_by_unit():
+    before = np.random.default_rng(0).uniform(size=400)
+    noise = 0.001 * np.random.default_rng(1).normal(size=400)
+    found = compare(before + 0.01 + noise, before)
+    assert found.value == pytest.approx(0.01, abs=1e-3)
+    assert found.reach == pytest.approx(1.966 * noise.std(ddof=1) / 20, rel=1e-3) and found.sign == 1
+    assert compare(np.ones(1), np.zeros(1)).reach is None
+
+
+def test_the_cheapest_candidate_that_no_other_beats_is_chosen():
+    """Paired by unit, three can beat one another only through other means, so the best mean is beaten by none."""
+    noise = [0.01 * np.random.default_rng(seed).normal(size=200) for seed in range(3)]
+    for gains, chosen in (((0, 0, 0), 0), ((0, 0.1, 0.1), 1), ((0, 0.1, 0.3), 2), ((0, 0.0005, -0.1), 0)):
+        assert choose_cheapest([gain + own for gain, own in zip(gains, noise, strict=True)]) == chosen
