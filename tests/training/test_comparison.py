@@ -41,8 +41,14 @@ def test_a_difference_is_paired_by_unit():
     assert compare(np.ones(1), np.zeros(1)).reach is None
 
 
-def test_the_cheapest_candidate_that_no_other_beats_is_chosen():
-    """Paired by unit, three can beat one another only through other means, so the best mean is beaten by none."""
+def test_the_cheapest_candidate_is_chosen_that_beats_the_first_and_that_no_other_beats():
+    """The second one of the last case is not worse than the third, and no better than the first."""
     noise = [0.01 * np.random.default_rng(seed).normal(size=200) for seed in range(3)]
-    for gains, chosen in (((0, 0, 0), 0), ((0, 0.1, 0.1), 1), ((0, 0.1, 0.3), 2), ((0, 0.0005, -0.1), 0)):
+    for gains, chosen in (
+        ((0, 0, 0), 0),
+        ((0, 0.1, 0.1), 1),
+        ((0, 0.1, 0.3), 2),
+        ((0, 0.0005, -0.1), 0),
+        ((0, 0.0012, 0.0024), 2),
+    ):
         assert choose_cheapest([gain + own for gain, own in zip(gains, noise, strict=True)]) == chosen

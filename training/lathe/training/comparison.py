@@ -66,25 +66,29 @@ def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
     return Interval(mean, mean - reach, mean + reach)
 
 
-def compare(after: Array, before: Array) -> Interval:
-    """Return the mean difference of two measures of the same units, `(n,)` each, paired by unit, with 95 % bounds.
+def compare(after: Array, before: Array, confidence: float = 0.95) -> Interval:
+    """Return the mean difference of two measures of the same units, `(n,)` each, paired by unit, with its interval.
     There are no bounds for one unit, or if all differences are equal.
     """
-    return mean_interval(after - before)
+    return mean_interval(after - before, confidence)
 
 
-def choose_cheapest(scores: Sequence[Array]) -> int:
-    """Return the index of the first candidate that no other beats beyond the interval of their difference.
+def choose_cheapest(scores: Sequence[Array], confidence: float = 0.95) -> int:
+    """Return the index of the first candidate that beats the first of all, and that no other such candidate beats.
+    It is 0 if none beats the first. To beat is to have a higher mean beyond the interval of the difference.
 
     Args:
-        scores: a measure of the same units for each candidate, `(n,)` each, the cheapest candidate first.
+        scores: a measure of the same units for each candidate, `(n,)` each: what there is without a change, then the
+            candidates, the cheapest first.
+        confidence: level of the intervals.
     """
+    better = [index for index, own in enumerate(scores) if compare(own, scores[0], confidence).sign > 0]
 
     def is_beaten(own: Array) -> bool:
-        return any(compare(rival, own).sign > 0 for rival in scores)
+        return any(compare(scores[rival], own, confidence).sign > 0 for rival in better)
 
-    # None beats the candidate with the highest mean, so there is always one.
-    return next(index for index, own in enumerate(scores) if not is_beaten(own))
+    # None beats the candidate with the highest mean, so there is one among those that are better.
+    return next((index for index in better if not is_beaten(scores[index])), 0)
 
 
 def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, seed: int = 0) -> Interval:

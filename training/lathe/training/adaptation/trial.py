@@ -129,7 +129,8 @@ def _describe_part(after: NDArray[np.float64], before: NDArray[np.float64]) -> d
 
 
 def choose_trial(trials: Sequence[Trial], fold: int | None = None) -> Trial:
-    """Return the cheapest trial that no other beats beyond the 95 % interval of their difference, paired by query.
+    """Return the cheapest trial that beats the first, and that no other such trial beats, by 95 % intervals of the
+    difference, paired by query. It is the first if none beats that.
 
     Args:
         trials: trials in order of their cost, of which the first was tried; those that were not tried are passed over.

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.advice.sample import MIN_HALVES, Sample, TextHalves
-from lathe.training.comparison import Interval, mean_interval
+from lathe.training.comparison import Interval, choose_cheapest, compare
 from lathe.training.evaluation.methods import DEBIASING
 from lathe.training.split_half import reciprocal_ranks
 from lathe.transforms.chain import Chain, parse_steps
@@ -180,15 +180,14 @@ def estimate_gain(ranks: NDArray[np.float64], control: NDArray[np.float64]) -> I
     """Return the mean gain in 100·MRR of `ranks` over `control`, with its interval at level `CONFIDENCE`.
     Both are reciprocal ranks of the same texts.
     """
-    return mean_interval(100 * (ranks - control), CONFIDENCE)
+    return compare(100 * ranks, 100 * control, CONFIDENCE)
 
 
 def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
     """Choose a debiasing method by its gain in split-half retrieval (each half of a text searches for the other).
     Return the method, or `NOTHING` if no gain is significant, and the reason as a clause.
 
-    Among methods with a significant gain, this is the best one, or the first (simplest) one that is not significantly
-    worse than the best.
+    Among methods with a significant gain, this is the first (simplest) one that no other is significantly better than.
 
     Args:
         ranks: reciprocal ranks `(n,)` of split-half retrieval, by method.
@@ -198,15 +197,14 @@ def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
         for method, method_ranks in ranks.items()
         if method != NOTHING
     }
-    better = [method for method, gain in gains.items() if gain.sign > 0]
-    if not better:
+    # METHODS are in order, the simplest first.
+    chosen = list(ranks)[choose_cheapest(list(ranks.values()), CONFIDENCE)]
+    if chosen == NOTHING:
         worse = [method for method, gain in gains.items() if gain.sign < 0]
         harm = f"; harm is done by {_join_names(worse)}" if worse else ""
         return NOTHING, f"no method gains in split-half retrieval beyond its interval{harm}"
 
-    # Simplest first in METHODS: among methods that are not worse than the best, the first one is the simplest.
-    best = max(better, key=lambda method: gains[method].value)
-    chosen = next(method for method in better if estimate_gain(ranks[method], ranks[best]).sign >= 0)
+    best = max(gains, key=lambda method: gains[method].value)
     why = f"it gains {gains[chosen].value:.2f} points in split-half retrieval"
 
     if chosen != best:
