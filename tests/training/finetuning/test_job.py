@@ -32,7 +32,7 @@ UNKNOWN = [
     ("target: {folder: a, prompts: {query: b}}\n", "unknown setting target.prompts.query; there are anchor, positive"),
 ]
 UNKNOWN_OF_SOURCE = [
-    ("[{jsonl: a}, {jsonl: b, paths: c}]", "unknown setting sources.1.paths; there are folder, jsonl, hub")
+    ("[{jsonl: a}, {jsonl: b, paths: c}]", "unknown setting sources.1.paths; there are folder, jsonl, rows, hub")
 ]
 WRONG = [
     ("training: {learning_rate: 0}\n", "training.learning_rate: Input should be greater than 0, got 0"),
@@ -50,8 +50,8 @@ WRONG = [
 ]
 WRONG_SOURCES = [
     ("[]", "sources: "),
-    ("[{}]", "sources.0: name a folder, a jsonl file or a hub data set, one of them; got none"),
-    ("[{jsonl: a}, {jsonl: b, folder: c}]", "sources.1: name a folder, a jsonl file or a hub data set"),
+    ("[{}]", "sources.0: name a folder, a jsonl file, rows or a hub data set, one of them; got none"),
+    ("[{jsonl: a}, {jsonl: b, folder: c}]", "sources.1: name a folder, a jsonl file, rows or a hub data set"),
     ("[{hub: a/b}]", "sources.0: a hub data set needs its task"),
     ("[{folder: a, cap: 0}]", "sources.0.cap: "),
     ("[{folder: a, texts_per_cluster: 0}]", "sources.0.texts_per_cluster: "),

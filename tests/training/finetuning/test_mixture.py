@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lathe.training.errors import DataSetError, JobError
-from lathe.training.finetuning.job import DataSettings, TargetSettings
+from lathe.training.finetuning.job import DataSettings, TargetSettings, TrainingJob
 from lathe.training.finetuning.mixture_builder import build_mixture
 from lathe.training.finetuning.opening import open_target
 from lathe.training.finetuning.regularizers.distillation import Distillation
@@ -254,3 +254,15 @@ def test_list_warnings_warns_of_few_pairs_and_fewer_than_three_sources_for_reze_
         assert other.list_warnings(alone, 400) == alone.list_single_pair_warnings() == []
     (single,) = build_mixture(settings(*folders.values(), lone)).list_single_pair_warnings()
     assert single == "a single pair makes the mean of a source: lone"
+
+
+def test_rows_in_memory_are_pairs_of_which_those_that_share_a_text_with_what_is_left_out_are_dropped_or_refused():
+    rows = [{"anchor": f"question {n}", "positive": f"answer {n}"} for n in range(6)]
+    job = {"sources": [{"rows": rows, "name": "mine"}], "leave_out": ["Question 2!", "answer 4", "elsewhere"]}
+    mixture = build_mixture(TrainingJob.model_validate(job | {"overlap": "drop"}))
+    assert (mixture.names, mixture.anchors) == (["mine"], [f"question {n}" for n in (0, 1, 3, 5)])
+    assert mixture.reports[0].dropped == {"shares a text with the target": 2}
+    with pytest.raises(JobError, match="mine"):
+        build_mixture(TrainingJob.model_validate(job))
+    with pytest.raises(JobError, match="row 2: no field 'positive'"):
+        build_mixture(TrainingJob.model_validate({"sources": [{"rows": [rows[0], {"anchor": "a"}]}]}))

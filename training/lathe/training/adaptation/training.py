@@ -1,6 +1,5 @@
 """Training of an encoder on judged searches, as a rung of the ladder."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ from lathe.training.adaptation.searches import JudgedSearches
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries, find_side_prompt, with_document_prompt
 from lathe.training.fitting.pairs import PairTexts
-from lathe.transforms.files import make_folder, write_synced
+from lathe.transforms.files import make_folder
 from lathe.transforms.progress import Progress, part_of
 
 FOLDER_CAP, FOLDER_EPOCHS = 256, 1.0
@@ -99,21 +98,17 @@ def train_rung(
     learned = encoder.spec
     start = 0.0
     if rung.training == "folders and pairs":
-        held_out = _write_held_out(out / "held_out", searches)
         sources = [{"folder": str(Path(folder).absolute()), "prompts": prompts} for folder in folders]
-        job = {"sources": sources, "cap": FOLDER_CAP, "overlap": "drop", "target": {"folder": str(held_out)}}
+        held_out = [text for pair in (*searches.choose.pairs, *searches.report.pairs) for text in pair]
+        job = {"sources": sources, "cap": FOLDER_CAP, "overlap": "drop", "leave_out": held_out}
         settings = trainer | {"batch_size": 8, "mini_batch_size": None, "epochs": FOLDER_EPOCHS}
         start = 0.5
         report = part_of(on_progress, 0.0, start)
         learned = _train("reze", job, settings, learned, out / "folders", device, seed, report)
 
-    pairs_file = out / "pairs.jsonl"
-    lines = [
-        json.dumps({"anchor": query, "positive": text})
-        for query, text in _limit_queries(searches.learn, max_queries).pairs
-    ]
-    write_synced(pairs_file, "\n".join(lines).encode())
-    job = {"sources": [{"jsonl": str(pairs_file), "prompts": prompts}]}
+    pairs = _limit_queries(searches.learn, max_queries).pairs
+    rows = [{"anchor": query, "positive": text} for query, text in pairs]
+    job = {"sources": [{"rows": rows, "name": "pairs", "prompts": prompts}]}
     report = part_of(on_progress, start, 1.0)
     return _train("distill", job, trainer, learned, out / "pairs", device, seed, report)
 
@@ -169,24 +164,6 @@ def _find_prompts(encoder: TextEncoder) -> dict[str, str]:
         "anchor": encoder.prompt(query) or "",
         "positive": with_document_prompt(encoder).prompt(None) or "",
     }
-
-
-def _write_held_out(folder: Path, searches: JudgedSearches) -> Path:
-    """Write the held-out queries as a retrieval data set, with which the folders must share no text. Returns its
-    folder.
-    """
-    make_folder(folder)
-    make_folder(folder / "qrels")
-    parts = [*searches.choose.pairs, *searches.report.pairs]
-    queries = {query: f"q{number}" for number, query in enumerate(dict.fromkeys(query for query, _ in parts))}
-    documents = {text: f"d{number}" for number, text in enumerate(dict.fromkeys(text for _, text in parts))}
-    for name, texts in (("queries", queries), ("corpus", documents)):
-        lines = [json.dumps({"_id": key, "text": text}) for text, key in texts.items()]
-        write_synced(folder / f"{name}.jsonl", "\n".join(lines).encode())
-    judgements = [f"{queries[query]}\t{documents[text]}\t1" for query, text in parts]
-    write_synced(folder / "qrels" / "test.tsv", "\n".join(["query-id\tcorpus-id\tscore", *judgements]).encode())
-    write_synced(folder / "META.json", json.dumps({"task": "retrieval"}).encode())
-    return folder
 
 
 def measure_rate(encoder: TextEncoder, texts: Sequence[str]) -> float:

@@ -1,7 +1,7 @@
 """Data sets in folders with a META.json, and in one file of JSON lines."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -156,11 +156,12 @@ def read_meta(folder: Path, task: str | None = None) -> Meta:
 
 @dataclass(frozen=True)
 class FileDataSet:
-    """Data set in one file of JSON lines, by default of anchor–positive pairs."""
+    """Data set in one file of JSON lines, or of such rows in memory, by default of anchor–positive pairs."""
 
     name: str
-    path: Path
+    path: Path | None
     task: str = "pairs"
+    rows: Sequence[dict[str, Any]] = ()
 
     @property
     def layout(self) -> Layout:
@@ -173,11 +174,14 @@ class FileDataSet:
         return ["file"]
 
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Yield the rows of the file. The split `name` is ignored, as the file is the only one.
+        """Yield the rows. The split `name` is ignored, as there is only one.
 
         Raises:
             DataSetError: if the file is missing or malformed.
         """
+        if self.path is None:
+            yield from (Record(f"row {number}", fields) for number, fields in enumerate(self.rows, 1))
+            return
         if not self.path.is_file():
             raise DataSetError(f"there is no file {self.path.name}")
         yield from read_file_records(self.path)

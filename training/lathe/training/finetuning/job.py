@@ -49,6 +49,7 @@ class LocationSettings(StrictSettings):
     Attributes:
         folder: a data set in one of our layouts, or a folder of such data sets.
         jsonl: a file with an anchor and a positive on each line.
+        rows: such lines themselves, as objects.
         hub: id of a data set of the hub.
         name: name in tables; None for that of the folder, file or hub data set.
         task: task, which decides the layout of the rows; None to read it from META.json. Rows of JSON lines are pairs
@@ -60,6 +61,7 @@ class LocationSettings(StrictSettings):
 
     folder: Path | None = None
     jsonl: Path | None = None
+    rows: tuple[dict[str, Any], ...] | None = None
     hub: str | None = None
     name: str | None = None
     task: Task | None = None
@@ -69,19 +71,19 @@ class LocationSettings(StrictSettings):
 
     @model_validator(mode="after")
     def require_one_place(self) -> Self:
-        """Raise `ValueError` unless exactly one of folder, file and hub data set is named, with the settings it needs.
+        """Raise `ValueError` unless exactly one of folder, file, rows and hub data set is given, with what it needs.
         Otherwise return the settings.
 
         Raises:
-            ValueError: unless exactly one of folder, file and hub data set is named; for a hub data set without a task;
-                and for columns of anything but a hub data set.
+            ValueError: unless exactly one of them is given; for a hub data set without a task; and for columns of
+                anything but a hub data set.
         """
         if self.columns and self.hub is None:
             raise ValueError("columns are those of a hub data set; a file names its anchor and positive")
 
-        named = [name for name in ("folder", "jsonl", "hub") if getattr(self, name) is not None]
+        named = [name for name in ("folder", "jsonl", "rows", "hub") if getattr(self, name) is not None]
         if len(named) != 1:
-            raise ValueError(f"name a folder, a jsonl file or a hub data set, one of them; got {named or 'none'}")
+            raise ValueError(f"name a folder, a jsonl file, rows or a hub data set, one of them; got {named or 'none'}")
         if self.hub is not None and self.task is None:
             raise ValueError("a hub data set needs its task")
 
@@ -170,6 +172,7 @@ class DataSettings(StrictSettings):
         cap: maximum number of pairs of a source that sets no `cap` itself.
         overlap: what to do with pairs that share a text with the target's test: refuse the job, drop the pairs, or
             allow.
+        leave_out: texts with which no pair may share one; such pairs are dropped or refused as `overlap` says.
         seed: seed of the sample of pairs of a source over its cap.
         regularizer: settings of the regulariser.
         training: settings of the training.
@@ -179,6 +182,7 @@ class DataSettings(StrictSettings):
     sources: Annotated[tuple[SourceSettings, ...], Field(min_length=1, max_length=MAX_ENTRIES)]
     cap: Count | None = None
     overlap: Overlap = "refuse"
+    leave_out: tuple[str, ...] = ()
     seed: Seed = 0
     regularizer: RegularizerSettings = RegularizerSettings()
     training: TrainingSettings = TrainingSettings()

@@ -90,6 +90,7 @@ class MixtureBuilder:
         self.settings, self.target = settings, target
         tested = collect_test_texts(target) if target else set()
         self.forbidden = tested | (collect_training_texts(target) if target and whole else set())
+        self.forbidden |= {normalize_text(text) for text in settings.leave_out}
         self.evaluated = set(evaluated)
         self.notes = (
             [f"{target.name} has no test split: no source was compared with it"] if target and not tested else []
@@ -211,8 +212,9 @@ class MixtureBuilder:
         Raises:
             JobError: if sources share texts with the target although that is refused, or no pair is left.
         """
-        if self.target and self.settings.overlap == "refuse":
-            refuse_overlap({report.name: report.shared for report in self.reports if report.shared}, self.target.name)
+        if self.forbidden and self.settings.overlap == "refuse":
+            name = self.target.name if self.target else "what is left out"
+            refuse_overlap({report.name: report.shared for report in self.reports if report.shared}, name)
         if not self.kept:
             reasons = "; ".join(f"{report.name}: {report.problem or 'no pair kept'}" for report in self.reports)
             raise JobError(f"there is no pair to train on. {reasons}")
@@ -251,7 +253,7 @@ def _locate(data: DataSet) -> Path:
     """Return the resolved path of a data set's folder or file, or an empty path if it is on the hub."""
     if isinstance(data, FolderDataSet):
         return data.folder.resolve()
-    return data.path.resolve() if isinstance(data, FileDataSet) else Path()
+    return data.path.resolve() if isinstance(data, FileDataSet) and data.path else Path()
 
 
 def _explain_no_pairs(dropped: dict[str, int]) -> str:

@@ -20,6 +20,8 @@ def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, s
         JobError: if there is no such folder, or no data set in it.
         DataSetError: if the folder that the source names is a data set that cannot be used.
     """
+    if settings.rows is not None:
+        return [FileDataSet(settings.name or "rows", None, settings.task or "pairs", settings.rows)], {}
     if settings.jsonl is not None:
         name = settings.name or settings.jsonl.name.partition(".")[0]
         return [FileDataSet(name, settings.jsonl, settings.task or "pairs")], {}
