@@ -264,5 +264,5 @@ def test_rows_in_memory_are_pairs_of_which_those_that_share_a_text_with_what_is_
     assert mixture.reports[0].dropped == {"shares a text with the target": 2}
     with pytest.raises(JobError, match="mine"):
         build_mixture(TrainingJob.model_validate(job))
-    with pytest.raises(JobError, match="row 2: no field 'positive'"):
+    with pytest.raises(DataSetError, match="no 'positive' at row 2"):
         build_mixture(TrainingJob.model_validate({"sources": [{"rows": [rows[0], {"anchor": "a"}]}]}))
