@@ -91,8 +91,9 @@ def test_lines_of_advice_find_the_nearest_rows(folder, candidate, metric):
     shutil.rmtree(folder / "lance", ignore_errors=True)
     vectors = np.load(folder / "vectors.npy")
     if candidate.form.steps:
-        shutil.rmtree(folder / "small")
-        Chain(parse_steps(candidate.form.steps), normalize=metric == "cosine").fit(vectors).save(folder / "small")
+        name = candidate.form.steps.partition(",")[0].replace(":", "")
+        shutil.rmtree(folder / name, ignore_errors=True)
+        Chain(parse_steps(candidate.form.steps), normalize=metric == "cosine").fit(vectors).save(folder / name)
     lines = "\n".join(write_commands("lancedb", candidate, 4, 384, metric, NamedSource()))
     script = lines.partition("python - <<'END'\n")[2].removesuffix("END")
     ran = run_script(script, packages=PACKAGES, folder=folder)

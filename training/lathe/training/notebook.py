@@ -5,7 +5,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class FitResult:
     """
 
     chain: Chain
-    certificate: Certificate
+    certificate: Certificate = field(repr=False)
     failed_gates: list[str]
 
 

@@ -43,7 +43,7 @@ def adapt(
     ] = None,
     test_pairs: Annotated[
         str | None,
-        flag("--test-pairs", "Other judged searches to report the gain on. [default: a fifth of --pairs]"),
+        flag("--test-pairs", "Other judged searches to report the gain on. [default: two fifths of --pairs]"),
     ] = None,
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     train: Annotated[
@@ -62,10 +62,10 @@ def adapt(
     """Improve search by judged queries: try what helps, from the cheapest change to the dearest, and recommend one.
 
     It tries to leave the vectors as they are, to debias them, to map queries, and to train the encoder. Three fifths of
-    the queries teach, a fifth decides, and on a fifth, which did neither, the gain is reported with its interval. The
-    cheapest change that no other beats beyond chance is recommended, and published with --name: as a chain, as a
-    trained encoder, or both. With 334 judged queries, all is tried; with fewer than 150, nothing is. If it was stopped,
-    the same command continues.
+    the queries teach. The others are set aside in two halves, and each is measured where the other half chose. The
+    cheapest change that beats doing nothing beyond chance, and that no other beats, is recommended, and published with
+    --name: as a chain, as a trained encoder, or both. With 334 judged queries, all is tried; with fewer than 150,
+    nothing is. If it was stopped, the same command continues.
     """
     from lathe.service.chains.names import require_name
     from lathe.service.encoders.adaptations import AdaptationSetting, run_adaptation

@@ -102,6 +102,7 @@ def advise(
         metric=metric,
         recall=recall,
         encoder=encoder,
+        chain=fit,
         evidence=evidence or report is not None,
     )
     with ProgressBar() as progress:

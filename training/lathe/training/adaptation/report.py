@@ -95,8 +95,8 @@ def list_notes(ladder: Ladder) -> list[str]:
                 "serve other searches, measure those too."
             )
     trials = ladder.coded or ladder.floats
-    if ladder.searches.crossed:
-        chosen_by_halves = {choose_trial(trials, fold).rung.name for fold in range(2)}
+    chosen_by_halves = {choose_trial(trials, fold).rung.name for fold in range(2)} if ladder.searches.crossed else set()
+    if chosen_by_halves - {AS_IS.name}:
         gain = _format_difference(cross_validate(trials, ladder.baseline.relevance))
         agree = "agree" if len(chosen_by_halves) == 1 else "choose differently"
         notes.append(

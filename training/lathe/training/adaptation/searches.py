@@ -183,6 +183,7 @@ def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress:
 
     show(0)
     documents = _normalize(with_document_prompt(encoder).encode(searches.documents, on_batch=show).vectors)
+    on_progress(1.0, f"{encoder.name}: encoding queries")
     positions = {text: position for position, text in enumerate(searches.documents)}
     learn, choose, report = (
         QueryPairs(_encode_part(part, encoder), documents, part.list_relevant(positions.__getitem__), excluded)

@@ -103,7 +103,7 @@ def advise(
         failures, described = list(encoding.list_remarks()), encoding.encoder.describe()
         measuring = part_of(on_progress, ENCODED, 1.0)
 
-    named = NamedSource(request.source, row_sample.vectors is None, request.encoder)
+    named = NamedSource(request.source, row_sample.vectors is None, request.encoder, request.chain)
     goal = PlaceGoal(PLACES[request.place], request.rows, request.metric, request.recall, named)
     decision = decide(goal, sample, part_of(measuring, 0.0, DECIDED if request.evidence else 1.0), request.seed)
     on_decision(decision)

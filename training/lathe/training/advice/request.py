@@ -38,6 +38,7 @@ class AdviceRequest:
         metric: how it compares vectors.
         recall: share in (0, 1) of the ten nearest rows that a search in it must find.
         encoder: encoder of the texts, as the decision's commands name it; None for the default one.
+        chain: name under which the decision's chain will be fitted; None for none.
         evidence: whether the mean direction, debiasing and fewer dimensions are measured too.
     """
 
@@ -49,4 +50,5 @@ class AdviceRequest:
     metric: Metric = "cosine"
     recall: float = DEFAULT_RECALL
     encoder: str | None = None
+    chain: str | None = None
     evidence: bool = False

@@ -111,14 +111,15 @@ def compare_sizes(sample: Sample, debiasing: str, on_progress: Progress) -> Size
     for name, steps in REDUCERS.items() if sizes else ():
         fitting = part_of(on_progress, done, FITTED[name])
         done = FITTED[name]
-        fitting(0.0, f"fitting {name} and measuring it at {len(sizes)} sizes")
+        fitting(0.0, f"fitting {name}")
         try:
             # One fit at the largest size serves all smaller ones: every reducer here is nested.
             reduction = parse_steps(f"{debiasing},{steps.format(k=sizes[0])}")
-            chain = Chain(reduction).fit(sample.fit, on_progress=fitting)
+            chain = Chain(reduction).fit(sample.fit, on_progress=part_of(fitting, 0.0, 0.7))
         except TransformError as error:
             problems[name] = str(error)
             continue
+        fitting(0.7, f"measuring {name} at {len(sizes)} sizes")
         trials += [measure(name, chain, size) for size in sizes]
 
     return SizeComparison(measure("", debiased, None), trials, problems, len(heldout))

@@ -66,6 +66,7 @@ def _create_advice_job(services: Services, json_body: bytes) -> Job:
         metric=body.metric,
         recall=body.recall,
         encoder=body.encoder,
+        chain=body.fit,
         evidence=body.evidence,
     )
     spec = engine.spec if needs_encoder else None

@@ -3,6 +3,7 @@
 Each place has a template in `snippets`, of shell and Python; that of pgvector is shell and SQL.
 """
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,13 @@ class NamedSource:
         name: path or name.
         texts: whether it holds texts.
         encoder: encoder of the texts; None for the default one.
+        chain: name under which the caller fits the chain; None lets the lines fit one, by a name that says what it is.
     """
 
     name: str = "vectors.npy"
     texts: bool = False
     encoder: str | None = None
+    chain: str | None = None
 
 
 def write_commands(
@@ -53,6 +56,9 @@ def write_commands(
         "form": candidate.form,
         "setting": candidate.setting,
         "chain": bool(candidate.form.chain_steps),
+        # Such as pca192 or codes96: another decision must not search through this one's chain.
+        "name": source.chain or re.sub(r"\W", "", candidate.form.chain_steps.partition(",")[0]),
+        "fitted": source.chain is not None,
         "multiple": multiple,
         "count": K * multiple,
         "d": dimensions,

@@ -60,6 +60,13 @@ def _measure_graph(candidate: Candidate, rows: int) -> PlaceCost:
     return PlaceCost(candidate.form.bytes * rows, count_link_bytes() * rows, beside)
 
 
+def _measure_refined(candidate: Candidate, rows: int) -> PlaceCost:
+    """Compute the bytes of a candidate where vectors that rank others are in the index, which is in memory."""
+    in_index = 0 if candidate.beside is None or candidate.form.steps else candidate.beside.bytes
+    cost = _measure_graph(candidate, rows)
+    return PlaceCost(cost.data + in_index * rows, cost.graph, 0 if in_index else cost.beside)
+
+
 def _measure_flat(candidate: Candidate, rows: int) -> PlaceCost:
     beside = 0 if candidate.beside is None else candidate.beside.bytes * rows
     return PlaceCost(candidate.form.bytes * rows, 0, beside)
@@ -103,16 +110,17 @@ def _list_elasticsearch(dimensions: int) -> Iterator[Candidate]:
 
 def _list_milvus(dimensions: int) -> Iterator[Candidate]:
     """Yield what Milvus can store of vectors of so many dimensions, the full vectors first."""
-    full = StoredForm("float32", dimensions)
+    full, half = StoredForm("float32", dimensions), StoredForm("float16", dimensions)
     graph = '{"M": 16, "efConstruction": 200'
-    refined = ', "refine": True, "refine_type": "FP32"}'
-    half = f'index_type="HNSW_SQ", params={graph}, "sq_type": "FP16"}}'
     yield Candidate(full, None, "HNSW of floats", setting=f'index_type="HNSW", params={graph}}}')
-    yield Candidate(StoredForm("float16", dimensions), None, "HNSW_SQ with FP16", setting=half)
-    sq8 = f'index_type="HNSW_SQ", params={graph}, "sq_type": "SQ8"{refined}'
-    yield Candidate(StoredForm("sq8", dimensions), full, "HNSW_SQ with SQ8", "float32", sq8)
-    bits = f'index_type="IVF_RABITQ", params={{"nlist": 1024{refined}'
-    yield Candidate(StoredForm("rabitq", dimensions), full, "IVF_RABITQ", "float32", bits)
+    fp16 = f'index_type="HNSW_SQ", params={graph}, "sq_type": "FP16"}}'
+    yield Candidate(half, None, "HNSW_SQ with FP16", setting=fp16)
+    sq8, bits = StoredForm("sq8", dimensions), StoredForm("rabitq", dimensions)
+    scalar = f'index_type="HNSW_SQ", params={graph}, "sq_type": "SQ8"'
+    yield Candidate(sq8, None, "HNSW_SQ with SQ8", setting=f"{scalar}}}")
+    yield Candidate(sq8, half, "HNSW_SQ with SQ8", "FP16", f'{scalar}, "refine": True, "refine_type": "FP16"}}')
+    ivf = 'index_type="IVF_RABITQ", params={"nlist": 1024, "refine": True, "refine_type": "SQ8"}'
+    yield Candidate(bits, sq8, "IVF_RABITQ", "SQ8", ivf)
     yield from _list_reduced(dimensions, "sq8", full, "HNSW_SQ of {size} dimensions")
 
 
@@ -133,10 +141,12 @@ def _list_faiss(dimensions: int) -> Iterator[Candidate]:
     yield Candidate(full, None, "HNSW16,Flat", setting="HNSW16,Flat")
     yield Candidate(half, None, "HNSW16,SQfp16", setting="HNSW16,SQfp16")
     sq8 = StoredForm("sq8", dimensions)
+    yield Candidate(sq8, None, "HNSW16,SQ8", setting="HNSW16,SQ8")
     yield Candidate(sq8, half, "HNSW16,SQ8", "float16", "HNSW16,SQ8,Refine(SQfp16)")
     if dimensions % 8 == 0:
         form, pq = StoredForm("pq", dimensions, code_bytes=dimensions // 8), f"HNSW16,PQ{dimensions // 8}"
         # Its graph over product codes compares by Euclidean distances, whatever metric it is given.
+        yield Candidate(form, None, pq, setting=pq, metrics=("cosine", "l2"))
         yield Candidate(form, half, pq, "float16", f"{pq},Refine(SQfp16)", ("cosine", "l2"))
     yield from _list_reduced(dimensions, "sq8", half, "HNSW16,SQ8 of {size} dimensions")
 
@@ -171,9 +181,9 @@ PLACES = {
         Place("pgvector", "pgvector", "total", _list_pgvector, _measure_pgvector),
         Place("qdrant", "Qdrant", "memory", _list_qdrant, _measure_graph),
         Place("elasticsearch", "Elasticsearch", "memory", _list_elasticsearch, _measure_graph),
-        Place("milvus", "Milvus", "memory", _list_milvus, _measure_graph),
+        Place("milvus", "Milvus", "memory", _list_milvus, _measure_refined),
         Place("lancedb", "LanceDB", "memory", _list_lancedb, _measure_graph),
-        Place("faiss", "FAISS", "memory", _list_faiss, _measure_graph),
+        Place("faiss", "FAISS", "memory", _list_faiss, _measure_refined),
         Place("memory", "arrays in memory", "memory", _list_memory, _measure_flat),
     )
 }

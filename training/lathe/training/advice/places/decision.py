@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from lathe.training.advice.places.commands import NamedSource, write_commands
 from lathe.training.advice.places.forms import FormSearch, StoredForm
@@ -15,6 +16,7 @@ from lathe.training.advice.places.recall import (
     extrapolate,
     find_nearest,
     limit_recall,
+    raise_recall,
 )
 from lathe.training.advice.request import DEFAULT_RECALL, Metric
 from lathe.training.advice.sample import Sample
@@ -195,7 +197,8 @@ def _measure_options(
                 notes.append(f"{candidate.words} was not measured: {error}.")
                 continue
             counts = zip(count_found(scores, nearest), count_found(scores[:, :part], nearest_in_part), strict=True)
-            by_form[candidate.form] = [extrapolate(*both, len(base), rows, seed) for both in counts]
+            expected = [extrapolate(*both, len(base), rows, seed) for both in counts]
+            by_form[candidate.form] = list(accumulate(expected, lambda fewer, more: raise_recall(more, fewer)))
 
         expected = by_form[candidate.form]
         if candidate.beside in by_form:  # in full precision, ranking loses nothing
@@ -205,8 +208,8 @@ def _measure_options(
 
     if rows > SURE_FACTOR * len(base):
         notes.append(
-            f"Recall among {rows:,} rows is extrapolated from {len(base):,} sampled ones: a larger sample makes it "
-            "surer."
+            f"Recall among {rows:,} rows is extrapolated from {len(base):,} sampled ones, {rows // len(base):,} times "
+            "as many; forecasts were checked to ten times as many. A larger sample makes it surer."
         )
     on_progress(1.0, f"{goal.place.title}: measured")
     return options, notes

@@ -137,6 +137,19 @@ def limit_recall(recall: ExpectedRecall, limit: ExpectedRecall) -> ExpectedRecal
     )
 
 
+def raise_recall(recall: ExpectedRecall, least: ExpectedRecall) -> ExpectedRecall:
+    """Return a recall that is at least another one in its value and both bounds.
+
+    More candidates that are ranked by the full vectors do not find fewer rows.
+    """
+    return replace(
+        recall,
+        value=max(recall.value, least.value),
+        low=max(recall.low, least.low),
+        high=max(recall.high, least.high),
+    )
+
+
 def _expect(sums: NDArray[np.int64], queries: int, sampled: int, rows: int) -> NDArray[np.float64]:
     """Return the logits `(r,)` of the recall to expect among `rows` rows, for r samples of the queries. They are
     interpolated, or extrapolated, linearly in the logarithm of the number of rows.
