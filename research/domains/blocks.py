@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.methods import CONTROL
 from lathe.training.evaluation.statistics import Array
+from research.paper_findings.grid import Grid
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.encoders import EvaluatedEncoder
 from lathe.training.evaluation.pool import Workers
 from lathe.training.evaluation.progress import StagedProgress
-from lathe.training.evaluation.run import EncoderResult, Evaluation, Results
+from lathe.training.evaluation.run import EncoderResult
 from lathe.training.workspace import lock_folder
 from lathe.transforms.progress import Progress
 from research.few_sentences import FewSentences
+from research.fitted_methods.evaluation import FittedEvaluation, FittedResults
 from research.mean_bias_audit.probe import EncodedSuite, audit_encoder
 from research.mean_bias_audit.stored_audit import Audit
 
@@ -34,7 +35,7 @@ class FinishedProgress(StagedProgress):
         self.on_progress((self.encoder + 1) / self.encoders, sentence)
 
 
-class AuditedEvaluation(Evaluation):
+class AuditedEvaluation(FittedEvaluation):
     """Evaluation that audits each encoder after its methods are scored.
 
     Attributes:
@@ -68,7 +69,7 @@ class AuditedEvaluation(Evaluation):
         return result
 
 
-def evaluate_and_audit(request: AuditRequest, on_progress: Progress) -> tuple[Results, Mapping[str, Audit]]:
+def evaluate_and_audit(request: AuditRequest, on_progress: Progress) -> tuple[FittedResults, Mapping[str, Audit]]:
     """Score every method of every encoder on every task, and audit the encoders.
 
     A stopped run is resumed.

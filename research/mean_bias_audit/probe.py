@@ -11,13 +11,13 @@ import numpy as np
 
 from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member
-from lathe.training.evaluation.method_cache import normalize_rows
 from lathe.training.evaluation.scores import TaskDescription
 from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.transforms import Moments
 from lathe.transforms.errors import TransformError
 from lathe.transforms.vectors import FloatArray, require_finite
 from research.encoders import BAG_OF_WORDS
+from research.fitted_methods.method_cache import normalize_rows
 from research.mean_bias_audit.means import (
     Norms,
     measure_direction,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.statistics import Array, Interval
+from research.paper_findings.grid import Grid
 from research.paper_findings.statistics import (
     Correlation,
     PairedTest,

@@ -7,11 +7,13 @@ import pytest
 
 from lathe.training.evaluation.encoders import Member
 from lathe.training.evaluation.methods import CONTROL, build_control_method
-from lathe.training.evaluation.run import EncoderResult, Request, Results, compute_trial_key
+from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.scores import Score, TaskDescription
 from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.training.evaluation.suites import Entry, Suite, open_suite
 from lathe.training.evaluation.worker import Raw, Trial, collect_texts, load_trial
+from research.fitted_methods.evaluation import FittedRequest, FittedResult, FittedResults
+from research.fitted_methods.methods import label_method
 
 DIMENSIONS = 12
 PROMPTS = {"query": "ask: ", "document": "read: "}
@@ -33,8 +35,9 @@ def build_results(values, types, title="finance", missing=None, broken=None):
         for (encoder, task), value in values.items()
     ]
     suite = Suite(f"path of {title}", title, (Entry(f"entry of {title}", "mteb", title),))
-    results = [EncoderResult(member, None, {CONTROL: build_control_method()}, {}, {}) for member in members]
-    return Results(Request(suite, (), Path("nowhere")), tasks, results, scores, 0, missing or ())
+    results = [FittedResult(member, {CONTROL: label_method(build_control_method())}, {}) for member in members]
+    request = FittedRequest(suite, (), Path("nowhere"))
+    return FittedResults(request, tasks, results, scores, missing or ())
 
 
 @pytest.fixture(scope="session")
@@ -83,9 +86,9 @@ class Evaluated:
             for task in self.tasks
             for e in encoders
         ]
-        request = Request(suite, (), folder)
-        results = [EncoderResult(member, None, {CONTROL: build_control_method()}, {}, {}) for member in members]
-        self.results = Results(request, self.tasks, results, scores, 0)
+        request = FittedRequest(suite, (), folder)
+        results = [FittedResult(member, {CONTROL: label_method(build_control_method())}, {}) for member in members]
+        self.results = FittedResults(request, self.tasks, results, scores)
 
     @staticmethod
     def store(folder, encoder, texts, seed):

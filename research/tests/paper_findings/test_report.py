@@ -8,7 +8,8 @@ import pytest
 
 from research.paper_findings.findings import compute_findings, summarize
 from research.paper_findings.report import format_report, write_report
-from tests.training.evaluation.report_example import REFERENCE, TASKS, Elements, build_full_results
+from research.tests.paper_findings.report_example import REFERENCE, TASKS, build_full_results
+from tests.training.evaluation.report_example import Elements
 
 
 @pytest.fixture(scope="module")

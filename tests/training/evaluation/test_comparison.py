@@ -83,17 +83,6 @@ def test_without_the_values_of_units_there_is_a_difference_and_no_verdict(compar
     assert verdict.difference.value == pytest.approx(40)
 
 
-def test_values_of_several_seeds_of_a_method_are_averaged(compare):
-    """The random direction has several seeds, which share a label."""
-    seeds = ("random, seed 42", "random, seed 2")
-    units = {("e", name, "t"): draw_units(0.5, place) for place, name in enumerate(("control", *seeds))}
-    (found,) = compare({key: 0.5 for key in units}, units=units)
-    mean = np.mean([units["e", name, "t"] for name in seeds], axis=0)
-    expected = compare_scores(units["e", "control", "t"], mean, 0.0)
-    assert found.compared.label == "random direction"
-    assert (found.verdict.difference.low, found.verdict.difference.high) == (expected.low, expected.high)
-
-
 def test_equal_values_of_all_units_give_no_interval():
     values = draw_units(0.5, 0)
     found = compare_scores(values, values, 0.0)

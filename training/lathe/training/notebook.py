@@ -58,7 +58,6 @@ class Results(evaluation.Results):
         tasks: description of each task; failed ones have an error.
         encoders: results by encoder, in the order requested.
         scores: scores of the requested tasks, encoders and methods.
-        corpus_rows: number of sentences of the corpus, including held-out ones.
         problems: messages on encoders that could not be used.
     """
 
@@ -181,8 +180,6 @@ def evaluate(
     *,
     out: str | Path,
     chains: Mapping[str, Chain] | None = None,
-    ladder: bool = False,
-    corpus: str = "pydoc:",
     limit: int | None = None,
     processes: int = 1,
     on_progress: Progress = no_progress,
@@ -199,8 +196,6 @@ def evaluate(
         encoders: specs of the encoders, which are loaded one after the other.
         out: folder of vectors and scores; a later call with the same folder computes only what is missing.
         chains: fitted chains by the name that they get in the results.
-        ladder: whether the debiasing methods of the mean-bias paper are scored too.
-        corpus: source of sentences to fit those methods on.
         limit: maximum number of rows of a data set, the same each time; None for all.
         processes: number of scoring processes.
         on_progress: called with progress in [0, 1] and a message.
@@ -213,9 +208,7 @@ def evaluate(
         suite=open_suite(str(suite)),
         encoders=[RequestedEncoder(spec) for spec in encoders],
         out=Path(out),
-        corpus=corpus,
         chains=[_describe_method(name, chain) for name, chain in (chains or {}).items()],
-        ladder=ladder,
         limit=limit,
         processes=processes,
     )

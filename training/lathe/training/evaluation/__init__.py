@@ -5,9 +5,7 @@ tasks.py       tasks and benchmarks of mteb                 │ what is evaluate
 limits.py      a fixed subset of the rows                   ┘
 encoders.py    models                                       ┐
 store.py       their raw vectors on disk                    │
-corpus.py      sentences to fit on                          │ on what
-methods.py     chains, debiasing methods, reducers          │
-method_cache.py  cache of fitted methods                    ┘
+methods.py     raw vectors and chains                       ┘
 run.py         the whole run, resumed where it stopped
 pool.py        scoring processes; worker.py is what they run, model.py what mteb sees as a model
 scores.py      results log: scores and tasks as JSON lines
@@ -16,7 +14,6 @@ grid.py        scores as arrays                             ┐
 statistics.py  intervals                                    │
 comparison.py  paired differences, by units and data sets   │
 decision.py    the answer in one sentence                   │ is it better,
-reduction.py   retention of reducers                        │ how sure are we
 findings.py    all of them, and as sentences                ┘
 tables.py      as tables                                    ┐ output
 plots.py       as figures                                   │

@@ -42,10 +42,7 @@ METRIC_NAMES = {
 
 @dataclass(frozen=True)
 class System:
-    """Encoder with a method.
-
-    `label` is shared by several seeds of a method, and is `control` for raw vectors.
-    """
+    """Encoder with a method: `label` is the method's name, `control` for raw vectors."""
 
     encoder: str
     label: str = CONTROL
@@ -190,9 +187,9 @@ def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
     for later in later_encoders:
         yield System(first), System(later)
 
-    chains = grid.labels("chain")
+    chains = grid.names("chain")
     for encoder in grid.encoders:
-        for label in grid.labels("chain", "rescored", "ladder"):
+        for label in grid.names("chain", "rescored"):
             yield System(encoder), System(encoder, label)
         for label in chains[1:]:
             yield System(encoder, chains[0]), System(encoder, label)
@@ -205,30 +202,22 @@ def _compare_within(
     Return the verdict with both scores and the interval of their difference, or None if one of the systems has no score
     on it.
     """
-    means, units = [], []
-    count = 0
-    for system in (baseline, compared):
-        keys = [(system.encoder, method.name, task) for method in grid.methods(system.encoder, system.label)]
-        if not keys or not all(key in grid.values for key in keys):
-            return None
+    keys = [(system.encoder, system.label, task) for system in (baseline, compared)]
+    if not all(key in grid.values for key in keys):
+        return None
 
-        means.append(100 * float(np.mean([grid.values[key] for key in keys])))
-        scores = [by_cell[key] for key in keys]
-        if len({len(score.values) for score in scores}) == 1:
-            # Seeds of a label are averaged unit by unit, (seeds, units) to (units,), so that the differences stay
-            # paired.
-            units.append(np.mean([score.values for score in scores], axis=0))
-            count = scores[0].units
-
-    difference = means[1] - means[0]
+    before, after = (100 * grid.values[key] for key in keys)
+    units, compared_units = (np.asarray(by_cell[key].values) for key in keys)
     # Differences are paired by unit: both systems need values of the same units.
-    paired = len(units) == 2 and len(units[0]) == len(units[1]) > 0
-    interval = compare_scores(units[0], units[1], difference) if paired else Interval(difference, None, None)
+    paired = len(units) == len(compared_units) > 0
+    difference = after - before
+    interval = compare_scores(units, compared_units, difference) if paired else Interval(difference, None, None)
     description = grid.tasks[task]
     metric = METRIC_NAMES.get(description.main_score, description.main_score)
     unit = UNIT_NAMES.get(description.type, "text")
+    count = by_cell[keys[1]].units if paired else 0
 
-    return Verdict(task, metric, unit, count if paired else 0, (means[0], means[1]), interval)
+    return Verdict(task, metric, unit, count, (before, after), interval)
 
 
 def _average(within: Sequence[Verdict]) -> Verdict:

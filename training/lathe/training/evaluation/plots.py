@@ -1,11 +1,10 @@
 """Figures of findings, as SVG text for an HTML page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from lathe.training.evaluation.findings import Findings
-from lathe.training.evaluation.reduction import Retention
-from lathe.training.reporting.figures import draw_figures, new_panels, plot_curves, plot_intervals
+from lathe.training.reporting.figures import draw_figures, new_panels, plot_intervals
 
 MAX_COMPARISONS = 40
 """Maximum number of comparisons in the figure. All are in the table."""
@@ -40,32 +39,7 @@ def plot_differences(findings: Findings) -> Any:
     return figure
 
 
-def plot_retention(retentions: Sequence[Retention]) -> Any:
-    """Plot the share of the score that reductions retain against their share of the dimensions.
-    Return the matplotlib figure, with a panel for all tasks and one for each type, or None if no reduction was
-    measured.
-    """
-    if not retentions:
-        return None
-
-    kinds = ["all tasks", *dict.fromkeys(kind for retention in retentions for kind in retention.types)]
-    figure, axes = new_panels(len(kinds), 3, (4, 3))
-    for axis, kind in zip(axes, kinds, strict=True):
-        by_kind = ({"all tasks": retention.mean, **retention.types} for retention in retentions)
-        pairs = zip(retentions, by_kind, strict=True)
-        plot_curves(
-            axis, ((retention.label, retention.share, means[kind]) for retention, means in pairs if kind in means)
-        )
-        axis.set_title(kind, fontsize=10)
-        axis.set_xlabel("share of the dimensions")
-
-    axes[0].set_ylabel("share of the score kept")
-    axes[0].legend(fontsize=7)
-    return figure
-
-
 PLOTS: dict[str, Plot] = {
     "Differences in points, with 95 % intervals": plot_differences,
-    "What reducers keep": lambda findings: plot_retention(findings.retentions),
 }
 """Plot functions by title of the figure."""

@@ -4,14 +4,14 @@ import time
 
 from lathe.transforms.progress import Progress
 
-SHARES = {"collect": 0.05, "encode": 0.3, "fit": 0.15, "score": 0.5}
-"""Share of each stage in the work on one encoder, measured with the debiasing methods on 20 small tasks."""
+SHARES = {"load": 0.05, "collect": 0.05, "encode": 0.4, "score": 0.5}
+"""Share of each stage in the work on one encoder."""
 
 
 class StagedProgress:
     """Converter of the progress in a stage on an encoder to that of the whole evaluation.
 
-    The stages are `collect`, `encode`, `fit` and `score`.
+    The stages are `load`, `collect`, `encode` and `score`.
 
     Args:
         on_progress: called with progress in [0, 1] and a message.

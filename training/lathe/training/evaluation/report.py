@@ -16,7 +16,6 @@ from lathe.training.evaluation.run import Results
 from lathe.training.evaluation.tables import (
     build_difference_table,
     build_raw_score_table,
-    build_retention_table,
     build_score_records,
     build_tables,
     list_problems,
@@ -60,29 +59,24 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
 
 
 def describe_evaluation(results: Results) -> str:
-    """Return a sentence on what was evaluated.
-    It has the number of data sets, row limit, encoders, the corpus that methods were fitted on, and the version of
-    mteb.
-    """
+    """Return a sentence with the number of data sets, their row limit, the number of encoders, and mteb's version."""
     request = results.request
     usable = [task for task in results.tasks if task.error is None]
     rows = "all rows" if request.limit is None else f"at most {request.limit:,} rows of each"
-    parts = [f"{len(usable)} of {len(results.tasks)} data sets, {rows}", format_count(len(results.encoders), "encoder")]
-    if results.corpus_rows:
-        parts.append(f"methods fitted on {results.corpus_rows:,} sentences of {Path(request.corpus).name}")
-    return "; ".join(parts) + f"; metrics of mteb {version('mteb')}; intervals of 95 %."
+    data = f"{len(usable)} of {len(results.tasks)} data sets, {rows}"
+    encoders = format_count(len(results.encoders), "encoder")
+    return f"{data}; {encoders}; metrics of mteb {version('mteb')}; intervals of 95 %."
 
 
 def as_json(results: Results, findings: Findings) -> dict[str, Any]:
     """Convert results and findings to a dict that orjson can serialize.
-    It has decision, request, environment, tasks, encoders, scores, sentences, comparisons and retentions.
+    It has decision, request, environment, tasks, encoders, scores, sentences and comparisons.
     """
     return {
         "decision": findings.decision.to_fields(),
         **describe_results(results),
         "sentences": summarize(findings),
         "comparisons": [_describe(comparison) for comparison in findings.comparisons],
-        "retentions": findings.retentions,
     }
 
 
@@ -96,14 +90,9 @@ def describe_results(results: Results) -> dict[str, Any]:
         "suite": request.suite.title,
         "reference": request.suite.reference,
         "limit": request.limit,
-        "corpus": {"source": Path(request.corpus).name, "sentences": results.corpus_rows},
         **describe_environment("lathe-training", "mteb", "torch", "scikit-learn", "numpy"),
         "tasks": [{name: value for name, value in asdict(task).items() if name != "asked"} for task in results.tasks],
-        "encoders": [
-            asdict(result.member)
-            | {"mean_norm": result.mean_norm, "intrinsic": result.intrinsic, "problems": result.problems}
-            for result in results.encoders
-        ],
+        "encoders": [asdict(result.member) | {"problems": result.problems} for result in results.encoders],
         "scores": build_score_records(results, metrics=True),
     }
 
@@ -124,7 +113,6 @@ def format_report(results: Results, findings: Findings) -> str:
     tables = {
         "Mean score of the raw vectors × 100, by type of task (number of tasks)": build_raw_score_table(results),
         "Differences in points, with half the 95 % interval": build_difference_table(findings.comparisons),
-        "Share of the score that is kept, in per cent": build_retention_table(findings.retentions),
     }
     sections = [
         Section("", sentences, tables={title: table for title, table in tables.items() if table}),
