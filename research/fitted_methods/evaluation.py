@@ -1,16 +1,19 @@
 """Evaluation of `lathe evaluate` with methods that are fitted on the sentences of a corpus."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import Path
 
+from lathe.training.encoder.spec import StoreSettings, VectorStores
 from lathe.training.errors import EvaluationError, TrainingError
-from lathe.training.evaluation.encoders import Member
+from lathe.training.evaluation.encoders import EvaluatedEncoder, Member
 from lathe.training.evaluation.run import EncoderResult, Evaluation, Request, Results
 from lathe.training.evaluation.scores import TaskDescription
-from lathe.training.evaluation.store import VectorStore, text_key
-from lathe.training.evaluation.worker import FittedMethod
+from lathe.training.evaluation.vectors import KEYS, TextVectors, text_key
+from lathe.training.evaluation.worker import FittedMethod, Trial
 from lathe.training.workspace import lock_folder
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress
@@ -97,11 +100,17 @@ def evaluate_fitted(request: FittedRequest, on_progress: Progress) -> FittedResu
 
 
 class FittedEvaluation(Evaluation):
-    """One run of an evaluation of fitted methods. Construction reads the corpus if methods need it."""
+    """One run of an evaluation of fitted methods. Construction reads the corpus if methods need it.
+
+    The vectors of all tasks stay in the output folder, `vectors/OUTPUT`, for what is measured afterwards.
+    """
 
     request: FittedRequest
 
     def __init__(self, request: FittedRequest, on_progress: Progress) -> None:
+        if request.stores is None:
+            stores = VectorStores(StoreSettings(request.out / "upstream"), StoreSettings(request.out / "encoded"))
+            request = replace(request, stores=stores)
         super().__init__(request, on_progress)
         self.cache = MethodCache(request.out / "methods")
         self.sentences = read_corpus_sentences(request.corpus) if request.needs_corpus else []
@@ -115,11 +124,31 @@ class FittedEvaluation(Evaluation):
         """List the methods to evaluate on an encoder, with their keys."""
         return [method.on(member.output, self.digest) for method in self.request.methods(member.dimensions)]
 
+    @contextmanager
+    def open_folder(self, member: Member) -> Iterator[Path]:
+        """Yield the folder of an encoder's vectors, which stays."""
+        yield self.request.out / "vectors" / member.output
+
+    def is_finished(self, trial: Trial, member: Member) -> bool:
+        """Return whether all tasks have all their scores, and the vectors are there.
+        Otherwise all tasks are read again, so that the vectors of all are written.
+        """
+        written = (self.request.out / "vectors" / member.output / KEYS).exists()
+        return written and all(super(FittedEvaluation, self).is_finished(one, member) for one in self.trials)
+
+    def encode(self, encoder: EvaluatedEncoder, asked: Sequence[tuple[str | None, str]], folder: Path) -> TextVectors:
+        """Return the vectors of (prompt name, text) pairs, from the folder if it has all of them."""
+        if (folder / KEYS).exists():
+            vectors = TextVectors.open(folder, encoder.member.dimensions)
+            if all(text_key(text, encoder.member.prompt(name)) in vectors for name, text in asked):
+                return vectors
+        return super().encode(encoder, asked, folder)
+
     def list_texts(self, tasks: Sequence[TaskDescription]) -> list[tuple[str | None, str]]:
         """List the distinct (prompt name, text) pairs of the tasks and the corpus."""
         return [*super().list_texts(tasks), *((None, sentence) for sentence in self.sentences)]
 
-    def prepare_methods(self, member: Member, store: VectorStore) -> tuple[FittedResult, list[FittedMethod]]:
+    def prepare_methods(self, member: Member, vectors: TextVectors) -> tuple[FittedResult, list[FittedMethod]]:
         """Fit every method on the vectors of one encoder's corpus, or load it from the cache.
         Return the encoder's result, still without scores, and references to the fitted methods.
 
@@ -129,7 +158,7 @@ class FittedEvaluation(Evaluation):
         corpus: Corpus | None = None
         if self.sentences:
             keys = [text_key(sentence, member.prompt(None)) for sentence in self.sentences]
-            corpus = split_corpus(store.get(keys), self.digest)
+            corpus = split_corpus(vectors.get(keys), self.digest)
 
         requested = self.list_methods(member)
         # A chain of another encoder, or of other dimensions, is no error: it is left out with its reason.

@@ -49,19 +49,16 @@ class AuditedEvaluation(FittedEvaluation):
     def run_encoder(self, encoder: EvaluatedEncoder, workers: Workers) -> EncoderResult:
         """Score the methods of an encoder, then audit its vectors."""
         result = super().run_encoder(encoder, workers)
-        store = self.open_store(encoder.member)
         progress = self.progress
         self.progress = FinishedProgress(progress.on_progress, progress.encoders)
         self.progress.begin_encoder(progress.encoder)
         encoded = EncodedSuite(
             out=self.request.out,
             encoder=encoder,
-            store=store,
             sentences=self.sentences,
             digest=self.digest,
             task_keys=[t.key for t in self.trials if t.key in self.tasks and self.tasks[t.key].error is None],
             read_tasks=partial(self.collect, self.trials, dict(encoder.member.prompts), workers),
-            encode=partial(self.encode, encoder, store),
             report=partial(self.progress.report, "encode", 1.0),
         )
         self.audits[encoder.member.name] = audit_encoder(encoded)

@@ -9,8 +9,8 @@ from lathe.training.evaluation.encoders import Member
 from lathe.training.evaluation.methods import CONTROL, build_control_method
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.scores import Score, TaskDescription
-from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.training.evaluation.suites import Entry, Suite, open_suite
+from lathe.training.evaluation.vectors import text_key, write_vectors
 from lathe.training.evaluation.worker import Raw, Trial, collect_texts, load_trial
 from research.fitted_methods.evaluation import FittedRequest, FittedResult, FittedResults
 from research.fitted_methods.methods import label_method
@@ -63,7 +63,7 @@ def stored(tmp_path, write_data_set):
         vectors = np.random.default_rng(1).standard_normal((len(collected.asked), DIMENSIONS)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         keys = [text_key(text, None if name is None else PROMPTS[name]) for name, text in collected.asked]
-        VectorStore(raw.folder, DIMENSIONS).add(keys, vectors)
+        write_vectors(raw.folder, [(keys, vectors)])
         return trial, raw
 
     return make
@@ -78,8 +78,7 @@ class Evaluated:
         members = [Member(e, f"print of {e}", e, DIMENSIONS, {}, None, e) for e in encoders]
         self.tasks = [collect_texts(trial, {}) for trial in self.trials]
         for seed, member in enumerate(members):
-            for task in self.tasks:
-                self.store(folder, member.name, [text for _, text in task.asked], seed)
+            self.store(folder, member.name, [text for task in self.tasks for _, text in task.asked], seed)
         random = np.random.default_rng(0)
         scores = [
             Score(task.task, task.key, e, f"print of {e}", CONTROL, CONTROL, float(random.random()))
@@ -92,16 +91,13 @@ class Evaluated:
 
     @staticmethod
     def store(folder, encoder, texts, seed):
-        """Store vectors for texts that have none.
-
-        Those of one suite point in about the same direction.
-        """
-        store = VectorStore(folder / "vectors" / encoder, DIMENSIONS)
-        keys = [key for key in dict.fromkeys(map(text_key, texts)) if key not in store]
+        """Store vectors of texts. Those of one suite point in about the same direction."""
+        keys = list(dict.fromkeys(map(text_key, texts)))
         vectors = np.random.default_rng(seed).standard_normal((len(keys), DIMENSIONS)).astype(np.float32)
         vectors[:, 0] += 3
         vectors[:, 1 + len(folder.name) % 2] += 2
-        store.add(keys, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        write_vectors(folder / "vectors" / encoder, [(keys, vectors)])
 
 
 @pytest.fixture(scope="session")

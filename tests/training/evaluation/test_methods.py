@@ -8,8 +8,8 @@ from lathe.training.datasets.contents import Search
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.evaluation.methods import Method, build_control_method, hash_chain
 from lathe.training.evaluation.run import Request
-from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.training.evaluation.suites import Suite
+from lathe.training.evaluation.vectors import TextVectors, text_key
 from lathe.transforms import Chain, parse_steps
 
 WIDTH = 24
@@ -57,7 +57,7 @@ def test_unsuited_reason_names_another_encoder_or_other_dimensions(nested):
     assert build_control_method().unsuited_reason(ENCODER, 384) is None
 
 
-def test_stored_model_returns_stored_vectors_by_prompt_through_the_chain(nested, rows, tmp_path):
+def test_stored_model_returns_stored_vectors_by_prompt_through_the_chain(nested, rows):
     from mteb.types import PromptType  # seconds of import
 
     from lathe.training.datasets.mteb_tasks import build_task
@@ -71,8 +71,7 @@ def test_stored_model_returns_stored_vectors_by_prompt_through_the_chain(nested,
     collector.encode([{"text": ["a"]}], **answering)
     assert list(collector.asked) == [("query", "a"), ("query", "b"), (None, "a")]
 
-    store = VectorStore(tmp_path, WIDTH)
-    store.add([text_key(text, prompts.get(name)) for name, text in collector.asked], rows[:3])
+    store = TextVectors([text_key(text, prompts.get(name)) for name, text in collector.asked], rows[:3])
     raw = StoredModel("e+control", "f-control", prompts, None, store)
     cut = StoredModel("e+mine", "f-mine", prompts, None, store, nested.chain, 6)
     np.testing.assert_array_equal(raw.encode([{"text": ["b"]}, {"text": ["a"]}], **asking), rows[[1, 0]])

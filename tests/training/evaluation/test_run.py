@@ -12,13 +12,12 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.encoder.spec import EncoderSpec, StoreSettings, VectorStores
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.encoders import RequestedEncoder
 from lathe.training.evaluation.methods import CONTROL, Method
 from lathe.training.evaluation.pool import Workers
 from lathe.training.evaluation.run import Request, compute_trial_key, evaluate
-from lathe.training.evaluation.store import text_key
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.workspace import lock_folder
 from lathe.transforms import Chain, parse_steps
@@ -165,15 +164,28 @@ def test_the_sts_score_of_each_method_is_spearmans_correlation_of_its_cosines(fi
     assert abs(expected["first@1"] - expected["other@1"]) > 0.05  # these two cannot have been mixed up
 
 
-def test_the_vector_store_holds_the_encoders_vectors_of_the_suite(first, encoder):
-    folder = first.request.out / "vectors" / encoder.fingerprint
-    keys = (folder / "keys.bin").read_bytes()
-    vectors = np.fromfile(folder / "vectors.f32", np.float32).reshape(-1, encoder.dimensions)
-    places = {keys[16 * row : 16 * row + 16]: row for row in range(len(vectors))}
-    assert len(keys) == 16 * len(vectors) == 16 * len(places)
-    texts = [row["sentence1"] for row in SENTENCES]
-    stored = vectors[[places[text_key(text)] for text in texts]]
-    np.testing.assert_allclose(stored, encoder.encode(texts).vectors, rtol=0, atol=1e-5)
+def test_no_vectors_stay_in_the_output_folder_and_those_of_a_killed_run_are_deleted(first, copied):
+    left = copied.out / ".vectors-killed"
+    left.mkdir()
+    (left / "vectors.f32").write_bytes(b"rest")
+    evaluate(copied, ignore_progress)
+    for out in (first.request.out, copied.out):
+        assert not [path for path in out.rglob("*") if "vectors" in path.name]
+
+
+def test_texts_are_encoded_once_for_all_evaluations_with_the_same_stores(first, tmp_path, monkeypatch):
+    stores = VectorStores(StoreSettings(tmp_path / "upstream"), StoreSettings(tmp_path / "encoded"))
+    request = replace(first.request, stores=stores)
+    assert by_cell(evaluate(replace(request, out=tmp_path / "one"), ignore_progress)) == by_cell(first.results)
+    encode, encoded = Encoder.encode, []
+
+    def record(self, texts, *args, **options):
+        encoded.extend(texts)
+        return encode(self, texts, *args, **options)
+
+    monkeypatch.setattr(Encoder, "encode", record)
+    assert by_cell(evaluate(replace(request, out=tmp_path / "two"), ignore_progress)) == by_cell(first.results)
+    assert not set(encoded) & set(TEXTS)
 
 
 def test_progress_says_what_is_done_from_the_first_line_never_decreases_and_ends_at_1(first):
@@ -196,7 +208,6 @@ def test_a_resumed_evaluation_computes_only_missing_scores_and_those_of_a_new_me
     path = copied.out / "scores.jsonl"
     kept = lines(copied.out)[::2]
     path.write_bytes(b"\n".join(kept) + b"\n" + lines(copied.out)[1][:40])  # the last line half written
-    vectors = files(copied.out / "vectors")
     fitted = files(copied.out / "methods")
     healed = evaluate(replace(copied, chains=chains), ignore_progress)
     found, expected = by_cell(healed), by_cell(first.results)
@@ -208,7 +219,6 @@ def test_a_resumed_evaluation_computes_only_missing_scores_and_those_of_a_new_me
     missing = {(orjson.loads(line)["task"], orjson.loads(line)["method"]) for line in lines(first.request.out)[1::2]}
     assert len(cells) == len(set(cells))
     assert set(cells) == missing | {(task, "more@1") for task in SCORED}
-    assert files(copied.out / "vectors") == vectors
     assert {path: content for path, content in files(copied.out / "methods").items() if path in fitted} == fitted
 
 

@@ -15,7 +15,7 @@ from lathe.training.advice.advise import Advice
 from lathe.training.advice.advise import advise as advise_on_source
 from lathe.training.advice.request import DEFAULT_RECALL, DEFAULT_ROWS, AdviceRequest, Metric, PlaceName
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
+from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec, StoreSettings, VectorStores
 from lathe.training.errors import SourceError
 from lathe.training.evaluation import run as evaluation
 from lathe.training.evaluation.decision import Decision
@@ -185,7 +185,7 @@ def evaluate(
     on_progress: Progress = no_progress,
 ) -> Results:
     """Compare encoders and chains on labelled data sets with mteb's evaluators, and return the results. Vectors and
-    scores are written to the folder `out`.
+    scores are stored in the folder `out`.
 
     It needs the extra `evaluation`. Each encoder is compared with the first one, and each chain with the raw vectors:
     `results.decision.sentence` is the answer. Scoring runs in processes of its own: a script must call this function
@@ -211,6 +211,7 @@ def evaluate(
         chains=[_describe_method(name, chain) for name, chain in (chains or {}).items()],
         limit=limit,
         processes=processes,
+        stores=VectorStores(StoreSettings(Path(out) / "upstream"), StoreSettings(Path(out) / "encoded")),
     )
     return Results(**vars(evaluation.evaluate(request, on_progress)))
 

@@ -30,9 +30,7 @@ def evaluate(
             "A folder of data sets, a YAML file, mteb:TASK,BENCHMARK,… from the hub, or finmteb, mean-bias-panel.",
         ),
     ],
-    out: Annotated[
-        Path, flag("--out", "Folder for vectors, scores and the report; if stopped, the same command continues.")
-    ],
+    out: Annotated[Path, flag("--out", "Folder for scores and the report; if stopped, the same command continues.")],
     encoder: Annotated[
         str | None,
         flag(
@@ -54,9 +52,8 @@ def evaluate(
 ) -> None:
     """Compare encoders and chains on labelled data, scored by mteb's own evaluators.
 
-    The last line printed says which one to take, by how many points it is better, and how sure that is. The encoders'
-    vectors are stored in OUT, and every method is scored from them. OUT also gets evaluation.json with all results,
-    scores.csv and report.html.
+    The last line printed says which one to take, by how many points it is better, and how sure that is. OUT gets
+    evaluation.json with all results, scores.csv and report.html.
     """
     _require_evaluation_extra()
     import orjson

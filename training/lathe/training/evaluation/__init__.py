@@ -4,7 +4,7 @@ suites.py      which data sets and encoders a suite names   ┐
 tasks.py       tasks and benchmarks of mteb                 │ what is evaluated
 limits.py      a fixed subset of the rows                   ┘
 encoders.py    models                                       ┐
-store.py       their raw vectors on disk                    │
+vectors.py     their raw vectors, by text                   │
 methods.py     raw vectors and chains                       ┘
 run.py         the whole run, resumed where it stopped
 pool.py        scoring processes; worker.py is what they run, model.py what mteb sees as a model

@@ -1,16 +1,19 @@
 """Run of an evaluation, from suite to scores, which resumes a stopped one.
 
 OUT/
-├── vectors/       raw vectors of each encoder                      store.py
+├── .vectors-…/    vectors of the encoder that is evaluated, deleted after it   vectors.py
 ├── methods/       the chains that are compared
 ├── tasks.jsonl    descriptions of the tasks                        scores.py
 ├── scores.jsonl   results log: a line for each task, encoder and method   scores.py
 └── evaluation.json, scores.csv, report.html                        report.py
 """
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lathe.training.digests import digest
 from lathe.training.encoder.spec import VectorStores
@@ -20,15 +23,18 @@ from lathe.training.evaluation.methods import Method, build_control_method
 from lathe.training.evaluation.pool import Workers
 from lathe.training.evaluation.progress import StagedProgress
 from lathe.training.evaluation.scores import ResultsLog, Score, TaskDescription
-from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.training.evaluation.suites import Entry, Suite
+from lathe.training.evaluation.vectors import TextVectors, text_key, write_vectors
 from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, score_methods
 from lathe.training.reporting.text import format_count
 from lathe.training.workspace import lock_folder
 from lathe.transforms.progress import Progress
+from lathe.transforms.vectors import FloatArray
 
 ENCODE_ROWS = 4096
-"""Number of texts that are encoded between two writes to disk."""
+"""Number of texts whose vectors are in memory at a time."""
+VECTORS_PREFIX = ".vectors-"
+"""Beginning of the name of the temporary folder of vectors."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,7 @@ class Evaluation:
         """Evaluate one encoder: collect and encode the tasks' texts, and score the methods on the tasks.
         Return the encoder's methods and problems, while the scores go to the results log.
 
-        Descriptions of tasks, vectors, methods and scores are written to the output folder. Tasks that have all their
+        Descriptions of tasks, methods and scores are written to the output folder. Tasks that have all their
         scores are not read again.
 
         Raises:
@@ -198,10 +204,10 @@ class Evaluation:
             problems = [f"{task.task}: {task.error}" for task in self.list_tasks()]
             raise EvaluationError("no data set can be evaluated: " + "; ".join(problems))
 
-        store = self.open_store(member)
-        self.encode(encoder, store, self.list_texts(usable))
-        result, fitted = self.prepare_methods(member, store)
-        self.score(result, store, fitted, {task.key: task.type for task in usable}, workers)
+        with self.open_folder(member) as folder:
+            vectors = self.encode(encoder, self.list_texts(usable), folder)
+            result, fitted = self.prepare_methods(member, vectors)
+            self.score(result, folder, fitted, {task.key: task.type for task in usable}, workers)
 
         return result
 
@@ -209,9 +215,13 @@ class Evaluation:
         """List the distinct (prompt name, text) pairs that the tasks encode."""
         return list(dict.fromkeys(pair for task in tasks for pair in task.asked))
 
-    def open_store(self, member: Member) -> VectorStore:
-        """Open the store of an encoder's vectors in the output folder."""
-        return VectorStore(self.request.out / "vectors" / member.output, member.dimensions)
+    @contextmanager
+    def open_folder(self, member: Member) -> Iterator[Path]:
+        """Yield a folder for the encoder's vectors, from which the workers read them. It is deleted after the block."""
+        for left in self.request.out.glob(f"{VECTORS_PREFIX}*"):  # by a killed run
+            shutil.rmtree(left, ignore_errors=True)
+        with TemporaryDirectory(prefix=VECTORS_PREFIX, dir=self.request.out) as folder:
+            yield Path(folder)
 
     def list_methods(self, member: Member) -> Sequence[Method]:
         """List the methods to evaluate on an encoder, those that do not suit it included."""
@@ -257,9 +267,8 @@ class Evaluation:
         self.log.add_tasks(description for description in unlogged if description.error is None)
         return [known[trial.key] for trial in trials]
 
-    def encode(self, encoder: EvaluatedEncoder, store: VectorStore, asked: Sequence[tuple[str | None, str]]) -> None:
-        """Encode those of the (prompt name, text) pairs in `asked` that the store lacks.
-        Their vectors are appended to the store in blocks of `ENCODE_ROWS`.
+    def encode(self, encoder: EvaluatedEncoder, asked: Sequence[tuple[str | None, str]], folder: Path) -> TextVectors:
+        """Encode the (prompt name, text) pairs in `asked`, and return their vectors, which are written to the folder.
 
         Raises:
             EncoderError: if the encoder fails, or returns NaN or inf.
@@ -267,22 +276,27 @@ class Evaluation:
         member = encoder.member
         # Reversed: of texts with the same key, the first names the prompt.
         by_key = {text_key(text, member.prompt(name)): (name, text) for name, text in reversed(asked)}
-        missing = [(key, *pair) for key, pair in by_key.items() if key not in store]
-        done = 0
+        write_vectors(folder, self._encode_blocks(encoder, by_key))
+        return TextVectors.open(folder, member.dimensions)
 
-        for prompt in dict.fromkeys(name for _, name, _ in missing):
-            pairs = [(key, text) for key, name, text in missing if name == prompt]
+    def _encode_blocks(
+        self, encoder: EvaluatedEncoder, by_key: Mapping[bytes, tuple[str | None, str]]
+    ) -> Iterator[tuple[Sequence[bytes], FloatArray]]:
+        """Encode (prompt name, text) pairs, one prompt after the other, and yield blocks of keys with their vectors."""
+        done = 0
+        for prompt in dict.fromkeys(name for name, _ in by_key.values()):
+            pairs = [(key, text) for key, (name, text) in by_key.items() if name == prompt]
             for start in range(0, len(pairs), ENCODE_ROWS):
                 keys, texts = zip(*pairs[start : start + ENCODE_ROWS], strict=True)
 
                 def report(rows: int, before: int = done) -> None:
-                    sentence = f"{before + rows:,} of {len(missing):,} texts encoded by {member.name}"
-                    self.progress.report("encode", (before + rows) / len(missing), sentence)
+                    sentence = f"{before + rows:,} of {len(by_key):,} texts encoded by {encoder.member.name}"
+                    self.progress.report("encode", (before + rows) / len(by_key), sentence)
 
-                store.add(keys, encoder.encode(texts, prompt, report))
+                yield keys, encoder.encode(texts, prompt, report)
                 done += len(texts)
 
-    def prepare_methods(self, member: Member, store: VectorStore) -> tuple[EncoderResult, list[FittedMethod]]:
+    def prepare_methods(self, member: Member, vectors: TextVectors) -> tuple[EncoderResult, list[FittedMethod]]:
         """Write the chains to the output folder, from which the workers load them.
         Return the encoder's result, still without scores, and references to the methods.
 
@@ -312,7 +326,7 @@ class Evaluation:
     def score(
         self,
         encoder: EncoderResult,
-        store: VectorStore,
+        folder: Path,
         fitted: Sequence[FittedMethod],
         usable: Mapping[str, str],
         workers: Workers,
@@ -325,14 +339,14 @@ class Evaluation:
 
         Args:
             encoder: the encoder with its methods.
-            store: its vectors.
+            folder: folder of its vectors.
             fitted: its fitted methods.
             usable: types of the tasks that can be evaluated, by key.
             workers: process pool.
         """
         member = encoder.member
         prompts = dict(member.prompts), member.default_prompt
-        raw = Raw(member.name, member.output, member.dimensions, *prompts, store.folder)
+        raw = Raw(member.name, member.output, member.dimensions, *prompts, folder)
         jobs = []
 
         # Methods of one task in one job, so that a process loads the task once.
