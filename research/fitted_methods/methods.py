@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from lathe.training.digests import digest
-from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.methods import Method, reduced_size
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.vectors import FloatArray
@@ -141,22 +140,6 @@ def label_reducer(reducer: str) -> str:
     """
     kinds, _, options = reducer.partition(":")
     return f"{kinds} uncentred" if "center=none" in options else kinds
-
-
-def parse_size(written: str) -> Fraction:
-    """Parse a size to reduce to, given as a number of dimensions such as 96 or as a share of them such as 1/4.
-    Return it as a fraction, where values below 1 are shares.
-
-    Raises:
-        EvaluationError: if the text is anything else.
-    """
-    try:
-        size = Fraction(written)
-    except (ValueError, ZeroDivisionError):
-        size = Fraction(0)
-    if size <= 0 or (size >= 1 and size.denominator > 1):
-        raise EvaluationError(f"sizes are numbers such as 96 or shares such as 1/4, not {written!r}")
-    return size
 
 
 def resolve_size(size: Fraction, dimensions: int) -> int | None:

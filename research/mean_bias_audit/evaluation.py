@@ -7,8 +7,7 @@ from functools import partial
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.encoders import EvaluatedEncoder
 from lathe.training.evaluation.pool import Workers
-from lathe.training.evaluation.progress import StagedProgress
-from lathe.training.evaluation.run import EncoderResult
+from lathe.training.evaluation.run import EncoderResult, StagedProgress
 from lathe.training.workspace import lock_folder
 from lathe.transforms.progress import Progress
 from research.few_sentences import FewSentences

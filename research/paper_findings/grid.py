@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from lathe.training.evaluation import grid
+from lathe.training.evaluation import comparison
 from lathe.training.evaluation.methods import CONTROL
 from lathe.training.evaluation.statistics import Array
 from research.fitted_methods.evaluation import FittedResult, FittedResults
@@ -21,7 +21,7 @@ def find_task_family(task_type: str) -> str:
     return FAMILIES.get(task_type, OTHER)
 
 
-class Grid(grid.Grid):
+class Grid(comparison.Grid):
     """Scores of an evaluation of fitted methods, without failed tasks and scores."""
 
     encoders: Mapping[str, FittedResult]

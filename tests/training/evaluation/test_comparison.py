@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lathe.training.evaluation.comparison import System, compare_scores, compare_systems, estimate_score
-from lathe.training.evaluation.grid import Grid
+from lathe.training.evaluation.comparison import Grid, System, compare_scores, compare_systems, estimate_score
 from lathe.training.evaluation.statistics import mean_interval
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lathe.training.evaluation.findings import compute_findings, summarize
+from lathe.training.evaluation.decision import compute_findings, summarize
 from lathe.training.evaluation.report import format_report, write_report
 from tests.training.evaluation.report_example import REFERENCE, TASKS, Elements, build_full_results
 

@@ -18,9 +18,8 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec, StoreSettings, VectorStores
 from lathe.training.errors import SourceError
 from lathe.training.evaluation import run as evaluation
-from lathe.training.evaluation.decision import Decision
+from lathe.training.evaluation.decision import Decision, compute_findings
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.findings import compute_findings
 from lathe.training.evaluation.methods import Method, build_chain_method
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.fitting.fit import fit_new_chain

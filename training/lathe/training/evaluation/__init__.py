@@ -6,16 +6,13 @@ limits.py      a fixed subset of the rows                   ┘
 encoders.py    models                                       ┐
 vectors.py     their raw vectors, by text                   │
 methods.py     raw vectors and chains                       ┘
-run.py         the whole run, resumed where it stopped
+run.py         the whole run, resumed where it stopped, and its progress
 pool.py        scoring processes; worker.py is what they run, model.py what mteb sees as a model
 scores.py      results log: scores and tasks as JSON lines
 units.py       values of single queries, texts or pairs
-grid.py        scores as arrays                             ┐
-statistics.py  intervals                                    │
-comparison.py  paired differences, by units and data sets   │
-decision.py    the answer in one sentence                   │ is it better,
-findings.py    all of them, and as sentences                ┘
+statistics.py  intervals                                    ┐ is it better,
+comparison.py  paired differences, by units and data sets   │ how sure are we
+decision.py    the answer in one sentence                   ┘
 tables.py      as tables                                    ┐ output
-plots.py       as figures                                   │
 report.py      HTML page, JSON, CSV, plain text             ┘
 """

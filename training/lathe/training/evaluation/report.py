@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lathe.training.evaluation.comparison import Comparison
-from lathe.training.evaluation.decision import describe_comparison
-from lathe.training.evaluation.findings import Findings, compute_findings, summarize
-from lathe.training.evaluation.plots import draw_all
+from lathe.training.evaluation.decision import Findings, compute_findings, describe_comparison, summarize
 from lathe.training.evaluation.run import Results
 from lathe.training.evaluation.tables import (
     build_difference_table,
@@ -20,6 +18,7 @@ from lathe.training.evaluation.tables import (
     build_tables,
     list_problems,
 )
+from lathe.training.reporting.figures import draw_figures, new_panels, plot_intervals
 from lathe.training.reporting.files import describe_environment, write_files
 from lathe.training.reporting.page import Section, format_text, render_page
 from lathe.training.reporting.tables import Table
@@ -27,6 +26,10 @@ from lathe.training.reporting.text import format_count
 
 JSON, CSV, HTML = "evaluation.json", "scores.csv", "report.html"
 """File names of the report."""
+DIFFERENCES = "Differences in points, with 95 % intervals"
+"""Title of the figure."""
+MAX_COMPARISONS = 40
+"""Maximum number of comparisons in the figure. All are in the table."""
 
 
 def write_report(results: Results) -> tuple[Findings, list[Path]]:
@@ -43,7 +46,7 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
     section = Section(
         title=answer,
         sentences=sentences,
-        figures=draw_all(findings),
+        figures=draw_figures({DIFFERENCES: plot_differences}, findings),
         tables=build_tables(results, findings),
         problems=list(list_problems(results)),
     )
@@ -56,6 +59,27 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
     scores = Table.from_records(build_score_records(results)).to_csv()
 
     return findings, write_files(results.request.out, {JSON: as_json(results, findings), CSV: scores, HTML: page})
+
+
+def plot_differences(findings: Findings) -> Any:
+    """Plot the score difference of each comparison with its interval.
+    Return the matplotlib figure, or None without comparisons.
+    """
+    comparisons = findings.comparisons[:MAX_COMPARISONS]
+    if not comparisons:
+        return None
+
+    figure, (axis,) = new_panels(1, size=(2.5 + 0.6 * len(comparisons), 4))
+    plot_intervals(
+        axis, range(len(comparisons)), [comparison.verdict.difference for comparison in comparisons], "", "o"
+    )
+    axis.axhline(0, color="grey", linewidth=0.8)
+    names = [f"{comparison.name} –\n{comparison.baseline_name}" for comparison in comparisons]
+    axis.set_xticks(range(len(comparisons)), names, rotation=60, ha="right", fontsize=8)
+    axis.set_xlim(-0.7, len(comparisons) - 0.3)
+    axis.set_ylabel("difference, points")
+
+    return figure
 
 
 def describe_evaluation(results: Results) -> str:

@@ -9,6 +9,7 @@ OUT/
 """
 
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +22,6 @@ from lathe.training.errors import EncoderError, EvaluationError
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
 from lathe.training.evaluation.methods import Method, build_control_method
 from lathe.training.evaluation.pool import Workers
-from lathe.training.evaluation.progress import StagedProgress
 from lathe.training.evaluation.scores import ResultsLog, Score, TaskDescription
 from lathe.training.evaluation.suites import Entry, Suite
 from lathe.training.evaluation.vectors import TextVectors, text_key, write_vectors
@@ -35,6 +35,8 @@ ENCODE_ROWS = 4096
 """Number of texts whose vectors are in memory at a time."""
 VECTORS_PREFIX = ".vectors-"
 """Beginning of the name of the temporary folder of vectors."""
+SHARES = {"load": 0.05, "collect": 0.05, "encode": 0.4, "score": 0.5}
+"""Share of each stage in the work on one encoder."""
 
 
 @dataclass(frozen=True)
@@ -384,3 +386,56 @@ def _require_distinct_names(encoders: Sequence[RequestedEncoder]) -> None:
 def compute_trial_key(entry: Entry, limit: int | None) -> str:
     """Return the key of a task in the results log, a hash of its data set and the row limit."""
     return digest(entry.digest(), limit)[:32]
+
+
+class StagedProgress:
+    """Converter of the progress in a stage on an encoder to that of the whole evaluation.
+
+    The stages are `load`, `collect`, `encode` and `score`.
+
+    Args:
+        on_progress: called with progress in [0, 1] and a message.
+        encoders: number of encoders, which run one after another.
+    """
+
+    def __init__(self, on_progress: Progress, encoders: int = 1) -> None:
+        self.on_progress = on_progress
+        self.encoders = encoders
+        self.begin_encoder(0)
+
+    def begin_encoder(self, number: int) -> None:
+        """Begin the progress of the next encoder.
+        The current stage is cleared, and the clock for the time left restarts.
+
+        Args:
+            number: number of the encoder, counted from 0.
+        """
+        self.encoder, self.stage, self.begun = number, "", time.monotonic()
+
+    def report(self, stage: str, fraction: float, sentence: str) -> None:
+        """Call `on_progress` with the progress of the whole evaluation in [0, 1] and a message.
+        The progress is computed from the encoder, its stage, and the fraction of that stage that is done.
+
+        Args:
+            stage: current stage.
+            fraction: fraction of the stage that is done.
+            sentence: message.
+
+        The message ends with the estimated time left in the stage if that is over a second. Another stage than at the
+        last call restarts the clock.
+        """
+        if stage != self.stage:
+            self.stage, self.begun = stage, time.monotonic()
+
+        names = list(SHARES)
+        before = sum(SHARES[name] for name in names[: names.index(stage)])
+        progress = (self.encoder + before + SHARES[stage] * fraction) / self.encoders
+        seconds_left = (time.monotonic() - self.begun) * (1 - fraction) / fraction if fraction > 0 else 0.0
+        self.on_progress(
+            min(progress, 1.0), sentence + (f", {format_seconds(seconds_left)} left" if seconds_left > 1 else "")
+        )
+
+
+def format_seconds(seconds: float) -> str:
+    """Format seconds as "42 s", or from 100 s on as "5 min"."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from lathe.training.evaluation.comparison import Comparison
-from lathe.training.evaluation.decision import count_units
-from lathe.training.evaluation.findings import Findings
-from lathe.training.evaluation.grid import Grid
+from lathe.training.evaluation.comparison import Comparison, Grid
+from lathe.training.evaluation.decision import Findings, count_units
 from lathe.training.evaluation.methods import CONTROL
 from lathe.training.evaluation.run import Results
 from lathe.training.reporting.tables import Table

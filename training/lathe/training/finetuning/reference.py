@@ -1,5 +1,6 @@
 """Reference vectors: what the encoder gave for each text before training, stored on disk, and relations of pairs."""
 
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -29,7 +30,9 @@ class ReferenceVectors:
     """
 
     def __init__(self, encoder: Encoder, root: Path) -> None:
-        self.encoder = StoredEncoder(encoder, VectorDatabase(StoreSettings(root)))
+        database = VectorDatabase(StoreSettings(root))
+        weakref.finalize(self, database.close)
+        self.encoder = StoredEncoder(encoder, database)
 
     def encode(self, texts: Sequence[str], on_progress: Progress) -> None:
         """Encode the texts that the database lacks. A killed run resumes after its last write."""
