@@ -5,7 +5,7 @@ from typing import Any
 
 from lathe.training.evaluation import report
 from lathe.training.evaluation.report import CSV, HTML, JSON
-from lathe.training.evaluation.tables import list_problems
+from lathe.training.evaluation.tables import build_raw_score_table, build_score_records, list_problems
 from lathe.training.reporting.files import write_files
 from lathe.training.reporting.page import Section, format_text, render_page
 from lathe.training.reporting.tables import Table
@@ -14,9 +14,7 @@ from research.paper_findings.findings import Findings, compute_findings, summari
 from research.paper_findings.plots import draw_all
 from research.paper_findings.tables import (
     build_difference_table,
-    build_raw_score_table,
     build_retention_table,
-    build_score_records,
     build_tables,
 )
 
@@ -65,7 +63,6 @@ def as_json(results: FittedResults, findings: Findings) -> dict[str, Any]:
     return described | {
         "corpus": {"source": Path(results.request.corpus).name, "sentences": results.corpus_rows},
         "encoders": encoders,
-        "scores": build_score_records(results, metrics=True),
         "sentences": summarize(findings),
         "findings": findings,
     }

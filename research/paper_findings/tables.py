@@ -11,12 +11,10 @@ from lathe.training.reporting.text import (
     format_fraction,
     format_half_width,
     format_interval,
-    format_number,
     format_percent,
 )
-from research.fitted_methods.evaluation import FittedResult, FittedResults
+from research.fitted_methods.evaluation import FittedResults
 from research.paper_findings.findings import Findings
-from research.paper_findings.grid import Grid, find_task_family
 from research.paper_findings.retention import RIVAL, Retention
 
 MAX_EFFECTS = 50
@@ -26,7 +24,7 @@ MAX_EFFECTS = 50
 def build_tables(results: FittedResults, findings: Findings) -> dict[str, Table]:
     """Build every table for which there are findings, by title."""
     found = {
-        "Raw vectors: mean score × 100 by type of task": build_raw_score_table(results),
+        "Raw vectors: mean score × 100 by type of task": tables.build_raw_score_table(results),
         "Differences to raw vectors, in points": build_difference_table(results, findings),
         "By family of tasks: paired t": _build_family_table(findings),
         "By encoder, method and family of tasks": _build_cell_table(findings),
@@ -144,41 +142,6 @@ def _build_language_table(findings: Findings) -> Table:
     return Table.from_records(rows.values(), default="+.3f")
 
 
-def build_raw_score_table(results: FittedResults) -> Table:
-    """Build the table of the raw vectors' mean score × 100, over all tasks and by type, one row for each encoder.
-    It also has the norm of their mean, ‖μ‖. Only tasks that all encoders completed count.
-    """
-    grid = Grid(results)
-    tasks = grid.common_tasks({name: [] for name in grid.encoders})
-    types = {
-        f"{kind} ({len(positions)})": [tasks[position] for position in positions]
-        for kind, positions in grid.group_by_type(tasks).items()
-    }
-
-    return Table.from_records(
-        (
-            {"encoder": name, "‖μ‖": _format_norm(result)}
-            | {
-                column: _mean_score(grid, name, column_tasks)
-                for column, column_tasks in ({"mean": tasks} | types).items()
-            }
-            for name, result in grid.encoders.items()
-        ),
-        default=".2f",
-    )
-
-
-def _format_norm(result: FittedResult) -> str:
-    published = result.member.published_mean_norm
-    ours = format_number(result.mean_norm, ".3f")
-    return ours if published is None else f"{ours} (published {published:.3f})"
-
-
-def _mean_score(grid: Grid, encoder: str, tasks: Sequence[str]) -> float | None:
-    """Return the mean raw score × 100 over tasks, or None without tasks."""
-    return 100 * float(np.mean(grid.control_scores(encoder, tasks))) if tasks else None
-
-
 def build_retention_table(retentions: Sequence[Retention]) -> Table:
     """Build the table of the share of the score that reductions retain.
     Each reducer has a row, each share of the dimensions a column.
@@ -210,27 +173,3 @@ def build_type_table(retentions: Sequence[Retention]) -> Table:
 def _format_retention(retention: Retention, kind: str) -> str:
     share, ahead = format_percent(retention.types[kind]), retention.ahead.get(kind)
     return share if ahead is None or retention.label == RIVAL else f"{share}; {100 * ahead.value:+.1f}"
-
-
-def build_score_records(results: FittedResults, metrics: bool = False) -> list[dict[str, Any]]:
-    """Convert the scores to one flat dict each, as `lathe evaluate` does.
-
-    There are more keys: family of the task, mean_norm, label, size and retention.
-    """
-    grid = Grid(results)
-    rows = []
-    for row in tables.build_score_records(results, metrics):
-        result = grid.encoders[row["encoder"]]
-        method = result.methods.get(row["method"])
-        score, control = row["score"], row["control"]
-        rows.append(
-            row
-            | {
-                "family": find_task_family(row["type"]) if row["type"] else "",
-                "mean_norm": result.mean_norm,
-                "label": method.label if method else "",
-                "size": method.size if method else None,
-                "retention": None if score is None or not control else score / control,
-            }
-        )
-    return rows
