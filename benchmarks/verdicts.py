@@ -19,7 +19,7 @@ from scipy import stats
 
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.service.cli.evaluate import load_chain_methods
-from lathe.training.evaluation.store import VectorStore, text_key
+from lathe.service.cli.options import load_encoder, load_state
 from lathe.transforms.chain import leading_query_maps
 
 Vectors = NDArray[np.float32]
@@ -62,21 +62,18 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--evaluated", type=Path, required=True, help="folder that `lathe evaluate --out` named")
     options.add_argument("--data", type=Path, required=True, help="the data set: corpus, queries and qrels/test.tsv")
-    options.add_argument("--model", action="append", default=[], help="NAME=FOLDER of an encoder, to encode again")
+    options.add_argument("--model", action="append", default=[], help="NAME=FOLDER of an encoder")
     arguments = options.parse_args()
     evaluation = json.loads((arguments.evaluated / "evaluation.json").read_text())
     search = Search(arguments.data)
-    members = {member["name"]: member for member in evaluation["encoders"]}
+    settings, _ = load_state()
+    models = dict(_split(arguments.model))
 
     @cache
     def score(encoder: str, label: str) -> NDArray[np.float64]:
-        store = VectorStore(
-            arguments.evaluated / "vectors" / members[encoder]["output"], members[encoder]["dimensions"]
-        )
-        queries, documents = (
-            store.get([text_key(text, members[encoder]["default_prompt"]) for text in texts])
-            for texts in (list(search.queries.values()), search.passages)
-        )
+        opened = load_encoder(settings, models.get(encoder, encoder))
+        queries = opened.encode(list(search.queries.values())).vectors
+        documents = opened.encode(search.passages).vectors
         return search.measure(rank(queries, documents, label))
 
     rows, figures = [], []
@@ -87,8 +84,8 @@ def main() -> None:
         figures.append(check_comparison(comparison, verdict, before, after))
         rows.append(format_row(comparison, figures[-1]))
     print(markdown_table(["compared with the baseline", "Lathe", "paired t, scipy", "bootstrap, scipy"], rows))
-    encoded = {name: encode_again(arguments, search, members[name], model) for name, model in _split(arguments.model)}
-    print("smallest cosine of stored vectors with those encoded again:", encoded)
+    encoded = {name: encode_again(settings, search, model) for name, model in models.items()}
+    print("smallest cosine of Lathe's vectors with those of sentence-transformers:", encoded)
     whole = {"decision": evaluation["decision"], "checks": figures, "cosines": encoded, "limit": evaluation["limit"]}
     print("raw figures:", write_report(arguments.out, "verdicts", whole), file=sys.stderr)
 
@@ -148,15 +145,14 @@ def format_row(comparison: dict[str, Any], found: dict[str, Any]) -> list[str]:
     return [" – ".join(names), interval, *shown]
 
 
-def encode_again(arguments: Any, search: Search, member: dict[str, Any], model: str) -> float:
-    """Return the smallest cosine between stored vectors and those of sentence-transformers, over some queries."""
+def encode_again(settings: Any, search: Search, model: str) -> float:
+    """Return the smallest cosine between Lathe's vectors and those of sentence-transformers, over some queries."""
     from sentence_transformers import SentenceTransformer
 
     texts = list(search.queries.values())[:SAMPLE]
-    store = VectorStore(arguments.evaluated / "vectors" / member["output"], member["dimensions"])
-    stored = store.get([text_key(text, member["default_prompt"]) for text in texts])
+    ours = load_encoder(settings, model).encode(texts).vectors
     encoded = SentenceTransformer(model, device="cpu").encode(texts, normalize_embeddings=True)
-    return float((stored * encoded).sum(axis=1).min())
+    return float((ours * encoded).sum(axis=1).min())
 
 
 def _nearest(scores: Vectors, count: int) -> NDArray[np.int64]:

@@ -30,8 +30,8 @@ from lathe.training.encoder.spec import DEFAULT_ENCODER, Pooling
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
 from lathe.training.evaluation.pool import Job, Workers
 from lathe.training.evaluation.run import compute_trial_key
-from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.training.evaluation.suites import Entry, open_suite
+from lathe.training.evaluation.vectors import text_key, write_vectors
 from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, score_methods
 from lathe.training.reporting.text import format_percent, format_points
 from lathe.training.sources.row_sample import RowSample
@@ -150,9 +150,8 @@ class Measure:
         """Return the score of every method fitted on the data set's own texts, None where it cannot be had."""
         folder = self.work / "scoring" / trial.key / member.output
         shutil.rmtree(folder, ignore_errors=True)
-        store = VectorStore(folder / "vectors", member.dimensions)
-        store.add([text_key(text, member.default_prompt) for text in asked], vectors)
-        raw = Raw(member.name, member.output, member.dimensions, {}, member.default_prompt, store.folder)
+        write_vectors(folder / "vectors", [([text_key(text, member.default_prompt) for text in asked], vectors)])
+        raw = Raw(member.name, member.output, member.dimensions, {}, member.default_prompt, folder / "vectors")
         methods = []
         for method, steps in METHODS.items():
             with suppress(TransformError):  # too few texts for it

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.run import Request
 from lathe.training.evaluation.suites import Suite, open_suite
 from research.encoders import BAG_OF_WORDS, RequestedBagOfWords, list_variants
+from research.fitted_methods.evaluation import FittedRequest
 
-Kind = TypeVar("Kind", bound=Request)
+Kind = TypeVar("Kind", bound=FittedRequest)
 
 MAX_PROCESSES = 8
 """Maximum default number of scoring processes; each holds mteb and its libraries, about a gigabyte."""
@@ -37,7 +37,7 @@ def evaluation_parser(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def build_request(arguments: argparse.Namespace, kind: type[Kind] = Request, **more: Any) -> Kind:  # type: ignore[assignment]
+def build_request(arguments: argparse.Namespace, kind: type[Kind] = FittedRequest, **more: Any) -> Kind:  # type: ignore[assignment]
     """Build the request of an evaluation from parsed arguments.
 
     `more` are further fields of `kind`.

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from statsmodels.stats.multitest import multipletests
 
-from lathe.training.comparison import Interval, bootstrap_ratio
-from research.paper_findings.statistics import paired_test
+from lathe.training.comparison import Interval
+from research.paper_findings.statistics import bootstrap_ratio, paired_test
 
 ALL = "all"
 """Name of the category that holds all tasks of a suite."""

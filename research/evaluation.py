@@ -1,6 +1,6 @@
 """The papers' evaluations on local data: the ladder of debiasing methods, means of few sentences, reducers.
 
-Every part is what `lathe evaluate` does with the flags of its name. Raw vectors and scores stay in --work, where a
+Every part is an evaluation of `research.fitted_methods`. Raw vectors and scores stay in --work, where a
 stopped run goes on; its seconds are added up. Means of few sentences go into the folder of the ladder, whose vectors
 and scores they share.
 """
@@ -19,12 +19,12 @@ from benchmarks.starters import print_progress
 from lathe.service.cli.evaluate import load_chain_methods
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.grid import Grid
-from lathe.training.evaluation.run import Request, Results, evaluate
 from lathe.training.evaluation.suites import Suite, open_suite
 from research.encoders import list_variants
 from research.few_sentences import FewSentences, compare_estimated_means, draw_estimation, summarize_estimation
+from research.fitted_methods.evaluation import FittedRequest, FittedResults, evaluate_fitted
 from research.paper_findings.findings import Findings, summarize
+from research.paper_findings.grid import Grid
 from research.paper_findings.plots import draw_all
 from research.paper_findings.report import format_report
 from research.paper_findings.report import write_report as write_evaluation
@@ -101,18 +101,18 @@ def main() -> None:
     print("raw figures:", write_report(arguments.out, "evaluation", figures), file=sys.stderr)
 
 
-def timed(request: Request) -> tuple[Results, float]:
+def timed(request: FittedRequest) -> tuple[FittedResults, float]:
     """Run an evaluation, and return it with its seconds, those of runs of it that were stopped included."""
     spent = request.out / f"seconds{len(getattr(request, 'sentences', ()))}"
     before = float(spent.read_text()) if spent.exists() else 0.0
     begun = time.monotonic()
     try:
-        return evaluate(request, print_progress), before + time.monotonic() - begun
+        return evaluate_fitted(request, print_progress), before + time.monotonic() - begun
     finally:
         spent.write_text(str(before + time.monotonic() - begun))
 
 
-def condensed(results: Results, findings: Findings) -> dict[str, Any]:
+def condensed(results: FittedResults, findings: Findings) -> dict[str, Any]:
     """Return an evaluation as JSON, without what mteb measures beside its main score."""
     estimation = compare_estimated_means(Grid(results))
     scores: dict[str, dict[str, dict[str, float | None]]] = {}
@@ -132,7 +132,7 @@ def condensed(results: Results, findings: Findings) -> dict[str, Any]:
     }
 
 
-def save_pictures(kept: dict[str, str], results: Results, findings: Findings, out: Path) -> None:
+def save_pictures(kept: dict[str, str], results: FittedResults, findings: Findings, out: Path) -> None:
     """Write some pictures of a part."""
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw_all(results, findings) | draw_estimation(compare_estimated_means(Grid(results)))

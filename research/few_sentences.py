@@ -8,13 +8,13 @@ import numpy as np
 
 from lathe.training.comparison import Array, Interval
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.grid import Grid
-from lathe.training.evaluation.methods import Method
-from lathe.training.evaluation.run import Request
 from lathe.training.reporting.figures import draw_figures, label_plainly, new_panels, plot_intervals
 from lathe.training.reporting.text import format_points
 from lathe.transforms import Chain
 from lathe.transforms.vectors import FloatArray
+from research.fitted_methods.evaluation import FittedRequest
+from research.fitted_methods.methods import FittableMethod
+from research.paper_findings.grid import Grid
 from research.paper_findings.statistics import bootstrap
 
 MEAN_DRAWS = 3
@@ -22,7 +22,7 @@ MEAN_DRAWS = 3
 
 
 @dataclass(frozen=True)
-class SampledMethod(Method):
+class SampledMethod(FittableMethod):
     """Method that is fitted on a random sample of the sentences.
 
     Attributes:
@@ -53,10 +53,10 @@ class SampledMethod(Method):
         return super().fit(np.asarray(rows[drawn]))
 
 
-def list_mean_estimation_methods(counts: Iterable[int]) -> list[Method]:
+def list_mean_estimation_methods(counts: Iterable[int]) -> list[FittableMethod]:
     """List R1 and R2 fitted on so many sentences, three random samples each, to measure the error of the mean."""
     return [
-        SampledMethod(f"{label}, draw {draw}", "means", label, steps, sentences=count, draw=draw)
+        SampledMethod(f"{label}, draw {draw}", "means", label=label, steps=steps, sentences=count, draw=draw)
         for count in counts
         for label, steps in ((f"R1 of {count}", "r1"), (f"R2 of {count}", "r2"))
         for draw in range(MEAN_DRAWS)
@@ -64,7 +64,7 @@ def list_mean_estimation_methods(counts: Iterable[int]) -> list[Method]:
 
 
 @dataclass(frozen=True)
-class FewSentences(Request):
+class FewSentences(FittedRequest):
     """Request for an evaluation that also measures R1 and R2 with means of few sentences.
 
     Attributes:
@@ -73,7 +73,7 @@ class FewSentences(Request):
 
     sentences: Sequence[int] = ()
 
-    def methods(self, dimensions: int) -> list[Method]:
+    def methods(self, dimensions: int) -> list[FittableMethod]:
         """List all methods to evaluate on an encoder with `dimensions` dimensions.
 
         The control is the first.

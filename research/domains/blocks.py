@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lathe.training.comparison import Array
-from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.methods import CONTROL
+from research.paper_findings.grid import Grid
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ import numpy as np
 
 from lathe.training.comparison import Array
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.pool import Job, Workers
-from lathe.training.evaluation.run import Results, compute_trial_key
+from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.suites import Suite
 from lathe.training.evaluation.tables import list_problems
 from lathe.training.evaluation.worker import Raw, Trial
@@ -32,6 +31,8 @@ from research.domains.tokens import find_token_counter
 from research.domains.variance import Cell, TwoWay, analyse_one_way, analyse_two_way
 from research.domains.work import bootstrap_scores, sample_texts_of
 from research.encoders import BAG_OF_WORDS
+from research.fitted_methods.evaluation import FittedResults
+from research.paper_findings.grid import Grid
 
 RunJobs = Callable[[Sequence[Job]], Iterator[tuple[int, Any]]]
 """Function that runs jobs in worker processes and yields index and result of each as it finishes; see `Workers.run`."""
@@ -61,7 +62,7 @@ def require_different(first: Suite, second: Suite) -> tuple[str, ...]:
     return tuple(name for digest, name in digests[0].items() if digest in digests[1])
 
 
-def compare(first: Results, second: Results, on_progress: Progress) -> Comparison:
+def compare(first: FittedResults, second: FittedResults, on_progress: Progress) -> Comparison:
     """Compare the suites of two evaluations by the same encoders, and return all analyses.
 
     The bootstrap and the reading of texts run in worker processes.
@@ -102,7 +103,7 @@ class DomainComparison:
         problems: messages about what was left out; grows during `run`.
     """
 
-    def __init__(self, first: Results, second: Results, on_progress: Progress, run_jobs: RunJobs) -> None:
+    def __init__(self, first: FittedResults, second: FittedResults, on_progress: Progress, run_jobs: RunJobs) -> None:
         self.shared = require_different(first.request.suite, second.request.suite)
         self.results = (first, second)
         self.titles = make_titles_distinct(first.request.suite, second.request.suite)
@@ -244,7 +245,10 @@ class DomainComparison:
         name, count_tokens = self.find_tokenizer()
         describing = partial(measure_characteristics, count_tokens=count_tokens, parse=find_parser())
         places = [(side, trial) for side in SIDES for trial in self.trials[side] if self.was_read(side, trial)]
-        raws = [None if dense not in self.grids[side].encoders else self.locate_vectors(side, dense) for side in SIDES]
+        raws = [
+            None if dense is None or dense not in self.grids[side].encoders else self.locate_vectors(side, dense)
+            for side in SIDES
+        ]
         jobs: list[Job] = [(sample_texts_of, (trial, raws[side])) for side, trial in places]
         found: dict[int, DataSetTexts] = {}
         means: dict[int, Array] = {}
@@ -274,7 +278,7 @@ class DomainComparison:
         return trial.entry.name in self.grids[side].tasks
 
 
-def _list_trials(results: Results) -> list[Trial]:
+def _list_trials(results: FittedResults) -> list[Trial]:
     """Return the data sets of an evaluation's suite as they were evaluated, with the row limit and the cache key."""
     limit = results.request.limit
     return [Trial(entry, compute_trial_key(entry, limit), limit) for entry in results.request.suite.entries]

@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegression
 from lathe.training.comparison import Array
 from lathe.training.evaluation.model import StoredModel
 from lathe.training.evaluation.tasks import iterate_splits
-from lathe.training.evaluation.worker import Raw, Trial, load_trial, open_store
+from lathe.training.evaluation.worker import Raw, Trial, load_trial, open_vectors
 from research.domains.measures import RANKS, average_precision, average_precisions, ndcg, rank_best
 from research.domains.samples import LabelledPool, PairPool, Pool, ScoredPool
 from research.paper_findings.statistics import rank_correlation
@@ -81,7 +81,7 @@ def read_examples(trial: Trial, raw: Raw) -> Pool:
 
 def open_stored_model(raw: Raw) -> StoredModel:
     """Return an mteb encoder that looks up an encoder's stored vectors instead of running the model."""
-    return StoredModel(raw.name, raw.fingerprint, raw.prompts, raw.default_prompt, open_store(raw))
+    return StoredModel(raw.name, raw.fingerprint, raw.prompts, raw.default_prompt, open_vectors(raw))
 
 
 def join_title_and_text(corpus: Any) -> list[str]:

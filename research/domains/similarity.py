@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from lathe.training.comparison import Array
-from lathe.training.evaluation.method_cache import normalize_rows
 from lathe.transforms import R2
 from lathe.transforms.errors import TransformError
+from research.fitted_methods.method_cache import normalize_rows
 
 MIN_DATA_SETS = 3
 """Minimum number of data sets for removing the common direction: two residuals always point in opposite directions."""

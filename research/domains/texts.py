@@ -83,5 +83,5 @@ def _average_vectors(task: Any, raw: Raw, drawn: list[Asked]) -> NDArray[np.floa
     """
     model = open_stored_model(raw)
     keys = [model.keys([text], task.metadata, prompt_type)[0] for text, prompt_type in drawn]
-    known = [key for key in keys if key in model.store]
-    return model.store.get(known).mean(axis=0, dtype=np.float64) if known else None
+    known = [key for key in keys if key in model.vectors]
+    return model.vectors.get(known).mean(axis=0, dtype=np.float64) if known else None

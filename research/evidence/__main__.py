@@ -19,13 +19,13 @@ import numpy as np
 import torch
 
 from benchmarks.report import parser, write_report
-from lathe.training.evaluation.run import Request
 from lathe.training.evaluation.suites import open_suite
 from research.evaluation import condensed, timed
 from research.evidence.families import FAMILIES, MAX_TOKENS, request_layers, request_model
 from research.evidence.requests import LAYER_TASKS, SHARES, LayerDebiasing, LossComparison, Reduction
 from research.evidence.tables import Figures, build_debiasing_table, build_losses_table, build_retention_table
 from research.evidence.unnormalized import PaperReduction, build_tables
+from research.fitted_methods.evaluation import FittedRequest
 from research.paper_findings.report import format_report
 from research.paper_findings.report import write_report as write_evaluation
 
@@ -80,7 +80,7 @@ def main() -> None:
     }
     training = {"steps": arguments.geopres_steps, "batch": arguments.geopres_batch}
     requests = {
-        "debiasing": Request(encoders=[*models, *few], ladder=True, **shared),
+        "debiasing": FittedRequest(encoders=[*models, *few], ladder=True, **shared),
         "reducers": Reduction(encoders=models, sizes=SIZES, **shared),
         "losses": LossComparison(encoders=models, sizes=SIZES, **shared),
         "layers": LayerDebiasing(encoders=many, ladder=True, **shared | {"suite": quick}),

@@ -3,17 +3,19 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lathe.training.evaluation.methods import (
+from lathe.training.evaluation.methods import build_control_method
+from lathe.transforms.learned.losses import LOSSES
+from research.fitted_methods.evaluation import FittedRequest
+from research.fitted_methods.methods import (
     GEOPRES,
     RANDOM_SEEDS,
     TRUNCATION,
     UNCENTRED_PCA,
-    Method,
-    build_control_method,
+    FittableMethod,
+    build_reducer,
+    label_method,
     list_debiasing_methods,
 )
-from lathe.training.evaluation.run import Request
-from lathe.transforms.learned.losses import LOSSES
 
 SHARES = (2, 4, 8, 16)
 """Original dimensions divided by those that are left."""
@@ -32,47 +34,50 @@ LAYER_TASKS = ("classification", "retrieval", "sts")
 
 
 @dataclass(frozen=True)
-class Reduction(Request):
+class Reduction(FittedRequest):
     """Request for an evaluation of `REDUCERS` at all `SHARES` of the dimensions."""
 
-    def methods(self, dimensions: int) -> list[Method]:
+    def methods(self, dimensions: int) -> list[FittableMethod]:
         """List the methods to evaluate on an encoder with `dimensions` dimensions.
 
         The control is the first.
         """
-        return [build_control_method(), *self._list_reducers(dimensions)]
+        return [label_method(build_control_method()), *self._list_reducers(dimensions)]
 
-    def _list_reducers(self, dimensions: int) -> Iterator[Method]:
+    def _list_reducers(self, dimensions: int) -> Iterator[FittableMethod]:
         """Yield every reducer at every size, named by its steps."""
         for share in SHARES:
             for label, steps in REDUCERS.items():
                 written = steps.format(k=dimensions // share)
-                yield Method(written, "sweep", label, written, size=dimensions // share)
+                yield build_reducer(written, label, dimensions // share)
 
 
 @dataclass(frozen=True)
-class LossComparison(Request):
+class LossComparison(FittedRequest):
     """Request for an evaluation of GeoPres with each of its losses, at `LOSS_SHARES` of the dimensions."""
 
-    def methods(self, dimensions: int) -> list[Method]:
+    def methods(self, dimensions: int) -> list[FittableMethod]:
         """List the methods to evaluate on an encoder with `dimensions` dimensions.
 
         The control is the first.
         """
         written = [(loss, steps, dimensions // share) for share in LOSS_SHARES for loss, steps in LOSS_STEPS.items()]
         return [
-            build_control_method(),
-            *(Method(s.format(k=k), "sweep", loss, s.format(k=k), size=k) for loss, s, k in written),
+            label_method(build_control_method()),
+            *(build_reducer(steps.format(k=k), loss, k) for loss, steps, k in written),
         ]
 
 
 @dataclass(frozen=True)
-class LayerDebiasing(Request):
+class LayerDebiasing(FittedRequest):
     """Request for an evaluation of `LAYER_METHODS`."""
 
-    def methods(self, dimensions: int) -> list[Method]:
+    def methods(self, dimensions: int) -> list[FittableMethod]:
         """List the methods to evaluate.
 
         The control is the first. The number of dimensions does not matter.
         """
-        return [build_control_method(), *(one for one in list_debiasing_methods() if one.name in LAYER_METHODS)]
+        return [
+            label_method(build_control_method()),
+            *(one for one in list_debiasing_methods() if one.name in LAYER_METHODS),
+        ]

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import markdown_table
-from lathe.training.comparison import Interval, bootstrap_ratio
-from lathe.training.evaluation.corpus import HELDOUT_SHARE, MAX_HELDOUT
-from lathe.training.evaluation.grid import find_task_family
+from lathe.training.comparison import Interval
 from lathe.training.evaluation.methods import CONTROL
 from lathe.training.reporting.text import format_half_width, format_interval, format_percent
 from research.evidence.requests import LOSS_SHARES, LOSS_STEPS, REDUCERS, SHARES
-from research.paper_findings.statistics import bootstrap, paired_test
+from research.fitted_methods.corpus import HELDOUT_SHARE, MAX_HELDOUT
+from research.paper_findings.grid import find_task_family
+from research.paper_findings.statistics import bootstrap, bootstrap_ratio, paired_test
 
 Figures = Mapping[str, Any]
 """Part of the raw figures: findings, and scores by encoder, method and task."""

@@ -5,20 +5,21 @@ batches and fewer texts; both are options.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from benchmarks.report import markdown_table
-from lathe.training.comparison import Interval, bootstrap_ratio
-from lathe.training.evaluation.methods import CONTROL, Method, build_control_method
-from lathe.training.evaluation.run import Request
+from lathe.training.comparison import Interval
+from lathe.training.evaluation.methods import CONTROL, build_control_method
 from lathe.training.reporting.text import format_interval, format_percent
 from lathe.transforms import Chain, RandomProjection
 from research.evidence.requests import SHARES
+from research.fitted_methods.evaluation import FittedRequest
+from research.fitted_methods.methods import FittableMethod, label_method
 from research.paper_findings.reductions import INTRINSIC
-from research.paper_findings.statistics import Correlation, correlate
+from research.paper_findings.statistics import Correlation, bootstrap_ratio, correlate
 
 Figures = Mapping[str, Any]
 """Part of the raw figures: findings, and scores by encoder, method and task."""
@@ -42,7 +43,7 @@ RIVAL = "PCA, the paper's"
 
 
 @dataclass(frozen=True)
-class PaperReduction(Request):
+class PaperReduction(FittedRequest):
     """Request for an evaluation of `REDUCERS` without normalization.
 
     Attributes:
@@ -51,14 +52,14 @@ class PaperReduction(Request):
 
     training: Mapping[str, int] = field(default_factory=lambda: {"steps": 5000, "batch": 2048})
 
-    def methods(self, dimensions: int) -> list[Method]:
+    def methods(self, dimensions: int) -> list[FittableMethod]:
         """List the methods to evaluate on an encoder with `dimensions` dimensions.
 
         The control is the first.
         """
-        return [build_control_method(), *self.list_reducers(dimensions)]
+        return [label_method(build_control_method()), *self.list_reducers(dimensions)]
 
-    def list_reducers(self, dimensions: int) -> Iterator[Method]:
+    def list_reducers(self, dimensions: int) -> Iterator[FittableMethod]:
         """Yield every reducer at every size."""
         for share in SHARES:
             k = dimensions // share
@@ -66,10 +67,11 @@ class PaperReduction(Request):
                 if name == RANDOM:
                     chain = build_random_projection(dimensions, k)
                     key = f"random-projection-{dimensions}-{k}"
-                    yield Method(f"{name}, {k}", "sweep", name, normalize=False, size=k, chain=chain, key=key)
+                    method = FittableMethod(f"{name}, {k}", "sweep", chain, key)
                 else:
                     written = steps.format(k=k, **self.training)
-                    yield Method(f"{name}, {k}", "sweep", name, written, normalize=False, size=k)
+                    method = FittableMethod(f"{name}, {k}", "sweep", steps=written)
+                yield replace(method, label=name, normalize=False, size=k)
 
 
 def build_random_projection(dimensions: int, k: int) -> Chain:

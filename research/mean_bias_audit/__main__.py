@@ -9,12 +9,12 @@ only so many sentences.
 import sys
 
 from benchmarks.starters import print_progress
-from lathe.training.evaluation.grid import Grid
 from research.arguments import build_request, evaluation_parser
 from research.few_sentences import compare_estimated_means
 from research.mean_bias_audit.evaluation import AuditRequest, evaluate_and_audit
 from research.mean_bias_audit.findings import compute_audit_findings
 from research.mean_bias_audit.report import format_audit, write_audit
+from research.paper_findings.grid import Grid
 from research.paper_findings.report import format_report, write_report
 
 

@@ -7,11 +7,11 @@ from functools import partial
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.encoders import EvaluatedEncoder
 from lathe.training.evaluation.pool import Workers
-from lathe.training.evaluation.progress import StagedProgress
-from lathe.training.evaluation.run import EncoderResult, Evaluation, Results
+from lathe.training.evaluation.run import EncoderResult, StagedProgress
 from lathe.training.workspace import lock_folder
 from lathe.transforms.progress import Progress
 from research.few_sentences import FewSentences
+from research.fitted_methods.evaluation import FittedEvaluation, FittedResults
 from research.mean_bias_audit.probe import EncodedSuite, audit_encoder
 from research.mean_bias_audit.stored_audit import Audit
 
@@ -34,7 +34,7 @@ class FinishedProgress(StagedProgress):
         self.on_progress((self.encoder + 1) / self.encoders, sentence)
 
 
-class AuditedEvaluation(Evaluation):
+class AuditedEvaluation(FittedEvaluation):
     """Evaluation that audits each encoder after its methods are scored.
 
     Attributes:
@@ -48,19 +48,16 @@ class AuditedEvaluation(Evaluation):
     def run_encoder(self, encoder: EvaluatedEncoder, workers: Workers) -> EncoderResult:
         """Score the methods of an encoder, then audit its vectors."""
         result = super().run_encoder(encoder, workers)
-        store = self.open_store(encoder.member)
         progress = self.progress
         self.progress = FinishedProgress(progress.on_progress, progress.encoders)
         self.progress.begin_encoder(progress.encoder)
         encoded = EncodedSuite(
             out=self.request.out,
             encoder=encoder,
-            store=store,
             sentences=self.sentences,
             digest=self.digest,
             task_keys=[t.key for t in self.trials if t.key in self.tasks and self.tasks[t.key].error is None],
             read_tasks=partial(self.collect, self.trials, dict(encoder.member.prompts), workers),
-            encode=partial(self.encode, encoder, store),
             report=partial(self.progress.report, "encode", 1.0),
         )
         self.audits[encoder.member.name] = audit_encoder(encoded)
@@ -68,7 +65,7 @@ class AuditedEvaluation(Evaluation):
         return result
 
 
-def evaluate_and_audit(request: AuditRequest, on_progress: Progress) -> tuple[Results, Mapping[str, Audit]]:
+def evaluate_and_audit(request: AuditRequest, on_progress: Progress) -> tuple[FittedResults, Mapping[str, Audit]]:
     """Score every method of every encoder on every task, and audit the encoders.
 
     A stopped run is resumed.

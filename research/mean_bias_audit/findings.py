@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lathe.training.evaluation.grid import Grid
-from lathe.training.evaluation.run import Results
+from research.fitted_methods.evaluation import FittedResults
 from research.mean_bias_audit.profile import (
     Profile,
     RandomControl,
@@ -12,6 +11,7 @@ from research.mean_bias_audit.profile import (
     profile_outliers,
 )
 from research.mean_bias_audit.stored_audit import Audit
+from research.paper_findings.grid import Grid
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class AuditFindings:
     profile: Profile
 
 
-def compute_audit_findings(results: Results, audits: Mapping[str, Audit]) -> AuditFindings:
+def compute_audit_findings(results: FittedResults, audits: Mapping[str, Audit]) -> AuditFindings:
     """Combine the audits of encoders, by name, with what the scores of their evaluation say."""
     grid = Grid(results)
     return AuditFindings(audits, measure_random_controls(grid), profile_outliers(grid))

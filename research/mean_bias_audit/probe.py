@@ -11,13 +11,12 @@ import numpy as np
 
 from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member
-from lathe.training.evaluation.method_cache import normalize_rows
 from lathe.training.evaluation.scores import TaskDescription
-from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.transforms import Moments
 from lathe.transforms.errors import TransformError
 from lathe.transforms.vectors import FloatArray, require_finite
 from research.encoders import BAG_OF_WORDS
+from research.fitted_methods.method_cache import normalize_rows
 from research.mean_bias_audit.means import (
     Norms,
     measure_direction,
@@ -57,23 +56,19 @@ class EncodedSuite:
     Attributes:
         out: output folder of the evaluation.
         encoder: the encoder.
-        store: its vectors, including those of the corpus.
         sentences: sentences of the corpus.
         digest: hash of these sentences.
         task_keys: keys of the suite's tasks.
         read_tasks: returns the tasks with their texts, which is slow.
-        encode: encodes (prompt name, text) pairs that the store lacks, and adds the vectors to the store.
         report: called with a message before each step.
     """
 
     out: Path
     encoder: EvaluatedEncoder
-    store: VectorStore
     sentences: Sequence[str]
     digest: str
     task_keys: Sequence[str]
     read_tasks: Callable[[], Sequence[TaskDescription]]
-    encode: Callable[[Sequence[tuple[str | None, str]]], None]
     report: Callable[[str], None]
 
 
@@ -110,10 +105,10 @@ class Probe:
     """
 
     def __init__(self, encoded: EncodedSuite) -> None:
-        self.encoder, self.store = encoded.encoder.encoder, encoded.store
+        self.encoder = encoded.encoder.encoder
         self.member = encoded.encoder.member
         self.sentences = encoded.sentences
-        self.encode, self.report = encoded.encode, encoded.report
+        self.evaluated, self.report = encoded.encoder, encoded.report
         self.tasks = [task for task in encoded.read_tasks() if task.error is None]
         self.problems: list[str] = []
 
@@ -164,60 +159,43 @@ class Probe:
         """Measure the mean vector of each language.
 
         The result is None if it fails. Texts are encoded under the default prompt, without the tasks' prompts, which
-        would themselves move the mean. Vectors that the store lacks are added to it.
+        would themselves move the mean.
         """
         chosen = choose_language_texts(self.tasks)
-        asked = [(None, text) for texts in chosen.texts.values() for text in texts]
 
         def measure() -> Languages:
-            vectors = {
-                name: self._load_vectors([text_key(text, self.member.prompt(None)) for text in texts])
-                for name, texts in chosen.texts.items()
-            }
+            vectors = {name: self._encode(texts) for name, texts in chosen.texts.items()}
             return Languages(chosen.count, tuple(measure_language_means(vectors)), chosen.few, tuple(chosen.unclear))
 
-        return self._measure_part("μ by language", measure, lambda: self.encode(asked))
+        return self._measure_part("μ by language", measure)
 
     def measure_prompts(self) -> Prompts | None:
         """Measure the mean of the same sentences with each prompt and none.
 
         The result is None for a bag of words. Encoders without prompts are measured with `GENERIC_PROMPTS`. A prompt
-        that fails is left out and recorded in `problems`. Vectors that the store lacks are added to it.
+        that fails is left out and recorded in `problems`.
         """
         if self.member.name == BAG_OF_WORDS:
             return None
         sentences = sample_texts(self.sentences, PROMPT_SENTENCES)
-        plain = [text_key(sentence) for sentence in sentences]
         own = {name: text for name, text in self.member.prompts.items() if text}
-        keys = {}
+        prompted = {}
         for name, prompt in (own or GENERIC_PROMPTS).items():
             try:
-                self.encode([(name, text) if own else (None, prompt + text) for text in sentences])
+                texts = sentences if own else [prompt + text for text in sentences]
+                prompted[name] = prompt, self._encode(texts, name if own else None)
             except Exception as error:  # models raise anything
                 self._record_failure(f"μ under the prompt {name} cannot be measured", error)
-                continue
-            keys[name] = prompt, [text_key(text, prompt) if own else text_key(prompt + text) for text in sentences]
 
         def measure() -> Prompts:
-            bare = self._load_vectors(plain)
+            # Without any prompt, even a default one.
+            bare = normalize_rows(self.encoder.encode(sentences, normalize=False, prompt_name=NO_PROMPT).vectors)
+            require_finite(bare)
             norm = float(np.linalg.norm(bare.mean(axis=0, dtype=np.float64)))
-            means = [
-                measure_prompt_mean(name, prompt, self._load_vectors(some), bare)
-                for name, (prompt, some) in keys.items()
-            ]
+            means = [measure_prompt_mean(name, prompt, vectors, bare) for name, (prompt, vectors) in prompted.items()]
             return Prompts(len(sentences), norm, not own, tuple(means))
 
-        return self._measure_part("μ by prompt", measure, lambda: self._encode_plain(sentences))
-
-    def _encode_plain(self, texts: Sequence[str]) -> None:
-        """Encode texts that the store lacks without any prompt, even a default one.
-
-        Store the unit vectors.
-        """
-        missing = [text for text in texts if text_key(text) not in self.store]
-        if missing:
-            vectors = self.encoder.encode(missing, normalize=False, prompt_name=NO_PROMPT).vectors
-            self.store.add([text_key(text) for text in missing], normalize_rows(vectors))
+        return self._measure_part("μ by prompt", measure)
 
     def measure_corpus(self) -> CorpusMean | None:
         """Measure the mean of the corpus by sample size, and its direction.
@@ -227,47 +205,30 @@ class Probe:
 
         def measure() -> CorpusMean:
             self.report(f"auditing the mean of {self.member.name}")
-            vectors = self._load_vectors([text_key(text, self.member.prompt(None)) for text in self.sentences])
+            vectors = self._encode(self.sentences)
             moments = Moments.from_vectors(vectors)
             return CorpusMean(tuple(measure_mean_growth(vectors, moments)), measure_direction(vectors, moments))
 
         return self._measure_part("μ of the corpus", measure)
 
-    def _measure_part(
-        self, what: str, measure: Callable[[], Part], encode: Callable[[], None] | None = None
-    ) -> Part | None:
-        """Call `encode`, then `measure`.
+    def _measure_part(self, what: str, measure: Callable[[], Part]) -> Part | None:
+        """Return what `measure` returns, or None with a problem recorded if it fails.
 
         Args:
             what: name of the part, for messages.
-            measure: returns the part; only a `TransformError` is caught.
-            encode: adds missing vectors to the store, or None; any exception is caught.
-
-        Returns:
-            The part, or None with a problem recorded where either call failed.
+            measure: encodes texts and returns the part.
         """
-        try:
-            if encode is not None:
-                encode()
-        except Exception as error:  # models raise anything
-            self._record_failure(f"{what} cannot be measured", error)
-            return None
         try:
             return measure()
         except TransformError as error:
             self.problems.append(f"{what} cannot be measured: {error}")
-            return None
+        except Exception as error:  # models raise anything
+            self._record_failure(f"{what} cannot be measured", error)
+        return None
 
-    def _load_vectors(self, keys: Sequence[bytes]) -> FloatArray:
-        """Return stored vectors `(n, d)` by text keys.
-
-        Raises:
-            InputError: if a vector holds NaN or inf.
-            KeyError: if a key has no vector.
-        """
-        vectors = self.store.get(keys)
-        require_finite(vectors)
-        return vectors
+    def _encode(self, texts: Sequence[str], prompt_name: str | None = None) -> FloatArray:
+        """Return the unit vectors `(n, d)` of texts, which the encoder has stored if they were encoded before."""
+        return self.evaluated.encode(texts, prompt_name, lambda _: None)
 
     def _record_failure(self, what: str, error: Exception) -> None:
         self.problems.append(f"{what}: {type(error).__name__}: {error}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lathe.training.evaluation.grid import Grid
+from research.paper_findings.grid import Grid
 from research.paper_findings.statistics import shares_beyond, standardize
 
 R2, RANDOM = "R2", "random direction"

@@ -3,15 +3,15 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from lathe.training.evaluation.report import describe_evaluation
-from lathe.training.evaluation.run import Results
 from lathe.training.reporting.files import write_files
 from lathe.training.reporting.page import Section, format_text, render_page
 from research.few_sentences import EstimationRow, draw_estimation, summarize_estimation
+from research.fitted_methods.evaluation import FittedResults
 from research.mean_bias_audit.findings import AuditFindings
 from research.mean_bias_audit.plots import draw_audit
 from research.mean_bias_audit.summary import summarize_audit
 from research.mean_bias_audit.tables import build_audit_tables, build_overview_table
+from research.paper_findings.report import describe_evaluation
 
 JSON, HTML = "audit.json", "audit.html"
 """File names of the report."""
@@ -19,7 +19,7 @@ OVERVIEW = "Audit of the encoders' vectors; norms are before they are brought to
 """Title of the table in the terminal."""
 
 
-def write_audit(results: Results, findings: AuditFindings, estimation: list[EstimationRow]) -> list[Path]:
+def write_audit(results: FittedResults, findings: AuditFindings, estimation: list[EstimationRow]) -> list[Path]:
     """Write `audit.json` and `audit.html` into the evaluation's folder, and return both paths."""
     section = Section(
         "Audit",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lathe.training.comparison import Array, Interval
-from lathe.training.evaluation.grid import Grid
+from research.paper_findings.grid import Grid
 from research.paper_findings.statistics import (
     Correlation,
     PairedTest,

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lathe.training.comparison import Interval
-from lathe.training.evaluation.grid import Grid
-from lathe.training.evaluation.reduction import Retention, compute_retentions
-from lathe.training.evaluation.run import Results
 from lathe.training.reporting.sentences import render_sentences
+from research.fitted_methods.evaluation import FittedResults
 from research.paper_findings import comparison, reductions
 from research.paper_findings.comparison import Cell, FamilyRow, LargeEffect
+from research.paper_findings.grid import Grid
 from research.paper_findings.reductions import CrossLingual
+from research.paper_findings.retention import Retention, compute_retentions
 from research.paper_findings.statistics import Correlation
 
 
@@ -48,7 +48,7 @@ class Findings:
     cross_lingual: Sequence[CrossLingual]
 
 
-def compute_findings(results: Results) -> Findings:
+def compute_findings(results: FittedResults) -> Findings:
     """Compute what a report says about scores: differences from the raw vectors, their intervals and correlations.
 
     What needs methods, languages or sizes that were not evaluated is empty.

@@ -1,32 +1,33 @@
 """Figures of the papers' statistics, as SVG text for an HTML page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from lathe.training.evaluation.grid import Grid
-from lathe.training.evaluation.plots import plot_retention
-from lathe.training.evaluation.run import Results
 from lathe.training.reporting.figures import (
     draw_figures,
     new_panels,
+    plot_curves,
     plot_heat_map,
     plot_intervals,
     write_numbers,
 )
+from research.fitted_methods.evaluation import FittedResults
 from research.paper_findings.findings import Findings
+from research.paper_findings.grid import Grid
+from research.paper_findings.retention import Retention
 
-Plot = Callable[[Results, Findings], Any]
+Plot = Callable[[FittedResults, Findings], Any]
 """Function that plots results and findings as a Matplotlib figure, or returns None if there is nothing to plot."""
 
 
-def draw_all(results: Results, findings: Findings) -> dict[str, str]:
+def draw_all(results: FittedResults, findings: Findings) -> dict[str, str]:
     """Draw every figure for which the findings have data, as SVG text by title."""
     return draw_figures(PLOTS, results, findings)
 
 
-def plot_differences(results: Results, findings: Findings) -> Any:
+def plot_differences(results: FittedResults, findings: Findings) -> Any:
     """Plot a heat map of mean differences to raw vectors, encoders by methods.
 
     Returns None without cells.
@@ -44,7 +45,7 @@ def plot_differences(results: Results, findings: Findings) -> Any:
     return figure
 
 
-def plot_gain_by_norm(results: Results, findings: Findings) -> Any:
+def plot_gain_by_norm(results: FittedResults, findings: Findings) -> Any:
     """Plot R2's mean difference against ‖μ‖, a point for each encoder.
 
     Returns None with fewer than three.
@@ -65,7 +66,7 @@ def plot_gain_by_norm(results: Results, findings: Findings) -> Any:
     return figure
 
 
-def plot_geometry_and_scores(results: Results, findings: Findings) -> Any:
+def plot_geometry_and_scores(results: FittedResults, findings: Findings) -> Any:
     """Plot the mean score of each reduction against its local Spearman.
 
     Returns None if that was not measured.
@@ -83,6 +84,30 @@ def plot_geometry_and_scores(results: Results, findings: Findings) -> Any:
     axis.set_xlabel("local Spearman on sentences kept aside")
     axis.set_ylabel("mean score × 100")
     axis.legend(fontsize=8)
+    return figure
+
+
+def plot_retention(retentions: Sequence[Retention]) -> Any:
+    """Plot the share of the score that reductions retain against their share of the dimensions.
+    Return the matplotlib figure, with a panel for all tasks and one for each type, or None if no reduction was
+    measured.
+    """
+    if not retentions:
+        return None
+
+    kinds = ["all tasks", *dict.fromkeys(kind for retention in retentions for kind in retention.types)]
+    figure, axes = new_panels(len(kinds), 3, (4, 3))
+    for axis, kind in zip(axes, kinds, strict=True):
+        by_kind = ({"all tasks": retention.mean, **retention.types} for retention in retentions)
+        pairs = zip(retentions, by_kind, strict=True)
+        plot_curves(
+            axis, ((retention.label, retention.share, means[kind]) for retention, means in pairs if kind in means)
+        )
+        axis.set_title(kind, fontsize=10)
+        axis.set_xlabel("share of the dimensions")
+
+    axes[0].set_ylabel("share of the score kept")
+    axes[0].legend(fontsize=7)
     return figure
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lathe.training.evaluation.grid import Grid
-from lathe.training.evaluation.methods import CONTROL, Method
-from lathe.training.evaluation.reduction import MIN_CONTROL_SCORE
+from lathe.training.evaluation.methods import CONTROL
+from research.fitted_methods.methods import FittableMethod
+from research.paper_findings.grid import Grid
+from research.paper_findings.retention import MIN_CONTROL_SCORE
 from research.paper_findings.statistics import Correlation, correlate
 
 LANGUAGE_SUFFIX = re.compile(r"[_-]([a-z]{2})$")
@@ -83,7 +84,7 @@ def compare_languages(grid: Grid) -> list[CrossLingual]:
     return found
 
 
-def _retained_share(grid: Grid, encoder: str, method: Method, task: str | None) -> float | None:
+def _retained_share(grid: Grid, encoder: str, method: FittableMethod, task: str | None) -> float | None:
     """Return a task's score with the method divided by its raw score.
 
     It is None if one is missing, or the raw one is too low.

@@ -3,23 +3,23 @@
 from pathlib import Path
 from typing import Any
 
-from lathe.training.evaluation.report import CSV, HTML, JSON, describe_evaluation, describe_results
-from lathe.training.evaluation.run import Results
-from lathe.training.evaluation.tables import (
-    build_raw_score_table,
-    build_retention_table,
-    build_score_records,
-    list_problems,
-)
+from lathe.training.evaluation import report
+from lathe.training.evaluation.report import CSV, HTML, JSON
+from lathe.training.evaluation.tables import build_raw_score_table, build_score_records, list_problems
 from lathe.training.reporting.files import write_files
 from lathe.training.reporting.page import Section, format_text, render_page
 from lathe.training.reporting.tables import Table
+from research.fitted_methods.evaluation import FittedResults
 from research.paper_findings.findings import Findings, compute_findings, summarize
 from research.paper_findings.plots import draw_all
-from research.paper_findings.tables import build_difference_table, build_tables
+from research.paper_findings.tables import (
+    build_difference_table,
+    build_retention_table,
+    build_tables,
+)
 
 
-def write_report(results: Results) -> tuple[Findings, list[Path]]:
+def write_report(results: FittedResults) -> tuple[Findings, list[Path]]:
     """Compute the findings and write evaluation.json, scores.csv and report.html to the output folder.
 
     Existing files are replaced atomically.
@@ -45,12 +45,30 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
     return findings, write_files(results.request.out, {JSON: as_json(results, findings), CSV: scores, HTML: page})
 
 
-def as_json(results: Results, findings: Findings) -> dict[str, Any]:
+def describe_evaluation(results: FittedResults) -> str:
+    """Return a sentence on what was evaluated, with the corpus that methods were fitted on."""
+    described = report.describe_evaluation(results)
+    if not results.corpus_rows:
+        return described
+    return f"methods fitted on {results.corpus_rows:,} sentences of {Path(results.request.corpus).name}; {described}"
+
+
+def as_json(results: FittedResults, findings: Findings) -> dict[str, Any]:
     """Return the request, all scores with all metrics, and all statistics as a dict that orjson can serialize."""
-    return describe_results(results) | {"sentences": summarize(findings), "findings": findings}
+    described = report.describe_results(results)
+    encoders = [
+        fields | {"mean_norm": result.mean_norm, "intrinsic": result.intrinsic}
+        for fields, result in zip(described["encoders"], results.encoders, strict=True)
+    ]
+    return described | {
+        "corpus": {"source": Path(results.request.corpus).name, "sentences": results.corpus_rows},
+        "encoders": encoders,
+        "sentences": summarize(findings),
+        "findings": findings,
+    }
 
 
-def format_report(results: Results, findings: Findings) -> str:
+def format_report(results: FittedResults, findings: Findings) -> str:
     """Format the main tables, sentences and problems as plain text for a terminal."""
     differences = "Differences to raw vectors in points (half the 95 % interval), over tasks complete for all"
     tables = {

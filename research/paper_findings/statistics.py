@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lathe.training.comparison import NEGLIGIBLE, RESAMPLES, Array, Interval
+from lathe.training.comparison import NEGLIGIBLE, Array, Interval
 
+RESAMPLES = 10_000
+"""Number of bootstrap resamples."""
 DECISIVE_T = 2.0
 """|t| beyond which a difference counts as a win or loss: the mean-bias paper's threshold of effect size, not a test of
 significance (its Section 2)."""
@@ -95,6 +97,39 @@ def bootstrap(values: Array, seed: int = 0) -> Interval:
     means = rows[drawn].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return Interval(float(rows.mean()), float(low), float(high))
+
+
+def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, seed: int = 0) -> Interval:
+    """Return the ratio of a method's mean score to the raw vectors', averaged over encoders, with its interval.
+    The 95 % interval is from bootstrapping tasks. With a rival method, the difference of the two methods' ratios is
+    returned instead.
+
+    This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. The difference is method minus rival.
+    With fewer than two tasks there are no bounds.
+
+    Args:
+        scores: `(n, m)`, tasks by encoders.
+        control: scores of the raw vectors, `(n, m)`.
+        rival: scores of another method, `(n, m)`, or None.
+        seed: seed of the resamples.
+    """
+    scored = scores if rival is None else scores - rival
+    n = len(scored)
+    value = float((scored.mean(axis=0) / control.mean(axis=0)).mean())
+    if n < 2:
+        return Interval(value, None, None)
+
+    samples = np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))
+    # How often each task is in each resample, (resamples, tasks): a product with (tasks, encoders) gives all sums.
+    weights = np.zeros((RESAMPLES, n))
+    np.add.at(weights, (np.arange(RESAMPLES)[:, None], samples), 1.0)
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratios = ((weights @ scored) / (weights @ control)).mean(axis=1)
+
+    # A resample whose control sums to zero has no ratio.
+    low, high = np.quantile(ratios[np.isfinite(ratios)], [0.025, 0.975])
+    return Interval(value, float(low), float(high))
 
 
 def correlate(x: Array, y: Array, seed: int = 0) -> Correlation | None:

@@ -1,28 +1,30 @@
 """Tables of the papers' statistics."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from lathe.training.evaluation.run import Results
-from lathe.training.evaluation.tables import (
-    build_raw_score_table,
-    build_retention_table,
-    build_score_table,
-    build_type_table,
-)
+from lathe.training.evaluation import tables
 from lathe.training.reporting.tables import Table
-from lathe.training.reporting.text import format_half_width, format_interval
+from lathe.training.reporting.text import (
+    format_fraction,
+    format_half_width,
+    format_interval,
+    format_percent,
+)
+from research.fitted_methods.evaluation import FittedResults
 from research.paper_findings.findings import Findings
+from research.paper_findings.retention import RIVAL, Retention
 
 MAX_EFFECTS = 50
 """Maximum number of large effects in the table. All are in the JSON."""
 
 
-def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
+def build_tables(results: FittedResults, findings: Findings) -> dict[str, Table]:
     """Build every table for which there are findings, by title."""
-    tables = {
-        "Raw vectors: mean score × 100 by type of task": build_raw_score_table(results),
+    found = {
+        "Raw vectors: mean score × 100 by type of task": tables.build_raw_score_table(results),
         "Differences to raw vectors, in points": build_difference_table(results, findings),
         "By family of tasks: paired t": _build_family_table(findings),
         "By encoder, method and family of tasks": _build_cell_table(findings),
@@ -34,12 +36,12 @@ def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
         "Share of the score kept, per cent": build_retention_table(findings.retentions),
         "By type of task, and ahead of PCA, points of retention": build_type_table(findings.retentions),
         "Retention in other languages less that in English": _build_language_table(findings),
-        "Every score × 100": build_score_table(results),
+        "Every score × 100": tables.build_score_table(results),
     }
-    return {title: table for title, table in tables.items() if table}
+    return {title: table for title, table in found.items() if table}
 
 
-def build_difference_table(results: Results, findings: Findings) -> Table:
+def build_difference_table(results: FittedResults, findings: Findings) -> Table:
     """Build the table of differences to raw vectors in points: encoders by methods, and a last row for all if several.
 
     Encoders without differences are left out.
@@ -138,3 +140,36 @@ def _build_language_table(findings: Findings) -> Table:
         key = {"encoder": one.encoder, "reducer": one.label, "size": str(one.size), "data set": one.task}
         rows.setdefault(tuple(key.values()), key)[one.language] = one.against_english
     return Table.from_records(rows.values(), default="+.3f")
+
+
+def build_retention_table(retentions: Sequence[Retention]) -> Table:
+    """Build the table of the share of the score that reductions retain.
+    Each reducer has a row, each share of the dimensions a column.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    shares = dict.fromkeys(
+        format_fraction(s) for s in sorted({retention.share for retention in retentions}, reverse=True)
+    )
+    for retention in retentions:
+        row = rows.setdefault(retention.label, {"reducer": retention.label, **shares})
+        row[format_fraction(retention.share)] = retention.mean
+
+    return Table.from_records(rows.values(), default=format_percent)
+
+
+def build_type_table(retentions: Sequence[Retention]) -> Table:
+    """Build the table of the retained share of the score by type of task, and of its difference to PCA in points.
+    Each reducer and share of the dimensions has a row, each type of task a column.
+    """
+    kinds = dict.fromkeys(kind for retention in retentions for kind in retention.types)
+    return Table.from_records(
+        {"reducer": retention.label, "dimensions": format_fraction(retention.share)}
+        | kinds
+        | {kind: _format_retention(retention, kind) for kind in retention.types}
+        for retention in retentions
+    )
+
+
+def _format_retention(retention: Retention, kind: str) -> str:
+    share, ahead = format_percent(retention.types[kind]), retention.ahead.get(kind)
+    return share if ahead is None or retention.label == RIVAL else f"{share}; {100 * ahead.value:+.1f}"

@@ -10,7 +10,7 @@ from lathe.training.datasets.layouts.classification import Classification
 from lathe.training.datasets.records import Warnings, is_blank
 from lathe.training.evaluation.limits import limit_rows
 from lathe.training.evaluation.model import Collector, PromptedModel
-from lathe.training.evaluation.store import MemoryStore, text_key
+from lathe.training.evaluation.vectors import TextVectors, text_key
 from lathe.training.evaluation.worker import measure
 from research.reze_experiment.targets import Target
 
@@ -93,12 +93,12 @@ class Scorer:
 
     def score(self, vectors: NDArray[np.float32]) -> Scores:
         """Score vectors `(n, d)` that correspond to `texts`."""
-        store = MemoryStore(self.texts, vectors)
+        store = TextVectors(map(text_key, self.texts), vectors)
         model = PromptedModel(store, self.prompts)
         value = measure(model, self.task).score
         return Scores(value, self.compute_label_accuracy(store) if self.labels else None)
 
-    def compute_label_accuracy(self, store: MemoryStore) -> float:
+    def compute_label_accuracy(self, store: TextVectors) -> float:
         """Return the share of inputs whose nearest label text, by dot product, is the text of their own label.
 
         Labels may share a text, which is then right for each of them.

@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from lathe.training.evaluation.run import Request
 from lathe.training.evaluation.suites import Suite
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
@@ -41,6 +40,7 @@ from research.evidence.tables import (
 )
 from research.evidence.unnormalized import PaperReduction, build_random_projection, build_tables, correlate_measures
 from research.evidence.unnormalized import list_retentions as list_unnormalized
+from research.fitted_methods.evaluation import FittedRequest
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,10 +71,11 @@ def test_tasks_that_a_method_did_not_complete_are_left_out(figures):
     assert raw.shape == columns["PCA"][0].shape == (7, 1) and raw.max() < 1
 
 
-def test_reducers_and_methods_on_layers_are_those_of_lathe_evaluate():
+def test_reducers_and_methods_on_layers_are_those_of_all_fitted_methods():
     """Their names and steps are the same, so that scores in a folder are used."""
     request = {"suite": Suite("", "", ()), "encoders": [], "out": Path()}
-    everything = Request(**request, ladder=True, sizes=[Fraction(1, share) for share in (2, 4, 8, 16)]).methods(64)
+    sizes = [Fraction(1, share) for share in (2, 4, 8, 16)]
+    everything = FittedRequest(**request, ladder=True, sizes=sizes).methods(64)
     known = {(method.name, method.steps, method.normalize) for method in everything}
     for kind, count in ((Reduction, 17), (LayerDebiasing, 7)):
         methods = kind(**request).methods(64)

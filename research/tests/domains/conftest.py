@@ -7,11 +7,13 @@ import pytest
 
 from lathe.training.evaluation.encoders import Member
 from lathe.training.evaluation.methods import CONTROL, build_control_method
-from lathe.training.evaluation.run import EncoderResult, Request, Results, compute_trial_key
+from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.scores import Score, TaskDescription
-from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.training.evaluation.suites import Entry, Suite, open_suite
+from lathe.training.evaluation.vectors import text_key, write_vectors
 from lathe.training.evaluation.worker import Raw, Trial, collect_texts, load_trial
+from research.fitted_methods.evaluation import FittedRequest, FittedResult, FittedResults
+from research.fitted_methods.methods import label_method
 
 DIMENSIONS = 12
 PROMPTS = {"query": "ask: ", "document": "read: "}
@@ -33,8 +35,9 @@ def build_results(values, types, title="finance", missing=None, broken=None):
         for (encoder, task), value in values.items()
     ]
     suite = Suite(f"path of {title}", title, (Entry(f"entry of {title}", "mteb", title),))
-    results = [EncoderResult(member, None, {CONTROL: build_control_method()}, {}, {}) for member in members]
-    return Results(Request(suite, (), Path("nowhere")), tasks, results, scores, 0, missing or ())
+    results = [FittedResult(member, {CONTROL: label_method(build_control_method())}, {}) for member in members]
+    request = FittedRequest(suite, (), Path("nowhere"))
+    return FittedResults(request, tasks, results, scores, missing or ())
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +63,7 @@ def stored(tmp_path, write_data_set):
         vectors = np.random.default_rng(1).standard_normal((len(collected.asked), DIMENSIONS)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         keys = [text_key(text, None if name is None else PROMPTS[name]) for name, text in collected.asked]
-        VectorStore(raw.folder, DIMENSIONS).add(keys, vectors)
+        write_vectors(raw.folder, [(keys, vectors)])
         return trial, raw
 
     return make
@@ -75,30 +78,26 @@ class Evaluated:
         members = [Member(e, f"print of {e}", e, DIMENSIONS, {}, None, e) for e in encoders]
         self.tasks = [collect_texts(trial, {}) for trial in self.trials]
         for seed, member in enumerate(members):
-            for task in self.tasks:
-                self.store(folder, member.name, [text for _, text in task.asked], seed)
+            self.store(folder, member.name, [text for task in self.tasks for _, text in task.asked], seed)
         random = np.random.default_rng(0)
         scores = [
             Score(task.task, task.key, e, f"print of {e}", CONTROL, CONTROL, float(random.random()))
             for task in self.tasks
             for e in encoders
         ]
-        request = Request(suite, (), folder)
-        results = [EncoderResult(member, None, {CONTROL: build_control_method()}, {}, {}) for member in members]
-        self.results = Results(request, self.tasks, results, scores, 0)
+        request = FittedRequest(suite, (), folder)
+        results = [FittedResult(member, {CONTROL: label_method(build_control_method())}, {}) for member in members]
+        self.results = FittedResults(request, self.tasks, results, scores)
 
     @staticmethod
     def store(folder, encoder, texts, seed):
-        """Store vectors for texts that have none.
-
-        Those of one suite point in about the same direction.
-        """
-        store = VectorStore(folder / "vectors" / encoder, DIMENSIONS)
-        keys = [key for key in dict.fromkeys(map(text_key, texts)) if key not in store]
+        """Store vectors of texts. Those of one suite point in about the same direction."""
+        keys = list(dict.fromkeys(map(text_key, texts)))
         vectors = np.random.default_rng(seed).standard_normal((len(keys), DIMENSIONS)).astype(np.float32)
         vectors[:, 0] += 3
         vectors[:, 1 + len(folder.name) % 2] += 2
-        store.add(keys, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        write_vectors(folder / "vectors" / encoder, [(keys, vectors)])
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lathe.training.evaluation.store import VectorStore, text_key
+from lathe.training.evaluation.vectors import text_key, write_vectors
 from lathe.training.evaluation.worker import load_trial
 from research.domains.compare import DomainComparison
 from research.domains.plots import draw_all
@@ -90,7 +90,7 @@ def test_an_encoder_without_measurable_samples_is_named_in_the_summary_and_the_t
     shutil.rmtree(folder)
     keys = list(dict.fromkeys(text_key(text) for task in first.results.tasks for _, text in task.asked))
     alike = np.eye(1, DIMENSIONS, dtype=np.float32).repeat(len(keys), axis=0)
-    VectorStore(folder, DIMENSIONS).add(keys, alike)  # of cosines that are all 1 there is no Spearman
+    write_vectors(folder, [(keys, alike)])  # of cosines that are all 1 there is no Spearman
     found = compare_here(first, second)
     sts, _ = found.two_ways
     assert (sts.left_out, list(sts.means), len(sts.sources)) == (

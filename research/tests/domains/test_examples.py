@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import v_measure_score
 
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.store import VectorStore, text_key
+from lathe.training.evaluation.vectors import TextVectors, text_key, write_vectors
 from lathe.training.evaluation.worker import FittedMethod, load_trial, score_methods
 from research.domains.examples import read_examples
 from research.domains.samples import LabelledPool, PairPool, ScoredPool
@@ -78,7 +78,7 @@ def test_examples_of_clustering_are_the_stored_vectors_with_labels(stored):
     pool = read_examples(trial, raw)
     assert isinstance(pool, LabelledPool)
     assert v_measure_score([row["label"] for row in CLASSES[:20]], pool.labels) == pytest.approx(1)
-    store = VectorStore(raw.folder, raw.dimensions)
+    store = TextVectors.open(raw.folder, raw.dimensions)
     np.testing.assert_array_equal(pool.vectors, store.get([text_key(row["text"]) for row in CLASSES[:20]]))
 
 
@@ -87,7 +87,7 @@ def test_missing_vectors_and_files_raise_evaluation_error(stored, tmp_path):
     size, scores = bootstrap_scores([trial, trial], raw)
     assert (size, scores.shape) == (28, (500,))
     other = replace(raw, folder=tmp_path / "other")
-    VectorStore(other.folder, raw.dimensions).add([text_key("a")], np.ones((1, raw.dimensions), np.float32))
+    write_vectors(other.folder, [([text_key("a")], np.ones((1, raw.dimensions), np.float32))])
     with pytest.raises(EvaluationError, match="sts: the vector of a text is not stored"):
         bootstrap_scores([trial], other)
     gone = replace(trial, entry=replace(trial.entry, place=str(tmp_path / "gone")))
@@ -101,7 +101,7 @@ def test_sample_texts_returns_the_evaluated_texts_and_the_mean_of_their_vectors(
     documents = [f"{'Title ' + str(n) + ' ' if n % 3 else ''}document {n}" for n in range(40)]
     queries = [row["text"] for row in SEARCHED["queries.jsonl"]]
     assert set(found.texts) == {*documents, *queries}
-    store = VectorStore(raw.folder, raw.dimensions)
+    store = TextVectors.open(raw.folder, raw.dimensions)
     keys = [text_key(text, "read: ") for text in documents] + [text_key(text, "ask: ") for text in queries]
     np.testing.assert_allclose(found.mean, store.get(keys).mean(axis=0), atol=1e-6)
     assert sample_texts(trial, None).mean is None

@@ -1,3 +1,3 @@
 """Results of evaluations, as the tests of their statistics build them."""
 
-from tests.training.evaluation.conftest import *  # noqa: F403 - pytest finds fixtures by the names of this module
+from research.tests.paper_findings.conftest import *  # noqa: F403 - pytest finds fixtures by the names of this module

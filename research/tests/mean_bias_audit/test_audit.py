@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,10 +12,8 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import NO_PROMPT, Encoding
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
-from lathe.training.evaluation.run import Evaluation, Request
 from lathe.training.evaluation.scores import TaskDescription
-from lathe.training.evaluation.store import VectorStore
-from lathe.training.evaluation.suites import Suite, open_suite
+from lathe.training.evaluation.suites import open_suite
 from research.encoders import list_variants, open_bag_of_words
 from research.mean_bias_audit.evaluation import AuditedEvaluation, AuditRequest, evaluate_and_audit
 from research.mean_bias_audit.findings import compute_audit_findings
@@ -101,22 +98,10 @@ def first(tmp_path_factory, write_data_set, tiny_spec, scoring_process):
     return SimpleNamespace(**kinds, audit=audits[0], told=told)
 
 
-def build_encoded(evaluation, encoder, store, out, tasks):
-    """Return an encoder with its stored vectors, as the evaluation gives it to the audit."""
-    fill = partial(evaluation.encode, encoder, store)
-    keys = [task.key for task in tasks]
-    return EncodedSuite(out, encoder, store, CORPUS, "d" * 32, keys, lambda: tasks, fill, ignore_progress)
-
-
 def audit_opened(encoder, out, tasks=TASKS):
-    """Return the audit of an encoder on the corpus.
-
-    Of the evaluation only the encoding is run.
-    """
-    evaluation = Evaluation(Request(Suite("", "", ()), (), out), ignore_progress)
-    store = evaluation.open_store(encoder.member)
-    evaluation.encode(encoder, store, [(None, sentence) for sentence in CORPUS])
-    return audit_encoder(build_encoded(evaluation, encoder, store, out, tasks))
+    """Return the audit of an encoder on the corpus."""
+    keys = [task.key for task in tasks]
+    return audit_encoder(EncodedSuite(out, encoder, CORPUS, "d" * 32, keys, lambda: tasks, ignore_progress))
 
 
 def test_every_part_of_an_audit_equals_a_computation_from_the_encoders_vectors(first, tiny_spec):
@@ -236,8 +221,7 @@ def audit_scripted(scripted, folder, tasks=TASKS):
     return audit_opened(EvaluatedEncoder(scripted, member), folder, tasks)
 
 
-def test_a_repeated_audit_encodes_nothing_and_one_of_other_data_only_for_the_norms(tmp_path):
-    """Stored vectors are not computed again."""
+def test_a_repeated_audit_encodes_nothing_and_one_of_other_data_does(tmp_path):
     group = Scripted(varied)
     audit = audit_scripted(group, tmp_path)
     group.batches.clear()
@@ -247,7 +231,6 @@ def test_a_repeated_audit_encodes_nothing_and_one_of_other_data_only_for_the_nor
     assert audit_scripted(group, tmp_path, other) != audit
     texts = {"one more", *ENGLISH, *GERMAN}
     assert len(group.batches[0]) == 131 < NORM_TEXTS and set(group.batches[0]) == texts
-    assert {text for batch in group.batches[1:] for text in batch} <= texts  # vectors that are stored stay
 
 
 def test_an_audit_leaves_out_texts_on_which_the_encoder_fails_and_reports_them(tmp_path):
@@ -307,8 +290,7 @@ def test_a_bag_of_words_is_audited_by_its_counts_and_has_no_prompts(tmp_path):
     texts = ["a b", "cats see cats see dogs", "?"]
     task = TaskDescription("t", "1" * 32, language="en", asked=tuple((None, text) for text in texts))
     bag = open_bag_of_words()
-    store = VectorStore(tmp_path, bag.member.dimensions)
-    probe = Probe(EncodedSuite(tmp_path, bag, store, CORPUS, "", [], lambda: [task], ignore_progress, ignore_progress))
+    probe = Probe(EncodedSuite(tmp_path, bag, CORPUS, "", [], lambda: [task], ignore_progress))
     norms, prompts, languages = probe.measure_norms(), probe.measure_prompts(), probe.measure_languages()
     assert (norms.texts, norms.zero_rows) == (3, 2)  # words of one letter count for nothing
     assert norms.max == pytest.approx(3)  # 2² + 2² + 1

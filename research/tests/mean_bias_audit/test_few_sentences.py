@@ -2,8 +2,6 @@ import numpy as np
 import pytest
 
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.corpus import Corpus
-from lathe.training.evaluation.method_cache import MethodCache
 from lathe.transforms import Chain
 from research.few_sentences import (
     SampledMethod,
@@ -12,6 +10,8 @@ from research.few_sentences import (
     list_mean_estimation_methods,
     summarize_estimation,
 )
+from research.fitted_methods.corpus import Corpus
+from research.fitted_methods.method_cache import MethodCache
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def sampled_grid(grid_of):
         names = dict.fromkeys(name for _, name, _ in values if ", draw " in name)
         parts = [(name, *name.split(", draw ")) for name in names]
         methods = [
-            SampledMethod(name, "means", label, label[:2].lower(), sentences=int(label[6:]), draw=int(draw))
+            SampledMethod(name, "means", label=label, steps=label[:2].lower(), sentences=int(label[6:]), draw=int(draw))
             for name, label, draw in parts
         ]
         return grid_of(values, methods=methods)
@@ -41,7 +41,8 @@ def test_estimated_means_use_50_sentences_and_each_draw_other_ones(tmp_path, one
     methods = list_mean_estimation_methods([50])
     assert [method.label for method in methods] == ["R1 of 50"] * 3 + ["R2 of 50"] * 3
     cache = MethodCache(tmp_path)
-    folders = [cache.load_or_fit(one, "f" * 32, one_hot, one_hot.digest, lambda _: None)[0].folder for one in methods]
+    keyed = [method.on("f" * 32, one_hot.digest) for method in methods]
+    folders = [cache.load_or_fit(method, "f" * 32, one_hot, lambda _: None)[0].folder for method in keyed]
     found = [Chain.load(folder).transforms[0] for folder in folders]
     assert len(set(folders)) == len(folders)
     for step, name, entry in zip(found, ["mean"] * 3 + ["direction"] * 3, [1 / 50] * 3 + [50**-0.5] * 3, strict=True):

@@ -6,6 +6,7 @@ from lathe.training.comparison import Interval
 from research.paper_findings.statistics import (
     PairedTest,
     bootstrap,
+    bootstrap_ratio,
     correlate,
     is_large,
     leave_one_out,
@@ -199,3 +200,19 @@ def test_correlate_of_four_pairs_has_no_interval():
     found = correlate(x, x)
     assert (found.pearson.value, found.pearson.low, found.spearman.sign) == (pytest.approx(1), None, 0)
     assert correlate(np.arange(5.0), np.arange(5.0)).pearson.low is not None
+
+
+def test_bootstrap_ratio_divides_the_means_and_resamples_tasks():
+    scores, control = np.array([[0.4], [0.5], [0.3]]), np.array([[0.8], [0.5], [0.4]])
+    found = bootstrap_ratio(scores, control)
+    assert found.value == pytest.approx(1.2 / 1.7)
+    assert (found.low, found.high) == pytest.approx((0.5, 1.0))  # only the first task drawn, only the second
+    ahead = bootstrap_ratio(scores, control, rival=scores - 0.17)
+    assert ahead.value == pytest.approx(3 * 0.17 / 1.7) and ahead.sign == 1
+    same = bootstrap_ratio(0.9 * control, control)
+    assert (same.value, same.low, same.high) == pytest.approx((0.9, 0.9, 0.9))
+
+
+def test_bootstrap_ratio_averages_over_encoders_and_has_no_interval_for_one_task():
+    scores, control = np.array([[0.4, 0.3]]), np.array([[0.8, 0.4]])
+    assert bootstrap_ratio(scores, control) == Interval(pytest.approx(0.625), None, None)

@@ -9,7 +9,7 @@ from lathe.training.datasets.records import Warnings
 from lathe.training.errors import DataSetError
 from lathe.training.evaluation.limits import limit_rows
 from lathe.training.evaluation.model import StoredModel
-from lathe.training.evaluation.store import MemoryStore
+from lathe.training.evaluation.vectors import TextVectors, text_key
 from lathe.training.evaluation.worker import measure
 from lathe.training.finetuning.job import SourceSettings
 from lathe.training.settings import Prompts
@@ -112,7 +112,8 @@ def test_the_score_is_mtebs_score_of_the_task(tone):
     scorer = scorer_of(tone)
     vectors = np.random.default_rng(1).standard_normal((len(scorer.texts), 6)).astype(np.float32)
     task = tone.build_task(Warnings())
-    expected = measure(StoredModel("any", "one", {}, None, MemoryStore(scorer.texts, vectors)), task).score
+    stored = TextVectors(map(text_key, scorer.texts), vectors)
+    expected = measure(StoredModel("any", "one", {}, None, stored), task).score
     assert 0 < expected < 1
     assert scorer.score(vectors).score == expected
 

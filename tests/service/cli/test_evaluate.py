@@ -13,9 +13,6 @@ TEXTS = [f"The {WORDS[n % 10]} was {['sold', 'seen in the garden', 'boiled'][n %
 CLASSES = [{"text": text, "label": n % 3} for n, text in enumerate(TEXTS)]
 SENTENCES = [{"sentence1": TEXTS[n], "sentence2": TEXTS[(n * 7 + 1) % 30], "score": n % 5} for n in range(30)]
 PAIRS = [{"anchor": f"What of the {WORDS[n % 10]} and {n}?", "positive": TEXTS[n]} for n in range(30)]
-CORPUS = [
-    f"On day {n} the {WORDS[n % 10]} was lost, and {WORDS[n % 7]} was never seen in there again." for n in range(120)
-]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +64,7 @@ def test_evaluate_compares_chains_with_raw_vectors_in_a_table_and_three_files(ru
 
     mean = sum(scores[task, "control"] for task in tasks) / 3
     cells = [line.split() for line in printed.splitlines()]
-    assert next(line for line in cells if line[:1] == ["all-MiniLM-L6-v2"])[2] == f"{100 * mean:.2f}"
+    assert next(line for line in cells if line[:1] == ["all-MiniLM-L6-v2"])[1] == f"{100 * mean:.2f}"
     assert printed.splitlines()[-1] == found["decision"]["sentence"] == found["sentences"][0]
     assert found["decision"]["baseline"] == {"encoder": "all-MiniLM-L6-v2", "label": "control"}
     compared = [(one["baseline"]["label"], one["compared"]["label"]) for one in found["comparisons"]]
@@ -84,15 +81,14 @@ def test_evaluate_compares_chains_with_raw_vectors_in_a_table_and_three_files(ru
         assert str(suite.parent) not in text and str(out.parent) not in text
 
 
-def test_evaluate_prints_one_line_for_an_unknown_chain_corpus_or_size_and_for_a_missing_or_unusable_suite(
-    run, suite, tmp_path
-):
-    for options, message in [
-        (["--chain", "nobody"], "nobody"),
-        (["--ladder", "--corpus", "absent.txt"], "there is no file or folder 'absent.txt'"),
-        (["--sweep-dimensions", "96,x"], "sizes are numbers such as 96 or shares such as 1/4, not 'x'"),
-    ]:
-        require_one_line(run("evaluate", "--suite", suite, "--out", tmp_path / "out", *options), message)
+def test_evaluate_prints_with_json_what_it_writes(run, suite, out):
+    status, printed, err = run(*comparing(suite, out, "--json"))
+    assert status == 0, err
+    assert json.loads(printed) == json.loads((out / "evaluation.json").read_text())
+
+
+def test_evaluate_prints_one_line_for_an_unknown_chain_and_for_a_missing_or_unusable_suite(run, suite, tmp_path):
+    require_one_line(run("evaluate", "--suite", suite, "--out", tmp_path / "out", "--chain", "nobody"), "nobody")
     known = "there is no suite 'nowhere': name a folder, a YAML file, mteb:TASK,… or one of finmteb, mean-bias-panel"
     require_one_line(run(*comparing("nowhere", tmp_path / "out")), known)
     (tmp_path / "data" / "a set").mkdir(parents=True)

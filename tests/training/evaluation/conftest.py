@@ -5,36 +5,25 @@ from pathlib import Path
 import pytest
 
 from lathe.training.evaluation.encoders import Member
-from lathe.training.evaluation.grid import Grid
-from lathe.training.evaluation.methods import Method, build_control_method, list_debiasing_methods
+from lathe.training.evaluation.methods import CONTROL, Method, build_control_method
 from lathe.training.evaluation.run import EncoderResult, Request, Results
 from lathe.training.evaluation.scores import Score, TaskDescription
 from lathe.training.evaluation.suites import Suite
 
 WIDTH = 8
-KNOWN = {method.name: method for method in [build_control_method(), *list_debiasing_methods()]}
 
 
 def build_method(name):
-    """Build the method of a display name: a known one, `pca:4`, or a chain."""
-    if name in KNOWN:
-        return KNOWN[name]
-    if name.endswith(" rescored"):
-        return Method(name, "rescored", name)
-    kind, _, size = name.partition(":")
-    if size:
-        return Method(name, "sweep", kind, name, size=int(size))
-    return Method(name, "chain", name)
+    """Build the method of a display name: raw vectors, a chain, or a chain that is rescored."""
+    if name == CONTROL:
+        return build_control_method()
+    return Method(name, "rescored" if name.endswith(" rescored") else "chain")
 
 
 def build_results(
     values,
     types=None,
     languages=None,
-    families=None,
-    norms=None,
-    methods=(),
-    intrinsic=None,
     problems=None,
     broken=None,
     title="A suite",
@@ -44,12 +33,10 @@ def build_results(
 ):
     """Build results with a score for each (encoder, method, task). None stands for a failure.
 
-    Everything else is by name: types and languages of tasks, families and norms of encoders, intrinsic measures by
-    (encoder, method), problems of encoders, errors of broken tasks, values of units by (encoder, method, task). The
-    main score of all tasks is `metric`. Other options go to the request.
+    Everything else is by name: types and languages of tasks, problems of encoders, errors of broken tasks, values of
+    units by (encoder, method, task). The main score of all tasks is `metric`. Other options go to the request.
     """
-    types, languages, families, norms = types or {}, languages or {}, families or {}, norms or {}
-    given = {method.name: method for method in methods}
+    types, languages = types or {}, languages or {}
     names = list(dict.fromkeys(encoder for encoder, _, _ in values))
     tasks = [
         TaskDescription(
@@ -60,10 +47,8 @@ def build_results(
     tasks += [TaskDescription(task, "", error=why) for task, why in (broken or {}).items()]
     encoders = [
         EncoderResult(
-            Member(name, f"print of {name}", f"output of {name}", WIDTH, {}, None, families.get(name, name)),
-            norms.get(name),
-            {m: given.get(m) or build_method(m) for e, m, _ in values if e == name},
-            {method: found for (encoder, method), found in (intrinsic or {}).items() if encoder == name},
+            Member(name, f"print of {name}", f"output of {name}", WIDTH, {}, None, name),
+            {method: build_method(method) for encoder, method, _ in values if encoder == name},
             (problems or {}).get(name, {}),
         )
         for name in names
@@ -86,19 +71,13 @@ def build_results(
         for (encoder, method, task), value in values.items()
     ]
     request = Request(Suite("suite", title, ()), (), **{"out": Path("nowhere"), **asked})
-    return Results(request, tasks, encoders, scores, corpus_rows=1000)
+    return Results(request, tasks, encoders, scores)
 
 
 @pytest.fixture(scope="session")
 def build():
     """Return `build_results`."""
     return build_results
-
-
-@pytest.fixture(scope="session")
-def grid_of():
-    """Return a function that builds the grid of `build_results`."""
-    return lambda *args, **options: Grid(build_results(*args, **options))
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,7 @@ import pytest
 from scipy import stats
 
 from lathe.training.comparison import mean_interval
-from lathe.training.evaluation.comparison import System, compare_scores, compare_systems, estimate_score
-from lathe.training.evaluation.grid import Grid
+from lathe.training.evaluation.comparison import Grid, System, compare_scores, compare_systems, estimate_score
 
 
 @pytest.fixture
@@ -81,17 +80,6 @@ def test_without_the_values_of_units_there_is_a_difference_and_no_verdict(compar
     assert (verdict.units, verdict.outcome) == (0, "undecided")
     assert (verdict.difference.low, verdict.difference.high) == (None, None)
     assert verdict.difference.value == pytest.approx(40)
-
-
-def test_values_of_several_seeds_of_a_method_are_averaged(compare):
-    """The random direction has several seeds, which share a label."""
-    seeds = ("random, seed 42", "random, seed 2")
-    units = {("e", name, "t"): draw_units(0.5, place) for place, name in enumerate(("control", *seeds))}
-    (found,) = compare({key: 0.5 for key in units}, units=units)
-    mean = np.mean([units["e", name, "t"] for name in seeds], axis=0)
-    expected = compare_scores(units["e", "control", "t"], mean, 0.0)
-    assert found.compared.label == "random direction"
-    assert (found.verdict.difference.low, found.verdict.difference.high) == (expected.low, expected.high)
 
 
 def test_equal_values_of_all_units_give_no_interval():

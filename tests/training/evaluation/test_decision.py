@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lathe.training.evaluation.comparison import System
-from lathe.training.evaluation.findings import compute_findings
+from lathe.training.evaluation.decision import compute_findings
 
 
 def spread(score, gain=0.0, noise=0.0, count=400):

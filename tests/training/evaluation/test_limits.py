@@ -9,8 +9,8 @@ from lathe.training.datasets.mteb_tasks import build_task
 from lathe.training.errors import DataSetError, EvaluationError
 from lathe.training.evaluation.limits import limit_rows
 from lathe.training.evaluation.model import Collector, list_texts
-from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.training.evaluation.suites import open_suite
+from lathe.training.evaluation.vectors import text_key, write_vectors
 from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, load_trial, measure, score_methods
 
 TASKS = list(LAYOUTS)
@@ -170,10 +170,10 @@ def test_score_methods_needs_only_the_vectors_of_collected_texts_and_gives_perfe
     assert (collected.type, collected.main_score) == (LAYOUTS[task].mteb_type, LAYOUTS[task].main_score)
     assert {prompt for prompt, _ in collected.asked} <= {None, "query"}
     assert ("query" in {prompt for prompt, _ in collected.asked}) == (task in ("retrieval", "reranking", "pairs"))
-    store = VectorStore(tmp_path / "store", 2)
     keys = [text_key(text, "Q: " if prompt else None) for prompt, text in collected.asked]
-    store.add(keys, directions([text for _, text in collected.asked]))
-    raw = Raw("fake", "f" * 32, 2, {"query": "Q: "}, None, store.folder)
+    folder = tmp_path / "vectors"
+    write_vectors(folder, [(keys, directions([text for _, text in collected.asked]))])
+    raw = Raw("fake", "f" * 32, 2, {"query": "Q: "}, None, folder)
     (score,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])
     assert score.error is None
     assert score.score == score.metrics[LAYOUTS[task].main_score] == pytest.approx(1)
@@ -193,14 +193,14 @@ def test_measuring_a_clustering_twice_gives_the_same_score():
 
 def test_score_methods_returns_an_error_if_the_vector_of_a_text_is_not_stored(trial_of, tmp_path):
     trial = trial_of("sts")
-    store = VectorStore(tmp_path / "store", 2)
-    raw = Raw("fake", "f" * 32, 2, {}, None, store.folder)
+    raw = Raw("fake", "f" * 32, 2, {}, None, tmp_path)
     texts = [text for _, text in collect_texts(trial, {}).asked]
-    store.add([text_key(text) for text in texts[1:]], directions(texts[1:]))
+    rest = [text_key(text) for text in texts[1:]], directions(texts[1:])
+    write_vectors(tmp_path, [rest])
     (missing,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])
     assert missing.score is None
     assert missing.error.startswith("KeyError")
-    store.add([text_key(texts[0])], directions(texts[:1]))
+    write_vectors(tmp_path, [([text_key(texts[0])], directions(texts[:1])), rest])
     (whole,) = score_methods(trial, raw, [FittedMethod("raw", "raw")])
     assert (whole.error, whole.score) == (None, pytest.approx(1))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lathe.training.evaluation.findings import compute_findings, summarize
+from lathe.training.evaluation.decision import compute_findings, summarize
 from lathe.training.evaluation.report import format_report, write_report
 from tests.training.evaluation.report_example import REFERENCE, TASKS, Elements, build_full_results
 
@@ -40,16 +40,9 @@ def test_the_json_holds_every_score_with_its_metrics(results, written):
     for score in results.scores:
         row = found[score.encoder, score.method, score.task]
         assert (row["score"], row["metrics"], row["error"]) == (score.score, score.metrics, score.error)
-    row = found["one", "geopres:4", "stsb_de"]
-    assert (row["type"], row["family"], row["language"], row["size"], row["mean_norm"]) == (
-        "STS",
-        "Other",
-        "de",
-        4,
-        0.2,
-    )
+    row = found["one", "small", "stsb_de"]
+    assert (row["type"], row["language"], row["group"]) == ("STS", "de", "chain")
     control = found["one", "control", "stsb_de"]["score"]
-    assert row["retention"] == pytest.approx(row["score"] / control)
     assert row["difference_points"] == pytest.approx(100 * (row["score"] - control))
 
 
@@ -58,21 +51,19 @@ def test_the_json_holds_the_answer_as_fields_and_every_comparison(results, writt
     assert whole["decision"]["sentence"] == findings.decision.sentence == whole["sentences"][0]
     assert whole["decision"]["choice"] == {"encoder": "one", "label": findings.decision.choice.label}
     assert whole["decision"]["difference_points"] == findings.decision.comparison.verdict.difference.value
-    assert len(whole["comparisons"]) == len(findings.comparisons) == 2 + 3 * 4
+    assert len(whole["comparisons"]) == len(findings.comparisons) == 2 + 3 * (4 + 3)
     for found, comparison in zip(whole["comparisons"], findings.comparisons, strict=True):
         between, *within = found["verdicts"]
         assert (between["data_set"], between["outcome"]) == (None, comparison.between.outcome)
         assert [one["data_set"] for one in within] == [one.data_set for one in comparison.within]
         assert [one["difference"]["value"] for one in within] == [one.difference.value for one in comparison.within]
-    assert [one["mean"]["value"] for one in whole["retentions"]] == [one.mean.value for one in findings.retentions]
     assert whole["sentences"] == summarize(findings)
     assert whole["tasks"][-1]["error"] == "test.jsonl: row 3 has no 'text'"
 
 
 def test_reports_hold_no_texts_and_no_local_paths(results, written):
     for name in ("evaluation.json", "report.html"):
-        assert "sentences.txt" in written[name]
-        assert not any(place in written[name] for place in ("/private", str(results.request.out), str(Path.cwd())))
+        assert not any(place in written[name] for place in (str(results.request.out), str(Path.cwd())))
     tasks = json.loads(written["evaluation.json"])["tasks"]
     assert [task["texts"] for task in tasks] == [1] * len(TASKS) + [0]
     assert not any("asked" in task for task in tasks)
@@ -114,7 +105,7 @@ def test_titles_names_and_errors_are_escaped_on_the_page(elements):
     assert "Ours <b>& theirs" in text
     assert "<script>three" in text
     assert 'RuntimeError: out, of "memory"' in text
-    assert sum(tag == "svg" for tag, _ in elements.found) == 2
+    assert sum(tag == "svg" for tag, _ in elements.found) == 1
 
 
 def test_the_answer_is_the_heading_and_title_of_the_page(results, written, elements):
@@ -138,35 +129,22 @@ def test_failures_are_listed_as_problems_on_the_page_and_the_terminal(results, w
 def test_format_report_shows_aligned_tables_the_sentences_the_problems_and_the_answer_last(results):
     findings = compute_findings(results)
     shown = format_report(results, findings).split("\n\n")
-    assert [part.split(" ")[0] for part in shown[:3]] == ["Mean", "Differences", "Share"]
-    for part in shown[:3]:
+    assert [part.split(" ")[0] for part in shown[:2]] == ["Mean", "Differences"]
+    for part in shown[:2]:
         lines = part.split("\n")[1:]
         assert len({len(line) for line in lines}) == 1
     answer, *sentences = summarize(findings)
-    assert shown[3].split("\n") == sentences
+    assert shown[2].split("\n") == sentences
     assert shown[-1] == answer
-
-
-def test_the_summary_puts_a_reducer_above_or_below_pca_only_if_the_interval_excludes_0(build, table):
-    for kept, told in (
-        ([0.40, 0.41, 0.42], "keeps 82.0 % [80.0, 84.0] of the score, above PCA in STS."),
-        ([0.20, 0.21, 0.22], "keeps 42.0 % [40.0, 44.0] of the score, below PCA in STS."),
-        ([0.20, 0.32, 0.42], "of the score, no type of task beyond the interval from PCA."),
-    ):
-        scores = {"control": [0.5] * 3, "geopres:4": kept, "pca:4": [0.30, 0.31, 0.32]}
-        _, found, pca = summarize(compute_findings(build(table("e", "abc", **scores))))
-        assert found.startswith("geopres at 1/2 of the dimensions keeps ") and found.endswith(told)
-        assert pca == "pca at 1/2 of the dimensions keeps 62.0 % [60.0, 64.0] of the score."
 
 
 SMALL = {
     "one score": {"control": [0.5]},
     "one method on one task": {"control": [0.5], "R2": [0.6]},
-    "one reduction": {"control": [0.5, 0.6], "pca:4": [0.4, 0.5]},
-    "no method worked": {"control": [0.5, 0.6], "R2": [None, None], "pca:4": [None, None]},
+    "no method worked": {"control": [0.5, 0.6], "R2": [None, None]},
     "not even raw vectors": {"control": [None, None], "R2": [0.6, 0.7]},
-    "nothing changed": {"control": [0.5, 0.6], "R1": [0.5, 0.6], "R2": [0.5, 0.6], "pca:4": [0.5, 0.6]},
-    "all scores are zero": {"control": [0.0, 0.0], "R2": [0.0, 0.0], "pca:4": [0.0, 0.0]},
+    "nothing changed": {"control": [0.5, 0.6], "R1": [0.5, 0.6], "R2": [0.5, 0.6]},
+    "all scores are zero": {"control": [0.0, 0.0], "R2": [0.0, 0.0]},
 }
 
 
@@ -181,5 +159,6 @@ def test_reports_of_small_or_failed_evaluations_are_complete(build, table, tmp_p
     assert Elements((tmp_path / "report.html").read_text()).open == []
     assert "torn was not evaluated: no rows" in format_report(results, findings)
     worked = [name for name in ("R1", "R2") if None not in [*scores["control"], *scores.get(name, [None])]]
-    assert [comparison.compared.label for comparison in findings.comparisons] == worked
+    against_raw = [one.compared.label for one in findings.comparisons if one.baseline.label == "control"]
+    assert against_raw == worked
     assert found["decision"]["sentence"] == findings.decision.sentence

@@ -10,9 +10,9 @@ from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.datasets.mteb_tasks import build_task
 from lathe.training.evaluation.comparison import compare_scores
 from lathe.training.evaluation.model import Collector, RescoringModel, StoredModel, list_texts
-from lathe.training.evaluation.store import MemoryStore
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.evaluation.units import MAX_JACKKNIFE_GROUPS, jackknife
+from lathe.training.evaluation.vectors import TextVectors, text_key
 from lathe.training.evaluation.worker import Trial, load_trial, measure
 from lathe.transforms import Chain, parse_steps
 
@@ -166,7 +166,7 @@ def build_stored(chain=None, noise=1.0):
     """Return the model of a chain with the vectors of the search's texts."""
     data = build_search()
     texts = [*data.queries.values(), *(text for _, text in data.corpus.values())]
-    return StoredModel("any", "one", {}, None, MemoryStore(texts, Noisy(noise).embed(texts)), chain)
+    return StoredModel("any", "one", {}, None, TextVectors(map(text_key, texts), Noisy(noise).embed(texts)), chain)
 
 
 def fit(steps):

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 """Array of float64."""
 
-RESAMPLES = 10_000
-"""Number of bootstrap resamples."""
 NEGLIGIBLE = 1e-9
 """Differences in points below this are rounding errors of equal differences."""
 MAX_ZERO_NORM = 1e-12
@@ -89,39 +87,6 @@ def choose_cheapest(scores: Sequence[Array], confidence: float = 0.95) -> int:
 
     # None beats the candidate with the highest mean, so there is one among those that are better.
     return next((index for index in better if not is_beaten(scores[index])), 0)
-
-
-def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, seed: int = 0) -> Interval:
-    """Return the ratio of a method's mean score to the raw vectors', averaged over encoders, with its interval.
-    The 95 % interval is from bootstrapping tasks. With a rival method, the difference of the two methods' ratios is
-    returned instead.
-
-    This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. The difference is method minus rival.
-    With fewer than two tasks there are no bounds.
-
-    Args:
-        scores: `(n, m)`, tasks by encoders.
-        control: scores of the raw vectors, `(n, m)`.
-        rival: scores of another method, `(n, m)`, or None.
-        seed: seed of the resamples.
-    """
-    scored = scores if rival is None else scores - rival
-    n = len(scored)
-    value = float((scored.mean(axis=0) / control.mean(axis=0)).mean())
-    if n < 2:
-        return Interval(value, None, None)
-
-    samples = np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))
-    # How often each task is in each resample, (resamples, tasks): a product with (tasks, encoders) gives all sums.
-    weights = np.zeros((RESAMPLES, n))
-    np.add.at(weights, (np.arange(RESAMPLES)[:, None], samples), 1.0)
-
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratios = ((weights @ scored) / (weights @ control)).mean(axis=1)
-
-    # A resample whose control sums to zero has no ratio.
-    low, high = np.quantile(ratios[np.isfinite(ratios)], [0.025, 0.975])
-    return Interval(value, float(low), float(high))
 
 
 def cosine_similarity(one: Array, other: Array) -> float | None:

@@ -15,12 +15,11 @@ from lathe.training.advice.advise import Advice
 from lathe.training.advice.advise import advise as advise_on_source
 from lathe.training.advice.request import DEFAULT_RECALL, DEFAULT_ROWS, AdviceRequest, Metric, PlaceName
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
+from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec, StoreSettings, VectorStores
 from lathe.training.errors import SourceError
 from lathe.training.evaluation import run as evaluation
-from lathe.training.evaluation.decision import Decision
+from lathe.training.evaluation.decision import Decision, compute_findings
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.findings import compute_findings
 from lathe.training.evaluation.methods import Method, build_chain_method
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.fitting.fit import fit_new_chain
@@ -58,7 +57,6 @@ class Results(evaluation.Results):
         tasks: description of each task; failed ones have an error.
         encoders: results by encoder, in the order requested.
         scores: scores of the requested tasks, encoders and methods.
-        corpus_rows: number of sentences of the corpus, including held-out ones.
         problems: messages on encoders that could not be used.
     """
 
@@ -181,14 +179,12 @@ def evaluate(
     *,
     out: str | Path,
     chains: Mapping[str, Chain] | None = None,
-    ladder: bool = False,
-    corpus: str = "pydoc:",
     limit: int | None = None,
     processes: int = 1,
     on_progress: Progress = no_progress,
 ) -> Results:
     """Compare encoders and chains on labelled data sets with mteb's evaluators, and return the results. Vectors and
-    scores are written to the folder `out`.
+    scores are stored in the folder `out`.
 
     It needs the extra `evaluation`. Each encoder is compared with the first one, and each chain with the raw vectors:
     `results.decision.sentence` is the answer. Scoring runs in processes of its own: a script must call this function
@@ -199,8 +195,6 @@ def evaluate(
         encoders: specs of the encoders, which are loaded one after the other.
         out: folder of vectors and scores; a later call with the same folder computes only what is missing.
         chains: fitted chains by the name that they get in the results.
-        ladder: whether the debiasing methods of the mean-bias paper are scored too.
-        corpus: source of sentences to fit those methods on.
         limit: maximum number of rows of a data set, the same each time; None for all.
         processes: number of scoring processes.
         on_progress: called with progress in [0, 1] and a message.
@@ -213,11 +207,10 @@ def evaluate(
         suite=open_suite(str(suite)),
         encoders=[RequestedEncoder(spec) for spec in encoders],
         out=Path(out),
-        corpus=corpus,
         chains=[_describe_method(name, chain) for name, chain in (chains or {}).items()],
-        ladder=ladder,
         limit=limit,
         processes=processes,
+        stores=VectorStores(StoreSettings(Path(out) / "upstream"), StoreSettings(Path(out) / "encoded")),
     )
     return Results(**vars(evaluation.evaluate(request, on_progress)))
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from lathe.service.settings import Settings
     from lathe.training.evaluation.encoders import RequestedEncoder
     from lathe.training.evaluation.methods import Method
-    from lathe.training.evaluation.run import Request, Results
     from lathe.training.evaluation.suites import Suite
 
 MAX_PROCESSES = 8
@@ -31,9 +30,7 @@ def evaluate(
             "A folder of data sets, a YAML file, mteb:TASK,BENCHMARK,… from the hub, or finmteb, mean-bias-panel.",
         ),
     ],
-    out: Annotated[
-        Path, flag("--out", "Folder for vectors, scores and the report; if stopped, the same command continues.")
-    ],
+    out: Annotated[Path, flag("--out", "Folder for scores and the report; if stopped, the same command continues.")],
     encoder: Annotated[
         str | None,
         flag(
@@ -45,71 +42,52 @@ def evaluate(
     chain: Annotated[
         str | None, flag("--chain", "NAME,NAME@VERSION,…: chains to compare with raw vectors and with the first chain.")
     ] = None,
-    ladder: Annotated[
-        bool, flag("--ladder", "Compare the nine methods of the mean-bias paper, fitted on --corpus.")
-    ] = False,
-    sweep_dimensions: Annotated[
-        str | None,
-        flag(
-            "--sweep-dimensions",
-            "SIZE,…: compare reducers at sizes such as 96 or 1/4, fitted on --corpus; nested chains are cut to them.",
-        ),
-    ] = None,
-    corpus: Annotated[
-        str, flag("--corpus", "Source of sentences to fit on; those of 64 to 512 characters are used.")
-    ] = "pydoc:",
     limit: Annotated[int | None, flag("--limit", "Maximum rows of a data set, the same each time.", min=2)] = None,
     processes: Annotated[
         int | None,
         flag("--processes", "Processes that score, of one thread each. [default: one per core, at most 8]", min=1),
     ] = None,
     dtype: Annotated[Dtype, flag("--dtype", "Dtype of the encoders.")] = "float32",
+    as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:
     """Compare encoders and chains on labelled data, scored by mteb's own evaluators.
 
-    The last line printed says which one to take, by how many points it is better, and how sure that is. The encoders'
-    vectors are stored in OUT, and every method is scored from them. OUT also gets evaluation.json with all results,
-    scores.csv and report.html.
+    The last line printed says which one to take, by how many points it is better, and how sure that is. OUT gets
+    evaluation.json with all results, scores.csv and report.html.
     """
-    settings, _ = load_state()
     _require_evaluation_extra()
+    import orjson
     import torch
 
-    from lathe.training.evaluation.methods import parse_size
+    from lathe.training.evaluation.report import as_json as to_json
+    from lathe.training.evaluation.report import format_report, write_report
     from lathe.training.evaluation.run import Request
+    from lathe.training.evaluation.run import evaluate as run
     from lathe.training.evaluation.suites import open_suite
 
+    settings, _ = load_state()
     torch.set_num_threads(settings.threads)
-    opened = open_suite(suite)
-    request = Request(
-        suite=opened,
-        encoders=_list_encoders(settings, encoder, opened, dtype),
-        out=out,
-        corpus=corpus,
-        chains=load_chain_methods(_split_commas(chain)),
-        ladder=ladder,
-        sizes=[parse_size(written) for written in _split_commas(sweep_dimensions)],
-        limit=limit,
-        processes=processes or min(os.cpu_count() or 1, settings.threads, MAX_PROCESSES),
-        device=settings.device,
-        stores=settings.vector_stores,
-    )
-    _evaluate_suite(request)
-
-
-def _evaluate_suite(request: "Request") -> None:
-    from lathe.training.evaluation.report import format_report, write_report
-    from lathe.training.evaluation.run import evaluate as run
-
     with ProgressBar() as progress:
+        progress(0.0, f"opening the suite {suite}")  # names of mteb's tasks take seconds
+        opened = open_suite(suite)
+        request = Request(
+            suite=opened,
+            encoders=_list_encoders(settings, encoder, opened, dtype),
+            out=out,
+            chains=load_chain_methods(_split_commas(chain)),
+            limit=limit,
+            processes=processes or min(os.cpu_count() or 1, settings.threads, MAX_PROCESSES),
+            device=settings.device,
+            stores=settings.vector_stores,
+        )
         results = run(request, progress)
         progress(1.0, "writing the report")
         findings, files = write_report(results)
-    _print_outcome(format_report(results, findings), files, results)
 
-
-def _print_outcome(text: str, files: Sequence[Path], results: "Results") -> None:
-    typer.echo(text)
+    if as_json:
+        typer.echo(orjson.dumps(to_json(results, findings), option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
+    else:
+        typer.echo(format_report(results, findings))
     typer.echo("\n" + "\n".join(str(path) for path in files), err=True)
     if all(score.error for score in results.scores):
         raise EvaluationError("nothing could be scored; see the problems above")

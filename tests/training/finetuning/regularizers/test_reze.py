@@ -37,14 +37,18 @@ def prepare(narrow, tmp_path):
     return made
 
 
-def test_prepare_encodes_each_text_once_for_all_jobs_that_share_the_cache(prepare):
+def test_prepare_encodes_each_text_once_for_all_jobs_that_share_the_cache(prepare, narrow, monkeypatch):
+    encode, counts = narrow.encode, []
+    monkeypatch.setattr(
+        narrow, "encode", lambda texts, **options: counts.append(len(texts)) or encode(texts, **options)
+    )
     first, told = prepare(mixture())
-    assert told == ["encoding the reference, 9 of 9 texts"]
-    again, told = prepare(mixture(), folder="others")
-    assert told == []
+    assert (counts, told) == ([9], ["encoding the reference, 9 of 9 texts"])
+    again, _ = prepare(mixture(), folder="others")
+    assert counts == [9]
     np.testing.assert_array_equal(first.targets, again.targets)
-    _, told = prepare(mixture([*TEXTS[:-1], "new"]), folder="third")
-    assert told == ["encoding the reference, 1 of 1 texts"]
+    prepare(mixture([*TEXTS[:-1], "new"]), folder="third")
+    assert counts == [9, 1]
 
 
 @pytest.mark.parametrize("left", [(), ("relations.npy", "manifest.json"), ("manifest.json",)])

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from lathe.training.advice.sample import MIN_HALVES, Sample, TextHalves
 from lathe.training.comparison import Interval, choose_cheapest, compare
-from lathe.training.evaluation.methods import DEBIASING
 from lathe.training.split_half import reciprocal_ranks
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
@@ -17,7 +16,12 @@ from lathe.transforms.statistics import Moments
 NOTHING = "nothing"
 METHODS = {
     NOTHING: "normalize",
-    **{name: DEBIASING[name] for name in ("R2", "R1", "ABTT-1", "ABTT-2", "ABTT-3", "whitening")},
+    "R2": "r2",
+    "R1": "r1",
+    "ABTT-1": "abtt:1",
+    "ABTT-2": "abtt:2",
+    "ABTT-3": "abtt:3",
+    "whitening": "whitening:epsilon=1e-6,relative=false",
 }
 """Steps of each compared method, simplest first: of methods that do not differ significantly the first is taken."""
 ERROR_RATE = 0.05

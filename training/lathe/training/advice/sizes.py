@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from lathe.training.advice.debiasing import GEOMETRY_ROWS, rank_halves
 from lathe.training.advice.sample import Sample
 from lathe.training.comparison import Interval, mean_interval
-from lathe.training.evaluation.methods import GEOPRES, TRUNCATION, UNCENTRED_PCA
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress, part_of
@@ -16,9 +15,9 @@ SHARES = (1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8, 1 / 12, 1 / 16)
 MULTIPLE = 8
 """Divisor of every compared number of dimensions; hardware handles multiples of 8 best."""
 REDUCERS = {
-    "nested GeoPres": f"{GEOPRES},nested=true",
-    "PCA": UNCENTRED_PCA,
-    "truncation": TRUNCATION,
+    "nested GeoPres": "geopres:{k},nested=true",
+    "PCA": "pca:{k},center=none",
+    "truncation": "truncation:{k}",
 }
 """Steps of each compared reducer; each is fitted once, at the largest number of dimensions, and then cut."""
 FITTED = {"nested GeoPres": 0.9, "PCA": 0.95, "truncation": 1.0}

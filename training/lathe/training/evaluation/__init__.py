@@ -4,21 +4,15 @@ suites.py      which data sets and encoders a suite names   ┐
 tasks.py       tasks and benchmarks of mteb                 │ what is evaluated
 limits.py      a fixed subset of the rows                   ┘
 encoders.py    models                                       ┐
-store.py       their raw vectors on disk                    │
-corpus.py      sentences to fit on                          │ on what
-methods.py     chains, debiasing methods, reducers          │
-method_cache.py  cache of fitted methods                    ┘
-run.py         the whole run, resumed where it stopped
+vectors.py     their raw vectors, by text                   │
+methods.py     raw vectors and chains                       ┘
+run.py         the whole run, resumed where it stopped, and its progress
 pool.py        scoring processes; worker.py is what they run, model.py what mteb sees as a model
 scores.py      results log: scores and tasks as JSON lines
 units.py       values of single queries, texts or pairs
-grid.py        scores as arrays                             ┐
-statistics.py  intervals                                    │
-comparison.py  paired differences, by units and data sets   │
-decision.py    the answer in one sentence                   │ is it better,
-reduction.py   retention of reducers                        │ how sure are we
-findings.py    all of them, and as sentences                ┘
+statistics.py  intervals                                    ┐ is it better,
+comparison.py  paired differences, by units and data sets   │ how sure are we
+decision.py    the answer in one sentence                   ┘
 tables.py      as tables                                    ┐ output
-plots.py       as figures                                   │
 report.py      HTML page, JSON, CSV, plain text             ┘
 """

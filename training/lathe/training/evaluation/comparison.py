@@ -5,16 +5,16 @@ kind give another verdict? Over several data sets, the differences of their scor
 intervals are Student's, of the mean of paired differences.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from lathe.training.comparison import Array, Interval, mean_interval
-from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.scores import Score
+from lathe.training.evaluation.run import EncoderResult, Results
+from lathe.training.evaluation.scores import Score, TaskDescription
 
 Outcome = Literal["better", "worse", "undecided"]
 OUTCOMES: tuple[Outcome, ...] = ("better", "worse", "undecided")
@@ -40,12 +40,55 @@ METRIC_NAMES = {
 """Name of a main score for reading. Others are called as mteb calls them."""
 
 
+class Grid:
+    """Scores of an evaluation, without failed tasks and scores.
+
+    Args:
+        results: results of the evaluation.
+
+    Attributes:
+        tasks: tasks without an error, by name.
+        encoders: results by encoder name.
+        values: scores by (encoder, method, task).
+    """
+
+    def __init__(self, results: Results) -> None:
+        self.tasks: dict[str, TaskDescription] = {task.task: task for task in results.tasks if task.error is None}
+        self.encoders: Mapping[str, EncoderResult] = {result.member.name: result for result in results.encoders}
+        self.values: dict[tuple[str, str, str], float] = {
+            (score.encoder, score.method, score.task): score.score
+            for score in results.scores
+            if score.score is not None and score.task in self.tasks
+        }
+
+    def names(self, *groups: str) -> list[str]:
+        """List the distinct names of methods in the groups, in the order they were requested."""
+        distinct = [m.name for result in self.encoders.values() for m in result.methods.values() if m.group in groups]
+        return list(dict.fromkeys(distinct))
+
+    def tasks_of_raw_vectors(self) -> list[str]:
+        """List the tasks for which the raw vectors of every encoder have a score."""
+        return [task for task in self.tasks if all((name, CONTROL, task) in self.values for name in self.encoders)]
+
+    def control_scores(self, encoder: str, tasks: Sequence[str]) -> Array:
+        """Return the raw vectors' scores `(n,)` on an encoder for the tasks.
+
+        Raises:
+            KeyError: if one is missing.
+        """
+        return np.array([self.values[encoder, CONTROL, task] for task in tasks])
+
+    def group_by_type(self, tasks: Sequence[str]) -> dict[str, list[int]]:
+        """Return the positions of the tasks in the list, as lists by mteb's type of task such as `Retrieval`."""
+        groups: dict[str, list[int]] = {}
+        for position, task in enumerate(tasks):
+            groups.setdefault(self.tasks[task].type, []).append(position)
+        return groups
+
+
 @dataclass(frozen=True)
 class System:
-    """Encoder with a method.
-
-    `label` is shared by several seeds of a method, and is `control` for raw vectors.
-    """
+    """Encoder with a method: `label` is the method's name, `control` for raw vectors."""
 
     encoder: str
     label: str = CONTROL
@@ -190,9 +233,9 @@ def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
     for later in later_encoders:
         yield System(first), System(later)
 
-    chains = grid.labels("chain")
+    chains = grid.names("chain")
     for encoder in grid.encoders:
-        for label in grid.labels("chain", "rescored", "ladder"):
+        for label in grid.names("chain", "rescored"):
             yield System(encoder), System(encoder, label)
         for label in chains[1:]:
             yield System(encoder, chains[0]), System(encoder, label)
@@ -205,30 +248,22 @@ def _compare_within(
     Return the verdict with both scores and the interval of their difference, or None if one of the systems has no score
     on it.
     """
-    means, units = [], []
-    count = 0
-    for system in (baseline, compared):
-        keys = [(system.encoder, method.name, task) for method in grid.methods(system.encoder, system.label)]
-        if not keys or not all(key in grid.values for key in keys):
-            return None
+    keys = [(system.encoder, system.label, task) for system in (baseline, compared)]
+    if not all(key in grid.values for key in keys):
+        return None
 
-        means.append(100 * float(np.mean([grid.values[key] for key in keys])))
-        scores = [by_cell[key] for key in keys]
-        if len({len(score.values) for score in scores}) == 1:
-            # Seeds of a label are averaged unit by unit, (seeds, units) to (units,), so that the differences stay
-            # paired.
-            units.append(np.mean([score.values for score in scores], axis=0))
-            count = scores[0].units
-
-    difference = means[1] - means[0]
+    before, after = (100 * grid.values[key] for key in keys)
+    units, compared_units = (np.asarray(by_cell[key].values) for key in keys)
     # Differences are paired by unit: both systems need values of the same units.
-    paired = len(units) == 2 and len(units[0]) == len(units[1]) > 0
-    interval = compare_scores(units[0], units[1], difference) if paired else Interval(difference, None, None)
+    paired = len(units) == len(compared_units) > 0
+    difference = after - before
+    interval = compare_scores(units, compared_units, difference) if paired else Interval(difference, None, None)
     description = grid.tasks[task]
     metric = METRIC_NAMES.get(description.main_score, description.main_score)
     unit = UNIT_NAMES.get(description.type, "text")
+    count = by_cell[keys[1]].units if paired else 0
 
-    return Verdict(task, metric, unit, count if paired else 0, (means[0], means[1]), interval)
+    return Verdict(task, metric, unit, count, (before, after), interval)
 
 
 def _average(within: Sequence[Verdict]) -> Verdict:

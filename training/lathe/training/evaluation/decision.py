@@ -1,4 +1,4 @@
-"""The answer of an evaluation in one sentence, as a heading, in JSON and on the terminal."""
+"""What an evaluation found: the comparisons of encoders and chains, and the answer in one sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ from lathe.training.evaluation.comparison import (
     OUTCOMES,
     UNIT_NAMES,
     Comparison,
+    Grid,
     System,
     Verdict,
+    compare_systems,
     estimate_score,
 )
-from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.methods import CONTROL
 from lathe.training.evaluation.run import Results
 from lathe.training.reporting.text import format_count, format_half_width
@@ -185,3 +186,29 @@ def _describe_scores(results: Results) -> Decision:
 
     metric = METRIC_NAMES.get(task.main_score, task.main_score)
     return Decision(f"{encoder} scores {points} points of {metric} on {task.task}{units}. {nothing}", system, None)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Findings of one evaluation.
+
+    Attributes:
+        decision: the answer.
+        comparisons: all comparisons of encoders and chains.
+    """
+
+    decision: Decision
+    comparisons: Sequence[Comparison]
+
+
+def compute_findings(results: Results) -> Findings:
+    """Compare the encoders and chains of an evaluation, and return the comparisons with the answer."""
+    comparisons = compare_systems(Grid(results), results.scores)
+    return Findings(decide(results, comparisons), comparisons)
+
+
+def summarize(findings: Findings) -> list[str]:
+    """Summarize the findings as a list of sentences: the answer, then all other comparisons."""
+    comparisons = [describe_comparison(comparison) for comparison in findings.comparisons]
+    other_sentences = [sentence for sentence in comparisons if sentence != findings.decision.sentence]
+    return [findings.decision.sentence, *other_sentences]

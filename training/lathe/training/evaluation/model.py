@@ -12,7 +12,7 @@ from mteb.types import PromptType
 from numpy.typing import NDArray
 
 from lathe.training.evaluation.methods import RESCORED_CANDIDATES
-from lathe.training.evaluation.store import MemoryStore, VectorStore, text_key
+from lathe.training.evaluation.vectors import TextVectors, text_key
 from lathe.transforms.chain import Chain, leading_query_maps
 
 BATCH_ROWS = 100_000
@@ -29,7 +29,7 @@ class StoredModel(AbsEncoder):
         revision: hash of encoder output and method; with the name, it makes results distinct in any cache.
         prompts: the encoder's prompts by name; mteb chooses a task's.
         default_prompt: prompt for tasks that name none.
-        store: raw vectors of all texts of the tasks.
+        vectors: raw vectors of all texts of the tasks.
         chain: fitted chain; None returns raw vectors.
         dimensions: dimensions to cut a nested chain to; None for its own.
     """
@@ -40,14 +40,14 @@ class StoredModel(AbsEncoder):
         revision: str,
         prompts: Mapping[str, str],
         default_prompt: str | None,
-        store: VectorStore,
+        vectors: TextVectors,
         chain: Chain | None = None,
         dimensions: int | None = None,
     ) -> None:
         self.mteb_model_meta = _build_model_meta(name, revision)
         self.model_prompts = dict(prompts) or None
         self.default_prompt = default_prompt
-        self.store = store
+        self.vectors = vectors
         self.chain = chain
         self.dimensions = dimensions
 
@@ -62,14 +62,14 @@ class StoredModel(AbsEncoder):
         Raises:
             KeyError: if a text's vector is not stored.
         """
-        vectors = self.store.get(self.keys(list_texts(inputs), task_metadata, prompt_type))
+        vectors = self.vectors.get(self.keys(list_texts(inputs), task_metadata, prompt_type))
         if self.chain is None or not len(vectors):
             return vectors
         transform = self.chain.transform_queries if prompt_type == PromptType.query else self.chain.floats
         return np.asarray(transform(vectors, self.dimensions), np.float32)
 
     def keys(self, texts: Iterable[str], task_metadata: Any, prompt_type: Any = None) -> list[bytes]:
-        """Return the key of each text in the vector store.
+        """Return the key of each text's vector.
         A key covers the text and the prompt that mteb chooses for this task and side.
         """
         prompt = self.get_prompt_name(task_metadata, prompt_type)
@@ -120,12 +120,12 @@ class PromptedModel(StoredModel):
     """mteb model that looks up raw vectors of texts to which a query or document prompt is prepended.
 
     Args:
-        store: vectors of the prompted texts.
+        vectors: vectors of the prompted texts, under keys without a prompt.
         prompts: prompts by "query" and "document".
     """
 
-    def __init__(self, store: MemoryStore, prompts: dict[str, str]) -> None:
-        super().__init__("lathe/experiment", "none", {}, None, store)  # type: ignore[arg-type]  # a store by its methods
+    def __init__(self, vectors: TextVectors, prompts: dict[str, str]) -> None:
+        super().__init__("lathe/experiment", "none", {}, None, vectors)
         self.by_type = prompts
 
     def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
@@ -136,7 +136,7 @@ class PromptedModel(StoredModel):
             KeyError: if one is not stored.
         """
         prompt = self.by_type["document" if getattr(prompt_type, "value", None) == "document" else "query"]
-        return self.store.get([text_key(prompt + text) for text in list_texts(inputs)])
+        return self.vectors.get([text_key(prompt + text) for text in list_texts(inputs)])
 
 
 class Collector(AbsEncoder):

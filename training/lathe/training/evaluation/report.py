@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from lathe.training.evaluation.comparison import Comparison
-from lathe.training.evaluation.decision import describe_comparison
-from lathe.training.evaluation.findings import Findings, compute_findings, summarize
-from lathe.training.evaluation.plots import draw_all
+from lathe.training.evaluation.decision import Findings, compute_findings, describe_comparison, summarize
 from lathe.training.evaluation.run import Results
 from lathe.training.evaluation.tables import (
     build_difference_table,
     build_raw_score_table,
-    build_retention_table,
     build_score_records,
     build_tables,
     list_problems,
 )
+from lathe.training.reporting.figures import draw_figures, new_panels, plot_intervals
 from lathe.training.reporting.files import describe_environment, write_files
 from lathe.training.reporting.page import Section, format_text, render_page
 from lathe.training.reporting.tables import Table
@@ -28,6 +26,10 @@ from lathe.training.reporting.text import format_count
 
 JSON, CSV, HTML = "evaluation.json", "scores.csv", "report.html"
 """File names of the report."""
+DIFFERENCES = "Differences in points, with 95 % intervals"
+"""Title of the figure."""
+MAX_COMPARISONS = 40
+"""Maximum number of comparisons in the figure. All are in the table."""
 
 
 def write_report(results: Results) -> tuple[Findings, list[Path]]:
@@ -44,7 +46,7 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
     section = Section(
         title=answer,
         sentences=sentences,
-        figures=draw_all(findings),
+        figures=draw_figures({DIFFERENCES: plot_differences}, findings),
         tables=build_tables(results, findings),
         problems=list(list_problems(results)),
     )
@@ -59,30 +61,46 @@ def write_report(results: Results) -> tuple[Findings, list[Path]]:
     return findings, write_files(results.request.out, {JSON: as_json(results, findings), CSV: scores, HTML: page})
 
 
-def describe_evaluation(results: Results) -> str:
-    """Return a sentence on what was evaluated.
-    It has the number of data sets, row limit, encoders, the corpus that methods were fitted on, and the version of
-    mteb.
+def plot_differences(findings: Findings) -> Any:
+    """Plot the score difference of each comparison with its interval.
+    Return the matplotlib figure, or None without comparisons.
     """
+    comparisons = findings.comparisons[:MAX_COMPARISONS]
+    if not comparisons:
+        return None
+
+    figure, (axis,) = new_panels(1, size=(2.5 + 0.6 * len(comparisons), 4))
+    plot_intervals(
+        axis, range(len(comparisons)), [comparison.verdict.difference for comparison in comparisons], "", "o"
+    )
+    axis.axhline(0, color="grey", linewidth=0.8)
+    names = [f"{comparison.name} –\n{comparison.baseline_name}" for comparison in comparisons]
+    axis.set_xticks(range(len(comparisons)), names, rotation=60, ha="right", fontsize=8)
+    axis.set_xlim(-0.7, len(comparisons) - 0.3)
+    axis.set_ylabel("difference, points")
+
+    return figure
+
+
+def describe_evaluation(results: Results) -> str:
+    """Return a sentence with the number of data sets, their row limit, the number of encoders, and mteb's version."""
     request = results.request
     usable = [task for task in results.tasks if task.error is None]
     rows = "all rows" if request.limit is None else f"at most {request.limit:,} rows of each"
-    parts = [f"{len(usable)} of {len(results.tasks)} data sets, {rows}", format_count(len(results.encoders), "encoder")]
-    if results.corpus_rows:
-        parts.append(f"methods fitted on {results.corpus_rows:,} sentences of {Path(request.corpus).name}")
-    return "; ".join(parts) + f"; metrics of mteb {version('mteb')}; intervals of 95 %."
+    data = f"{len(usable)} of {len(results.tasks)} data sets, {rows}"
+    encoders = format_count(len(results.encoders), "encoder")
+    return f"{data}; {encoders}; metrics of mteb {version('mteb')}; intervals of 95 %."
 
 
 def as_json(results: Results, findings: Findings) -> dict[str, Any]:
     """Convert results and findings to a dict that orjson can serialize.
-    It has decision, request, environment, tasks, encoders, scores, sentences, comparisons and retentions.
+    It has decision, request, environment, tasks, encoders, scores, sentences and comparisons.
     """
     return {
         "decision": findings.decision.to_fields(),
         **describe_results(results),
         "sentences": summarize(findings),
         "comparisons": [_describe(comparison) for comparison in findings.comparisons],
-        "retentions": findings.retentions,
     }
 
 
@@ -96,14 +114,9 @@ def describe_results(results: Results) -> dict[str, Any]:
         "suite": request.suite.title,
         "reference": request.suite.reference,
         "limit": request.limit,
-        "corpus": {"source": Path(request.corpus).name, "sentences": results.corpus_rows},
         **describe_environment("lathe-training", "mteb", "torch", "scikit-learn", "numpy"),
         "tasks": [{name: value for name, value in asdict(task).items() if name != "asked"} for task in results.tasks],
-        "encoders": [
-            asdict(result.member)
-            | {"mean_norm": result.mean_norm, "intrinsic": result.intrinsic, "problems": result.problems}
-            for result in results.encoders
-        ],
+        "encoders": [asdict(result.member) | {"problems": result.problems} for result in results.encoders],
         "scores": build_score_records(results, metrics=True),
     }
 
@@ -124,7 +137,6 @@ def format_report(results: Results, findings: Findings) -> str:
     tables = {
         "Mean score of the raw vectors × 100, by type of task (number of tasks)": build_raw_score_table(results),
         "Differences in points, with half the 95 % interval": build_difference_table(findings.comparisons),
-        "Share of the score that is kept, in per cent": build_retention_table(findings.retentions),
     }
     sections = [
         Section("", sentences, tables={title: table for title, table in tables.items() if table}),

@@ -1,44 +1,42 @@
 """Run of an evaluation, from suite to scores, which resumes a stopped one.
 
 OUT/
-├── vectors/       raw vectors of each encoder                      store.py
-├── methods/       fitted methods and their intrinsic measures      method_cache.py
+├── .vectors-…/    vectors of the encoder that is evaluated, deleted after it   vectors.py
+├── methods/       the chains that are compared
 ├── tasks.jsonl    descriptions of the tasks                        scores.py
 ├── scores.jsonl   results log: a line for each task, encoder and method   scores.py
 └── evaluation.json, scores.csv, report.html                        report.py
 """
 
-import hashlib
+import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lathe.training.digests import digest
 from lathe.training.encoder.spec import VectorStores
-from lathe.training.errors import EncoderError, EvaluationError, TrainingError
-from lathe.training.evaluation.corpus import Corpus, read_corpus_sentences, split_corpus
+from lathe.training.errors import EncoderError, EvaluationError
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
-from lathe.training.evaluation.method_cache import MethodCache
-from lathe.training.evaluation.methods import (
-    Method,
-    build_control_method,
-    list_debiasing_methods,
-    list_reducer_methods,
-    resolve_size,
-)
+from lathe.training.evaluation.methods import Method, build_control_method
 from lathe.training.evaluation.pool import Workers
-from lathe.training.evaluation.progress import StagedProgress
 from lathe.training.evaluation.scores import ResultsLog, Score, TaskDescription
-from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.training.evaluation.suites import Entry, Suite
+from lathe.training.evaluation.vectors import TextVectors, text_key, write_vectors
 from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, score_methods
+from lathe.training.reporting.text import format_count
 from lathe.training.workspace import lock_folder
-from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress
+from lathe.transforms.vectors import FloatArray
 
 ENCODE_ROWS = 4096
-"""Number of texts that are encoded between two writes to disk."""
+"""Number of texts whose vectors are in memory at a time."""
+VECTORS_PREFIX = ".vectors-"
+"""Beginning of the name of the temporary folder of vectors."""
+SHARES = {"load": 0.05, "collect": 0.05, "encode": 0.4, "score": 0.5}
+"""Share of each stage in the work on one encoder."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +47,7 @@ class Request:
         suite: data sets.
         encoders: encoders, at least one.
         out: output folder.
-        corpus: source of sentences to fit on.
         chains: fitted chains to evaluate.
-        ladder: whether the debiasing methods of the mean-bias paper are evaluated.
-        sizes: sizes of the reducers: numbers of dimensions, or shares below 1.
         limit: maximum number of rows of a data set; None for all.
         processes: number of scoring processes.
         device: torch device of the encoders; None for the default.
@@ -62,38 +57,16 @@ class Request:
     suite: Suite
     encoders: Sequence[RequestedEncoder]
     out: Path
-    corpus: str = "pydoc:"
     chains: Sequence[Method] = ()
-    ladder: bool = False
-    sizes: Sequence[Fraction] = ()
     limit: int | None = None
     processes: int = 1
     device: str | None = None
     stores: VectorStores | None = None
 
-    def methods(self, dimensions: int) -> list[Method]:
-        """List the methods to evaluate on an encoder with so many dimensions, the raw vectors first.
-        Chains with their rescored and cut variants, debiasing methods, and reducers at each size follow.
-        """
-        sizes = list(
-            dict.fromkeys(size for requested in self.sizes if (size := resolve_size(requested, dimensions)) is not None)
-        )
-        cut_chains = [chain.cut(size) for chain in self.chains for size in sizes if chain.cuts_to(size)]
-        debiasing = list_debiasing_methods() if self.ladder else []
-
-        return [
-            build_control_method(),
-            *self.chains,
-            *(chain.rescored() for chain in self.chains if chain.compresses),
-            *cut_chains,
-            *debiasing,
-            *list_reducer_methods(sizes),
-        ]
-
-    @property
-    def needs_corpus(self) -> bool:
-        """Whether methods are fitted on the sentences of the corpus."""
-        return bool(self.ladder or self.sizes)
+    def list_methods(self) -> list[Method]:
+        """List the methods to evaluate: the raw vectors, the chains, and those chains rescored that compress."""
+        rescored = (chain.rescored() for chain in self.chains if chain.compresses)
+        return [build_control_method(), *self.chains, *rescored]
 
 
 @dataclass(frozen=True)
@@ -104,16 +77,12 @@ class EncoderResult:
 
     Attributes:
         member: description of the encoder.
-        mean_norm: ‖μ‖ of its unit vectors on the corpus; None without a corpus.
-        methods: successfully fitted methods, by name.
-        intrinsic: intrinsic measures of reductions, by method.
+        methods: methods that were evaluated, by name.
         problems: reasons why methods could not be evaluated, by name.
     """
 
     member: Member
-    mean_norm: float | None
     methods: Mapping[str, Method]
-    intrinsic: Mapping[str, Mapping[str, float]]
     problems: Mapping[str, str]
 
 
@@ -126,7 +95,6 @@ class Results:
         tasks: description of each task; failed ones have an error.
         encoders: results by encoder, in the order requested.
         scores: scores of the requested tasks, encoders and methods.
-        corpus_rows: number of sentences of the corpus, including held-out ones.
         problems: messages on encoders that could not be used.
     """
 
@@ -134,7 +102,6 @@ class Results:
     tasks: Sequence[TaskDescription]
     encoders: Sequence[EncoderResult]
     scores: Sequence[Score]
-    corpus_rows: int
     problems: Sequence[str] = ()
 
 
@@ -152,7 +119,6 @@ def evaluate(request: Request, on_progress: Progress) -> Results:
     Raises:
         EvaluationError: if another process evaluates in the same folder, or no data set can be evaluated.
         EncoderError: if no encoder can be used.
-        SourceError: if the corpus cannot be read.
     """
     busy = EvaluationError(f"another evaluation is writing to {request.out.name}; name another folder with --out")
     with lock_folder(request.out, busy):
@@ -162,8 +128,7 @@ def evaluate(request: Request, on_progress: Progress) -> Results:
 class Evaluation:
     """One run of an evaluation, which scores every method on every task, with all that it has found so far.
 
-    Construction reads the results log and, if methods need one, the corpus. It raises `EvaluationError` if two encoders
-    have the same name.
+    Construction reads the results log. It raises `EvaluationError` if two encoders have the same name.
 
     Args:
         request: what to evaluate.
@@ -174,12 +139,9 @@ class Evaluation:
         self.request = request
         self.progress = StagedProgress(on_progress)
         self.log = ResultsLog(request.out)
-        self.cache = MethodCache(request.out / "methods")
         self.trials = [
             Trial(entry, compute_trial_key(entry, request.limit), request.limit) for entry in request.suite.entries
         ]
-        self.sentences = read_corpus_sentences(request.corpus) if request.needs_corpus else []
-        self.digest = hashlib.sha256("\0".join(self.sentences).encode(errors="surrogatepass")).hexdigest()
         self.tasks: dict[str, TaskDescription] = self.log.read_tasks()
         self.collected: dict[tuple[tuple[str, str], ...], dict[str, TaskDescription]] = {}
         self.problems: list[str] = []
@@ -199,6 +161,7 @@ class Evaluation:
         with Workers(self.request.processes) as workers:
             for number, requested in enumerate(self.request.encoders):
                 self.progress.begin_encoder(number)
+                self.progress.report("load", 0.0, f"loading {requested.spec.name}")
                 try:
                     results.append(self.run_encoder(requested.open(self.request.device, self.request.stores), workers))
                 except EncoderError as error:  # one of many must not stop the others
@@ -208,14 +171,8 @@ class Evaluation:
             raise EncoderError("; ".join(self.problems))
 
         self.progress.on_progress(1.0, "evaluated")
-        return Results(
-            self.request,
-            self.list_tasks(),
-            results,
-            list(self.select_scores(results)),
-            len(self.sentences),
-            self.problems,
-        )
+        scores = list(self.select_scores(results))
+        return Results(self.request, self.list_tasks(), results, scores, self.problems)
 
     def select_scores(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
         """Yield the scores in the results log that belong to this request and the given encoders.
@@ -224,17 +181,16 @@ class Evaluation:
         for trial in self.trials:
             for result in encoders:
                 for method in result.methods.values():
-                    key = method.key_on(result.member.output, self.digest)
-                    score = self.log.by_cell.get((trial.key, result.member.output, key))
+                    score = self.log.by_cell.get((trial.key, result.member.output, method.key))
                     if score is not None:
                         name = result.member.name
                         yield replace(score, task=trial.entry.name, encoder=name, method=method.name)
 
     def run_encoder(self, encoder: EvaluatedEncoder, workers: Workers) -> EncoderResult:
-        """Evaluate one encoder: collect and encode the tasks' texts, fit the methods, and score them on the tasks.
-        Return the encoder's methods, intrinsic measures and problems, while the scores go to the results log.
+        """Evaluate one encoder: collect and encode the tasks' texts, and score the methods on the tasks.
+        Return the encoder's methods and problems, while the scores go to the results log.
 
-        Descriptions of tasks, vectors, methods and scores are written to the output folder. Tasks that have all their
+        Descriptions of tasks, methods and scores are written to the output folder. Tasks that have all their
         scores are not read again.
 
         Raises:
@@ -250,25 +206,36 @@ class Evaluation:
             problems = [f"{task.task}: {task.error}" for task in self.list_tasks()]
             raise EvaluationError("no data set can be evaluated: " + "; ".join(problems))
 
-        prompted_texts = dict.fromkeys(pair for task in usable for pair in task.asked)
-        store = self.open_store(member)
-        self.encode(encoder, store, [*prompted_texts, *((None, sentence) for sentence in self.sentences)])
-        result, fitted = self.fit(member, store)
-        self.score(result, store, fitted, {task.key: task.type for task in usable}, workers)
+        with self.open_folder(member) as folder:
+            vectors = self.encode(encoder, self.list_texts(usable), folder)
+            result, fitted = self.prepare_methods(member, vectors)
+            self.score(result, folder, fitted, {task.key: task.type for task in usable}, workers)
 
         return result
 
-    def open_store(self, member: Member) -> VectorStore:
-        """Open the store of an encoder's vectors in the output folder."""
-        return VectorStore(self.request.out / "vectors" / member.output, member.dimensions)
+    def list_texts(self, tasks: Sequence[TaskDescription]) -> list[tuple[str | None, str]]:
+        """List the distinct (prompt name, text) pairs that the tasks encode."""
+        return list(dict.fromkeys(pair for task in tasks for pair in task.asked))
+
+    @contextmanager
+    def open_folder(self, member: Member) -> Iterator[Path]:
+        """Yield a folder for the encoder's vectors, from which the workers read them. It is deleted after the block."""
+        for left in self.request.out.glob(f"{VECTORS_PREFIX}*"):  # by a killed run
+            shutil.rmtree(left, ignore_errors=True)
+        with TemporaryDirectory(prefix=VECTORS_PREFIX, dir=self.request.out) as folder:
+            yield Path(folder)
+
+    def list_methods(self, member: Member) -> Sequence[Method]:
+        """List the methods to evaluate on an encoder, those that do not suit it included."""
+        return self.request.list_methods()
 
     def is_finished(self, trial: Trial, member: Member) -> bool:
         """Return whether the results log has a score of every suitable method for this task and encoder.
         Then the task need not be read again.
         """
         return trial.key in self.tasks and all(
-            self.log.has_score((trial.key, member.output, method.key_on(member.output, self.digest)))
-            for method in self.request.methods(member.dimensions)
+            self.log.has_score((trial.key, member.output, method.key))
+            for method in self.list_methods(member)
             if method.unsuited_reason(member.fingerprint, member.dimensions) is None
             and method.suits_task(self.tasks[trial.key].type)
         )
@@ -289,6 +256,8 @@ class Evaluation:
         """
         known = self.collected.setdefault(tuple(sorted(prompts.items())), {})
         new = [trial for trial in trials if trial.key not in known]
+        if new:
+            self.progress.report("collect", 0.0, f"reading {format_count(len(new), 'data set')}")
         for done, (index, result) in enumerate(workers.run([(collect_texts, (trial, prompts)) for trial in new]), 1):
             trial = new[index]
             failed = isinstance(result, Exception)
@@ -300,9 +269,8 @@ class Evaluation:
         self.log.add_tasks(description for description in unlogged if description.error is None)
         return [known[trial.key] for trial in trials]
 
-    def encode(self, encoder: EvaluatedEncoder, store: VectorStore, asked: Sequence[tuple[str | None, str]]) -> None:
-        """Encode those of the (prompt name, text) pairs in `asked` that the store lacks.
-        Their vectors are appended to the store in blocks of `ENCODE_ROWS`.
+    def encode(self, encoder: EvaluatedEncoder, asked: Sequence[tuple[str | None, str]], folder: Path) -> TextVectors:
+        """Encode the (prompt name, text) pairs in `asked`, and return their vectors, which are written to the folder.
 
         Raises:
             EncoderError: if the encoder fails, or returns NaN or inf.
@@ -310,66 +278,57 @@ class Evaluation:
         member = encoder.member
         # Reversed: of texts with the same key, the first names the prompt.
         by_key = {text_key(text, member.prompt(name)): (name, text) for name, text in reversed(asked)}
-        missing = [(key, *pair) for key, pair in by_key.items() if key not in store]
-        done = 0
+        write_vectors(folder, self._encode_blocks(encoder, by_key))
+        return TextVectors.open(folder, member.dimensions)
 
-        for prompt in dict.fromkeys(name for _, name, _ in missing):
-            pairs = [(key, text) for key, name, text in missing if name == prompt]
+    def _encode_blocks(
+        self, encoder: EvaluatedEncoder, by_key: Mapping[bytes, tuple[str | None, str]]
+    ) -> Iterator[tuple[Sequence[bytes], FloatArray]]:
+        """Encode (prompt name, text) pairs, one prompt after the other, and yield blocks of keys with their vectors."""
+        done = 0
+        for prompt in dict.fromkeys(name for name, _ in by_key.values()):
+            pairs = [(key, text) for key, (name, text) in by_key.items() if name == prompt]
             for start in range(0, len(pairs), ENCODE_ROWS):
                 keys, texts = zip(*pairs[start : start + ENCODE_ROWS], strict=True)
 
                 def report(rows: int, before: int = done) -> None:
-                    sentence = f"{before + rows:,} of {len(missing):,} texts encoded by {member.name}"
-                    self.progress.report("encode", (before + rows) / len(missing), sentence)
+                    sentence = f"{before + rows:,} of {len(by_key):,} texts encoded by {encoder.member.name}"
+                    self.progress.report("encode", (before + rows) / len(by_key), sentence)
 
-                store.add(keys, encoder.encode(texts, prompt, report))
+                yield keys, encoder.encode(texts, prompt, report)
                 done += len(texts)
 
-    def fit(self, member: Member, store: VectorStore) -> tuple[EncoderResult, list[FittedMethod]]:
-        """Fit every method on the vectors of one encoder's corpus, or load it from the cache.
-        Return the encoder's result, still without scores, and references to the fitted methods.
+    def prepare_methods(self, member: Member, vectors: TextVectors) -> tuple[EncoderResult, list[FittedMethod]]:
+        """Write the chains to the output folder, from which the workers load them.
+        Return the encoder's result, still without scores, and references to the methods.
 
-        The vectors of the corpus must be in the store. Methods that do not suit the encoder or cannot be fitted, and
-        sizes that it cannot be reduced to, are left out, with their reason in the result's `problems`.
+        Methods that do not suit the encoder are left out, with their reason in the result's `problems`.
         """
-        corpus: Corpus | None = None
-        if self.sentences:
-            keys = [text_key(sentence, member.prompt(None)) for sentence in self.sentences]
-            corpus = split_corpus(store.get(keys), self.digest)
+        methods: dict[str, Method] = {}
+        problems: dict[str, str] = {}
 
-        requested = self.request.methods(member.dimensions)
-        # A chain of another encoder, or of other dimensions, is no error: it is left out with its reason.
-        reasons = {method.name: method.unsuited_reason(member.fingerprint, member.dimensions) for method in requested}
-        methods = [method for method in requested if reasons[method.name] is None]
-        problems = {m.name: reason for m in requested if (reason := reasons[m.name]) and m.group != "rescored"}
+        for method in self.list_methods(member):
+            reason = method.unsuited_reason(member.fingerprint, member.dimensions)
+            if reason is None:
+                methods[method.name] = method
+            elif method.group != "rescored":  # its chain is named already
+                problems[method.name] = reason
 
-        for size in (size for size in self.request.sizes if resolve_size(size, member.dimensions) is None):
-            problems[f"size {size}"] = f"it is not below the {member.dimensions} dimensions there are"
+        return EncoderResult(member, methods, problems), [self.save_method(method) for method in methods.values()]
 
-        fitted, measures = [], {}
-        for done, method in enumerate(methods):
-
-            def report(message: str, done: int = done) -> None:
-                self.progress.report("fit", done / len(methods), f"{message} on {member.name}")
-
-            try:
-                fitted_method, intrinsic = self.cache.load_or_fit(method, member.output, corpus, self.digest, report)
-            except (TransformError, TrainingError) as error:
-                problems[method.name] = str(error)
-                continue
-
-            fitted.append(fitted_method)
-            if intrinsic:
-                measures[method.name] = intrinsic
-
-        norm = corpus.mean_norm if corpus else None
-        working = {method.name: method for method in methods if method.name not in problems}
-        return EncoderResult(member, norm, working, measures, problems), fitted
+    def save_method(self, method: Method) -> FittedMethod:
+        """Write a method's chain to the output folder, unless it is there, and return a reference to the method."""
+        if method.chain is None:
+            return FittedMethod(method.name, method.key)
+        folder = self.request.out / "methods" / method.key
+        if not folder.exists():
+            method.chain.save(folder)
+        return FittedMethod(method.name, method.key, folder, rescored=method.group == "rescored")
 
     def score(
         self,
         encoder: EncoderResult,
-        store: VectorStore,
+        folder: Path,
         fitted: Sequence[FittedMethod],
         usable: Mapping[str, str],
         workers: Workers,
@@ -382,14 +341,14 @@ class Evaluation:
 
         Args:
             encoder: the encoder with its methods.
-            store: its vectors.
+            folder: folder of its vectors.
             fitted: its fitted methods.
             usable: types of the tasks that can be evaluated, by key.
             workers: process pool.
         """
         member = encoder.member
         prompts = dict(member.prompts), member.default_prompt
-        raw = Raw(member.name, member.output, member.dimensions, *prompts, store.folder)
+        raw = Raw(member.name, member.output, member.dimensions, *prompts, folder)
         jobs = []
 
         # Methods of one task in one job, so that a process loads the task once.
@@ -399,6 +358,8 @@ class Evaluation:
             if unscored:
                 jobs.append((score_methods, (trial, raw, unscored)))
 
+        if jobs:
+            self.progress.report("score", 0.0, f"scoring {format_count(len(jobs), 'data set')} on {member.name}")
         for done, (index, result) in enumerate(workers.run(jobs), 1):
             trial, _, unscored = jobs[index][1]
             if isinstance(result, Exception):
@@ -425,3 +386,56 @@ def _require_distinct_names(encoders: Sequence[RequestedEncoder]) -> None:
 def compute_trial_key(entry: Entry, limit: int | None) -> str:
     """Return the key of a task in the results log, a hash of its data set and the row limit."""
     return digest(entry.digest(), limit)[:32]
+
+
+class StagedProgress:
+    """Converter of the progress in a stage on an encoder to that of the whole evaluation.
+
+    The stages are `load`, `collect`, `encode` and `score`.
+
+    Args:
+        on_progress: called with progress in [0, 1] and a message.
+        encoders: number of encoders, which run one after another.
+    """
+
+    def __init__(self, on_progress: Progress, encoders: int = 1) -> None:
+        self.on_progress = on_progress
+        self.encoders = encoders
+        self.begin_encoder(0)
+
+    def begin_encoder(self, number: int) -> None:
+        """Begin the progress of the next encoder.
+        The current stage is cleared, and the clock for the time left restarts.
+
+        Args:
+            number: number of the encoder, counted from 0.
+        """
+        self.encoder, self.stage, self.begun = number, "", time.monotonic()
+
+    def report(self, stage: str, fraction: float, sentence: str) -> None:
+        """Call `on_progress` with the progress of the whole evaluation in [0, 1] and a message.
+        The progress is computed from the encoder, its stage, and the fraction of that stage that is done.
+
+        Args:
+            stage: current stage.
+            fraction: fraction of the stage that is done.
+            sentence: message.
+
+        The message ends with the estimated time left in the stage if that is over a second. Another stage than at the
+        last call restarts the clock.
+        """
+        if stage != self.stage:
+            self.stage, self.begun = stage, time.monotonic()
+
+        names = list(SHARES)
+        before = sum(SHARES[name] for name in names[: names.index(stage)])
+        progress = (self.encoder + before + SHARES[stage] * fraction) / self.encoders
+        seconds_left = (time.monotonic() - self.begun) * (1 - fraction) / fraction if fraction > 0 else 0.0
+        self.on_progress(
+            min(progress, 1.0), sentence + (f", {format_seconds(seconds_left)} left" if seconds_left > 1 else "")
+        )
+
+
+def format_seconds(seconds: float) -> str:
+    """Format seconds as "42 s", or from 100 s on as "5 min"."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -5,15 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from lathe.training.evaluation.comparison import Comparison
-from lathe.training.evaluation.decision import count_units
-from lathe.training.evaluation.findings import Findings
-from lathe.training.evaluation.grid import Grid, find_task_family
+from lathe.training.evaluation.comparison import Comparison, Grid
+from lathe.training.evaluation.decision import Findings, count_units
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.reduction import RIVAL, Retention
-from lathe.training.evaluation.run import EncoderResult, Results
+from lathe.training.evaluation.run import Results
 from lathe.training.reporting.tables import Table
-from lathe.training.reporting.text import format_fraction, format_half_width, format_number, format_percent
+from lathe.training.reporting.text import format_half_width
 
 
 def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
@@ -22,8 +19,6 @@ def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
         "Differences in points, with half the 95 % interval": build_difference_table(findings.comparisons),
         "Differences on each data set": build_difference_table(findings.comparisons, by_data_set=True),
         "Raw vectors: mean score × 100 by type of task": build_raw_score_table(results),
-        "Share of the score kept, per cent": build_retention_table(findings.retentions),
-        "By type of task, and ahead of PCA, points of retention": build_type_table(findings.retentions),
         "Every score × 100": build_score_table(results),
     }
     return {title: table for title, table in tables.items() if table}
@@ -56,70 +51,28 @@ def build_difference_table(comparisons: Sequence[Comparison], by_data_set: bool 
 
 def build_raw_score_table(results: Results) -> Table:
     """Build the table of the raw vectors' mean score × 100, over all tasks and by type, one row for each encoder.
-    It also has the norm of their mean, ‖μ‖. Only tasks that all encoders completed count.
+    Only tasks that all encoders completed count.
     """
     grid = Grid(results)
-    tasks = grid.common_tasks({name: [] for name in grid.encoders})
+    tasks = grid.tasks_of_raw_vectors()
+    if not tasks:
+        return Table.from_records(())
+
     types = {
         f"{kind} ({len(positions)})": [tasks[position] for position in positions]
         for kind, positions in grid.group_by_type(tasks).items()
     }
-
     return Table.from_records(
         (
-            {"encoder": name, "‖μ‖": _format_norm(result)}
+            {"encoder": name}
             | {
-                column: _mean_score(grid, name, column_tasks)
+                column: 100 * float(np.mean(grid.control_scores(name, column_tasks)))
                 for column, column_tasks in ({"mean": tasks} | types).items()
             }
-            for name, result in grid.encoders.items()
+            for name in grid.encoders
         ),
         default=".2f",
     )
-
-
-def _format_norm(result: EncoderResult) -> str:
-    published = result.member.published_mean_norm
-    ours = format_number(result.mean_norm, ".3f")
-    return ours if published is None else f"{ours} (published {published:.3f})"
-
-
-def _mean_score(grid: Grid, encoder: str, tasks: Sequence[str]) -> float | None:
-    """Return the mean raw score × 100 over tasks, or None without tasks."""
-    return 100 * float(np.mean(grid.control_scores(encoder, tasks))) if tasks else None
-
-
-def build_retention_table(retentions: Sequence[Retention]) -> Table:
-    """Build the table of the share of the score that reductions retain.
-    Each reducer has a row, each share of the dimensions a column.
-    """
-    rows: dict[str, dict[str, Any]] = {}
-    shares = dict.fromkeys(
-        format_fraction(s) for s in sorted({retention.share for retention in retentions}, reverse=True)
-    )
-    for retention in retentions:
-        row = rows.setdefault(retention.label, {"reducer": retention.label, **shares})
-        row[format_fraction(retention.share)] = retention.mean
-
-    return Table.from_records(rows.values(), default=format_percent)
-
-
-def build_type_table(retentions: Sequence[Retention]) -> Table:
-    """Build the table of the retained share of the score by type of task, and of its difference to PCA in points.
-    Each reducer and share of the dimensions has a row, each type of task a column.
-    """
-    kinds = dict.fromkeys(kind for retention in retentions for kind in retention.types)
-    return Table.from_records(
-        {"reducer": retention.label, "dimensions": format_fraction(retention.share)}
-        | kinds
-        | {kind: _format_retention(retention, kind) for kind in retention.types}
-        for retention in retentions
-    )
-
-
-def _format_retention(retention: Retention, kind: str) -> str:
-    share, ahead = format_percent(retention.types[kind]), retention.ahead.get(kind)
-    return share if ahead is None or retention.label == RIVAL else f"{share}; {100 * ahead.value:+.1f}"
 
 
 def build_score_table(results: Results) -> Table:
@@ -135,8 +88,7 @@ def build_score_table(results: Results) -> Table:
 
 def build_score_records(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
     """Convert the scores to one flat dict each, sorted by encoder and task.
-    Keys include task, encoder, method, score, control (the raw vectors' score), difference in points, retention and
-    error.
+    Keys include task, encoder, method, score, control (the raw vectors' score), difference in points and error.
 
     Args:
         results: results of an evaluation.
@@ -148,24 +100,19 @@ def build_score_records(results: Results, metrics: bool = False) -> list[dict[st
         result, task = grid.encoders[score.encoder], grid.tasks.get(score.task)
         method = result.methods.get(score.method)
         control = grid.values.get((result.member.name, CONTROL, score.task))
-        both = None if score.score is None or control is None else (score.score, control)
+        difference = None if score.score is None or control is None else 100 * (score.score - control)
         rows.append(
             {
                 "task": score.task,
                 "type": task.type if task else "",
-                "family": find_task_family(task.type) if task else "",
                 "language": task.language if task else "",
                 "metric": task.main_score if task else "",
                 "encoder": result.member.name,
-                "mean_norm": result.mean_norm,
                 "method": score.method,
                 "group": method.group if method else "",
-                "label": method.label if method else "",
-                "size": method.size if method else None,
                 "score": score.score,
                 "control": control,
-                "difference_points": None if both is None else 100 * (both[0] - both[1]),
-                "retention": both[0] / both[1] if both and both[1] else None,
+                "difference_points": difference,
                 "seconds": score.seconds,
                 "error": score.error,
             }

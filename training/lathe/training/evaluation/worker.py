@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from lathe.training.datasets.records import Warnings
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.scores import Score, TaskDescription
-from lathe.training.evaluation.store import VECTORS, VectorStore
 from lathe.training.evaluation.suites import Entry
+from lathe.training.evaluation.vectors import VECTORS, TextVectors
 from lathe.transforms.chain import Chain
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class FittedMethod:
 
 @dataclass(frozen=True)
 class Raw:
-    """Reference to an encoder's stored vectors.
+    """Reference to the vectors of an encoder, in a folder.
 
     Attributes:
         name: name of the encoder.
@@ -170,7 +170,7 @@ def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
 
 
 def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> list[Score]:
-    """Score fitted methods on one task with one encoder's stored vectors, and return a score for each.
+    """Score fitted methods on one task with one encoder's vectors, and return a score for each.
     If a method raises, its score has no value and the `error`.
     """
     from lathe.training.evaluation.model import RescoringModel, StoredModel
@@ -183,14 +183,14 @@ def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> li
 
         try:
             task, _ = load_trial(trial)
-            store = open_store(raw)
+            vectors = open_vectors(raw)
             chain = Chain.load(method.folder) if method.folder else None
             model = StoredModel(
                 f"{raw.name}+{method.name}",
                 f"{raw.fingerprint}-{method.key}",
                 raw.prompts,
                 raw.default_prompt,
-                store,
+                vectors,
                 chain,
                 method.dimensions,
             )
@@ -213,20 +213,14 @@ def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> li
     return scores
 
 
-_STORES: dict[Path, tuple[int, VectorStore]] = {}
-"""Last opened store, by folder, with the size of its file, which only grows."""
+def open_vectors(raw: Raw) -> TextVectors:
+    """Map the vectors of an encoder. The last ones are cached, until their file is replaced or others are mapped."""
+    return _open_vectors(raw.folder, raw.dimensions, (raw.folder / VECTORS).stat().st_mtime_ns)
 
 
-def open_store(raw: Raw) -> VectorStore:
-    """Open the store of an encoder's vectors for reading.
-    The last store is cached until vectors are added to it or another is opened.
-    """
-    # The main process appends to the file, and a store indexes what was there when it was opened.
-    size = (raw.folder / VECTORS).stat().st_size
-    if _STORES.get(raw.folder, (0, None))[0] != size:
-        _STORES.clear()
-        _STORES[raw.folder] = size, VectorStore(raw.folder, raw.dimensions)
-    return _STORES[raw.folder][1]
+@lru_cache(maxsize=1)
+def _open_vectors(folder: Path, dimensions: int, written: int) -> TextVectors:
+    return TextVectors.open(folder, dimensions)
 
 
 @dataclass(frozen=True)

@@ -203,10 +203,11 @@ class TaskEvaluator:
         Random states stay as they were.
         """
         from lathe.training.evaluation.model import PromptedModel
-        from lathe.training.evaluation.store import MemoryStore
+        from lathe.training.evaluation.vectors import TextVectors, text_key
         from lathe.training.evaluation.worker import measure
 
-        model = PromptedModel(MemoryStore(self.texts, encode(self.texts)), self.prompts)
+        vectors = TextVectors(map(text_key, self.texts), encode(self.texts))
+        model = PromptedModel(vectors, self.prompts)
         with preserve_random_state():
             measured = measure(model, self.task)
 

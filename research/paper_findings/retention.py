@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lathe.training.comparison import Array, Interval, bootstrap_ratio
-from lathe.training.evaluation.grid import Grid
+from lathe.training.comparison import Array, Interval
+from research.paper_findings.grid import Grid
+from research.paper_findings.statistics import bootstrap_ratio
 
 ALL = "all"
 """Key of all tasks beside the types of tasks."""

@@ -10,14 +10,15 @@ import numpy as np
 import torch
 
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.corpus import Corpus
-from lathe.training.evaluation.methods import CONTROL, Method
+from lathe.training.evaluation.methods import CONTROL
 from lathe.training.evaluation.worker import FittedMethod
 from lathe.transforms import Chain, angular_stress, local_spearman, positional_stress, recall_at_k
 from lathe.transforms.files import read_plain_file, replace_synced
 from lathe.transforms.json_files import parse_json_object
 from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray
+from research.fitted_methods.corpus import Corpus
+from research.fitted_methods.methods import FittableMethod
 
 
 class MethodCache:
@@ -31,7 +32,7 @@ class MethodCache:
         self.folder = folder
 
     def load_or_fit(
-        self, method: Method, output: str, corpus: Corpus | None, digest: str, on_progress: Callable[[str], None]
+        self, method: FittableMethod, output: str, corpus: Corpus | None, on_progress: Callable[[str], None]
     ) -> tuple[FittedMethod, dict[str, float]]:
         """Load a fitted method from the cache folder, or fit its chain on the corpus and save it there.
         Return a reference to the stored chain, and measures of how a reduction preserves the geometry, by name.
@@ -40,21 +41,19 @@ class MethodCache:
         empty for methods that do not reduce, and without a corpus.
 
         Args:
-            method: the method.
+            method: the method, with its key.
             output: hash of the encoder's output.
             corpus: vectors of the sentences, or None.
-            digest: hash of the sentences.
             on_progress: called with a message before a fit.
 
         Raises:
             EvaluationError: if the method needs a corpus and there is none, or too few sentences.
             TransformError: if the method cannot be fitted on these vectors.
         """
-        key = method.key_on(output, digest)
         if method.group == CONTROL:
-            return FittedMethod(method.name, key), {}
+            return FittedMethod(method.name, method.key), {}
 
-        folder = self.folder / key
+        folder = self.folder / method.key
         if not folder.exists():
             on_progress(f"fitting {method.name}")
             chain = method.chain
@@ -69,7 +68,7 @@ class MethodCache:
             measures = self._load_or_measure(folder, method.size, corpus, output)
 
         cut = method.size if method.chain is not None else None
-        return FittedMethod(method.name, key, folder, cut, method.group == "rescored"), measures
+        return FittedMethod(method.name, method.key, folder, cut, method.group == "rescored"), measures
 
     def _load_or_measure(self, folder: Path, size: int, corpus: Corpus, output: str) -> dict[str, float]:
         # The measures depend on the held-out rows too, so their key has the corpus besides the method.
@@ -85,8 +84,6 @@ class MethodCache:
 def _measure_reduction(chain: Chain, size: int, heldout: FloatArray) -> dict[str, float]:
     """Measure how a reduction to `size` dimensions preserves the geometry of held-out rows.
     Return local Spearman correlation, positional and angular stress, and recall@10, by name.
-
-    The first three are the measures of the GeoPres paper (its Table 1).
 
     These are the measures of the GeoPres paper (its Table 1), and recall@10.
     """

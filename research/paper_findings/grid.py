@@ -1,13 +1,14 @@
-"""Lookup of scores by encoder, method and task, as arrays."""
+"""Lookup of scores of fitted methods by encoder, method and task, as arrays."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from lathe.training.comparison import Array
-from lathe.training.evaluation.methods import CONTROL, Method
-from lathe.training.evaluation.run import EncoderResult, Results
-from lathe.training.evaluation.scores import TaskDescription
+from lathe.training.evaluation import comparison
+from lathe.training.evaluation.methods import CONTROL
+from research.fitted_methods.evaluation import FittedResult, FittedResults
+from research.fitted_methods.methods import FittableMethod
 
 FAMILIES = {"Retrieval": "Retrieval", "Classification": "Classification", "MultilabelClassification": "Classification"}
 """Family of tasks by mteb's type: the mean-bias paper has retrieval, classification and the rest."""
@@ -20,35 +21,22 @@ def find_task_family(task_type: str) -> str:
     return FAMILIES.get(task_type, OTHER)
 
 
-class Grid:
-    """Scores of an evaluation, without failed tasks and scores.
+class Grid(comparison.Grid):
+    """Scores of an evaluation of fitted methods, without failed tasks and scores."""
 
-    Args:
-        results: results of the evaluation.
+    encoders: Mapping[str, FittedResult]
 
-    Attributes:
-        tasks: tasks without an error, by name.
-        encoders: results by encoder name.
-        values: scores by (encoder, method, task).
-    """
+    def __init__(self, results: FittedResults) -> None:
+        super().__init__(results)
 
-    def __init__(self, results: Results) -> None:
-        self.tasks: dict[str, TaskDescription] = {task.task: task for task in results.tasks if task.error is None}
-        self.encoders: dict[str, EncoderResult] = {result.member.name: result for result in results.encoders}
-        self.values: dict[tuple[str, str, str], float] = {
-            (score.encoder, score.method, score.task): score.score
-            for score in results.scores
-            if score.score is not None and score.task in self.tasks
-        }
-
-    def methods(self, encoder: str, label: str) -> list[Method]:
+    def methods(self, encoder: str, label: str) -> list[FittableMethod]:
         """List the methods with this label that have a score on an encoder.
         They are one method with different seeds or samples. Methods of the group `sweep` are left out.
         """
         methods = self.encoders[encoder].methods.values()
         return [m for m in methods if m.label == label and m.group != "sweep" and self.has_scores(encoder, m)]
 
-    def has_scores(self, encoder: str, method: Method) -> bool:
+    def has_scores(self, encoder: str, method: FittableMethod) -> bool:
         """Return whether a method has a score on this encoder for at least one task.
         A method that always failed has none.
         """
@@ -59,14 +47,14 @@ class Grid:
         distinct = [m.label for result in self.encoders.values() for m in result.methods.values() if m.group in groups]
         return list(dict.fromkeys(distinct))
 
-    def complete_tasks(self, encoder: str, methods: Iterable[Method]) -> list[str]:
+    def complete_tasks(self, encoder: str, methods: Iterable[FittableMethod]) -> list[str]:
         """List the tasks for which the raw vectors and all these methods have a score on the encoder.
         They are in the order of `tasks`.
         """
         names = [CONTROL, *(method.name for method in methods)]
         return [task for task in self.tasks if all((encoder, name, task) in self.values for name in names)]
 
-    def common_tasks(self, methods: Mapping[str, Iterable[Method]]) -> list[str]:
+    def common_tasks(self, methods: Mapping[str, Iterable[FittableMethod]]) -> list[str]:
         """List the tasks that are complete on every encoder in `methods`.
         On such a task, the raw vectors and all the encoder's methods have a score. Without encoders, all tasks are
         listed.
@@ -82,14 +70,6 @@ class Grid:
         """
         return np.array([self.values[encoder, method, task] for task in tasks])
 
-    def control_scores(self, encoder: str, tasks: Sequence[str]) -> Array:
-        """Return the raw vectors' scores `(n,)` on an encoder for the tasks.
-
-        Raises:
-            KeyError: if one is missing.
-        """
-        return self.scores(encoder, CONTROL, tasks)
-
     def label_scores(self, encoder: str, label: str, tasks: Sequence[str]) -> Array:
         """Return the scores `(n,)` of a label on an encoder for the tasks, averaged over its seeds or samples.
 
@@ -98,13 +78,6 @@ class Grid:
         """
         scores = [self.scores(encoder, method.name, tasks) for method in self.methods(encoder, label)]
         return np.asarray(np.mean(scores, axis=0))
-
-    def group_by_type(self, tasks: Sequence[str]) -> dict[str, list[int]]:
-        """Return the positions of the tasks in the list, as lists by mteb's type of task such as `Retrieval`."""
-        groups: dict[str, list[int]] = {}
-        for position, task in enumerate(tasks):
-            groups.setdefault(self.tasks[task].type, []).append(position)
-        return groups
 
     def group_by_family(self, tasks: Sequence[str]) -> dict[str, list[int]]:
         """Return the positions of the tasks in the list, as lists by family: Retrieval, Classification or Other."""

@@ -1,24 +1,13 @@
-import os
-
 import numpy as np
 import pytest
 
 from lathe.training.evaluation.scores import SCORES, ResultsLog, Score
-from lathe.training.evaluation.store import KEYS, VECTORS, VectorStore, text_key
+from lathe.training.evaluation.vectors import KEYS, VECTORS, TextVectors, text_key, write_vectors
 
 DIMENSIONS = 6
 ROWS = np.random.default_rng(0).standard_normal((9, DIMENSIONS)).astype(np.float32)
 TEXTS = ["", "a", "A", "naïve 東京 😀", "two\nlines", "nul\0nul", "\ud800 alone", "x" * 10_000, "a "]
 NAMES = [text_key(text) for text in TEXTS]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Return the folder of a store with the first six vectors, added in two calls."""
-    store = VectorStore(tmp_path / "store", DIMENSIONS)
-    store.add(NAMES[:2], ROWS[:2])
-    store.add(NAMES[2:6], ROWS[2:6])
-    return store.folder
 
 
 @pytest.fixture
@@ -31,54 +20,29 @@ def score():
     return build
 
 
-def test_a_reopened_vector_store_returns_bit_equal_vectors_by_text_key(folder):
-    store = VectorStore(folder, DIMENSIONS)
-    assert len(store) == 6
-    assert [key in store for key in NAMES] == [True] * 6 + [False] * 3
+def test_opened_vectors_are_bit_equal_by_text_key(tmp_path):
+    write_vectors(tmp_path, [(NAMES, ROWS[::-1])])  # replaced by the next ones
+    write_vectors(tmp_path, [(NAMES[:2], ROWS[:2]), (NAMES[2:6], ROWS[2:6])])
+    vectors = TextVectors.open(tmp_path, DIMENSIONS)
+    assert [key in vectors for key in NAMES] == [True] * 6 + [False] * 3
     order = [5, 0, 3, 3, 1]
-    assert store.get([NAMES[row] for row in order]).tobytes() == ROWS[order].tobytes()
-    assert store.get([]).shape == (0, DIMENSIONS)
+    assert vectors.get([NAMES[row] for row in order]).tobytes() == ROWS[order].tobytes()
+    assert vectors.get([]).shape == (0, DIMENSIONS)
     with pytest.raises(KeyError):
-        store.get([NAMES[0], NAMES[8]])
+        vectors.get([NAMES[0], NAMES[8]])
+    assert (tmp_path / KEYS).stat().st_size == 16 * 6
+    assert (tmp_path / VECTORS).stat().st_size == ROWS[:6].nbytes
 
 
-def test_vector_store_takes_vectors_of_any_dtype_and_memory_layout(tmp_path):
-    for number, given in enumerate((ROWS.astype(np.float64), np.asfortranarray(ROWS), np.repeat(ROWS, 2, 0)[::2])):
-        store = VectorStore(tmp_path / str(number), DIMENSIONS)
-        store.add(NAMES, given)
-        assert store.get(NAMES).tobytes() == ROWS.tobytes()
+def test_vectors_of_any_dtype_and_memory_layout_are_written(tmp_path):
+    for given in (ROWS.astype(np.float64), np.asfortranarray(ROWS), np.repeat(ROWS, 2, 0)[::2]):
+        write_vectors(tmp_path, [(NAMES, given)])
+        assert TextVectors.open(tmp_path, DIMENSIONS).get(NAMES).tobytes() == ROWS.tobytes()
 
 
-def test_vector_store_sees_vectors_added_elsewhere_after_reload(folder):
-    reader, writer = VectorStore(folder, DIMENSIONS), VectorStore(folder, DIMENSIONS)
-    writer.add(NAMES[6:], ROWS[6:])
-    assert (len(reader), NAMES[6] in reader) == (6, False)
-    assert reader.get(NAMES[:6]).tobytes() == ROWS[:6].tobytes()
-    reader.reload()
-    assert reader.get(NAMES).tobytes() == ROWS.tobytes()
-
-
-def test_vector_store_creates_no_folder_before_vectors_are_added(tmp_path):
-    assert len(VectorStore(tmp_path / "none", DIMENSIONS)) == 0
-    assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "width", "lost"),
-    [(VECTORS, 4 * DIMENSIONS, 1), (VECTORS, 4 * DIMENSIONS, 30), (KEYS, 16, 16), (KEYS, 16, 70)],
-)
-def test_vector_store_drops_incomplete_last_vectors_and_adds_them_again(folder, name, width, lost):
-    size = (folder / name).stat().st_size
-    os.truncate(folder / name, size - lost)
-    store = VectorStore(folder, DIMENSIONS)
-    left = (size - lost) // width
-    assert len(store) == left < 6
-    assert store.get(NAMES[:left]).tobytes() == ROWS[:left].tobytes()
-    store.add(NAMES[left:], ROWS[left:])
-    for found in (store, VectorStore(folder, DIMENSIONS)):
-        assert found.get(NAMES).tobytes() == ROWS.tobytes()
-    assert (folder / KEYS).stat().st_size == 16 * len(TEXTS)
-    assert (folder / VECTORS).stat().st_size == ROWS.nbytes
+def test_no_vectors_can_be_written_and_opened(tmp_path):
+    write_vectors(tmp_path, [])
+    assert TextVectors.open(tmp_path, DIMENSIONS).get([]).shape == (0, DIMENSIONS)
 
 
 def test_text_key_differs_by_text_and_prompt():

@@ -1,0 +1,149 @@
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.methods import Method, build_control_method
+from lathe.training.evaluation.suites import Suite
+from lathe.transforms import Chain, angular_stress, local_spearman, parse_steps, positional_stress, recall_at_k
+from research.fitted_methods.corpus import read_corpus_sentences, split_corpus
+from research.fitted_methods.evaluation import FittedRequest
+from research.fitted_methods.method_cache import MethodCache
+from research.fitted_methods.methods import (
+    RANDOM_SEEDS,
+    FittableMethod,
+    build_reducer,
+    label_method,
+    list_debiasing_methods,
+    list_reducer_methods,
+    resolve_size,
+)
+
+WIDTH = 24
+ENCODER, DIGEST = "f" * 32, "c" * 32
+PCA = build_reducer("pca:6", "pca", 6).on(ENCODER, DIGEST)
+CONTROL_METHOD = label_method(build_control_method())
+
+
+@pytest.fixture(scope="module")
+def rows():
+    found = np.random.default_rng(0).normal(0.4, 1, size=(400, WIDTH)).astype(np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def corpus(rows):
+    return split_corpus(rows, DIGEST)
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return MethodCache(tmp_path / "methods")
+
+
+@pytest.fixture(scope="module")
+def nested(rows):
+    """Return the method of a fitted nested chain."""
+    chain = Chain(parse_steps("geopres:12,nested=true,steps=5")).fit(rows)
+    return label_method(Method("mine@1", "chain", chain, "k", ENCODER))
+
+
+def fit_or_load(cache, method, corpus):
+    """Return the cached method, the chain in its folder and its measures, fitting it if missing."""
+    one, measures = cache.load_or_fit(method.on(ENCODER, DIGEST), ENCODER, corpus, lambda _: None)
+    return one, Chain.load(one.folder), measures
+
+
+def files(folder: Path):
+    """Return content and modification time of every file below a folder."""
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_debiasing_methods_equal_a_direct_numpy_computation(cache, corpus):
+    """This covers mean-centring, R1, R2 and random directions. Fitting them reports no measures."""
+    outputs = {}
+    for method in list_debiasing_methods():
+        _, chain, measures = fit_or_load(cache, method, corpus)
+        outputs[method.name] = chain.transform(corpus.heldout).astype(np.float64)
+        assert measures == {}
+    mean = corpus.fit.astype(np.float64).mean(axis=0)
+    centred = corpus.heldout - mean
+    np.testing.assert_allclose(outputs["mean-centring"], centred, atol=1e-6)
+    np.testing.assert_allclose(outputs["R1"], centred / np.linalg.norm(centred, axis=1, keepdims=True), atol=1e-6)
+    np.testing.assert_allclose(outputs["R2"] @ mean, 0, atol=1e-6)
+    seeds = [outputs[name] for name in outputs if name.startswith("random")]
+    directions = [np.random.default_rng(seed).standard_normal(WIDTH) for seed in RANDOM_SEEDS]
+    for found, direction in zip(seeds, directions, strict=True):
+        np.testing.assert_allclose(found @ direction, 0, atol=1e-5)
+
+
+def test_sizes_are_numbers_and_shares_of_the_dimensions_and_none_if_not_below_them():
+    written = {"96": 96, "1/4": 96, "1/3": 128, "0.5": 192, "383": 383, "1": 1}
+    assert {size: resolve_size(Fraction(size), 384) for size in written} == written
+
+    assert [resolve_size(Fraction(written), 384) for written in ("384", "385", "1/1000")] == [None] * 3
+
+
+def test_the_key_of_a_method_depends_on_its_map_and_not_on_its_name():
+    method = FittableMethod("R1", "ladder", label="R1", steps="r1")
+    key = method.on(ENCODER, DIGEST).key
+    others = [replace(method, **change) for change in ({"steps": "r2"}, {"normalize": False})]
+    keys = [key, *(other.on(ENCODER, DIGEST).key for other in others)]
+    keys += [method.on("e" * 32, DIGEST).key, method.on(ENCODER, "d" * 32).key]
+    assert len(set(keys)) == len(keys) == 5
+    assert replace(method, name="x", label="y", group="chain").on(ENCODER, DIGEST).key == key
+    everything = [*list_debiasing_methods(), *list_reducer_methods([6, 12])]
+    assert len({one.on(ENCODER, DIGEST).key for one in everything}) == len(everything)
+
+
+def test_method_cache_fits_a_method_once_and_then_loads_the_chain(cache, corpus):
+    told = []
+    first, measures = cache.load_or_fit(PCA, ENCODER, corpus, told.append)
+    assert told == ["fitting pca:6"]
+    before = files(cache.folder)
+    assert cache.load_or_fit(PCA, ENCODER, None, told.append) == (first, {})  # no corpus to fit or measure on
+    assert cache.load_or_fit(PCA, ENCODER, corpus, told.append) == (first, measures)
+    assert files(cache.folder) == before and len(told) == 1
+    assert Chain.load(first.folder) == Chain(parse_steps("pca:6")).fit(corpus.fit)
+
+
+def test_the_measures_of_a_reduction_are_computed_on_held_out_sentences(cache, corpus):
+    _, _, measures = fit_or_load(cache, PCA, corpus)
+    after = Chain(parse_steps("pca:6")).fit(corpus.fit).transform(corpus.heldout)
+    expected = {
+        "local_spearman": local_spearman(corpus.heldout, after),
+        "positional": positional_stress(corpus.heldout, after),
+        "angular": angular_stress(corpus.heldout, after),
+        "recall_at_10": recall_at_k(corpus.heldout, after),
+    }
+    assert measures == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_nested_chain_is_also_compared_at_requested_smaller_sizes(nested, cache, corpus, rows):
+    sizes = [Fraction(size) for size in (6, 12, 18, 6)]
+    chain = Method(nested.name, nested.group, nested.chain, nested.key, nested.only)
+    request = FittedRequest(Suite("", "", ()), [], Path(), chains=[chain], sizes=sizes)
+    methods = request.methods(WIDTH)
+    assert len({method.name for method in methods}) == len(methods)
+    chains = [(method.name, method.size) for method in methods if method.chain]
+    assert chains == [("mine@1", 12), ("mine@1 rescored", None), ("mine@1, 6", 6)]
+    one, chain, measures = fit_or_load(cache, nested.cut(6), corpus)
+    first = nested.chain.transform(rows)[:, :6]
+    cut = chain.transform(rows, one.dimensions)
+    np.testing.assert_allclose(cut, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)
+    after = nested.chain.transform(corpus.heldout, 6)
+    assert measures["local_spearman"] == pytest.approx(local_spearman(corpus.heldout, after), abs=1e-6)
+
+
+def test_read_corpus_sentences_takes_distinct_sentences_of_64_to_512_characters(tmp_path):
+    """Fewer than 120 are refused."""
+    path = tmp_path / "corpus.txt"
+    right = [f"sentence {number} ".ljust(64 + number, "x") for number in range(120)]
+    path.write_text("\n".join(["short", *right, *right[:10], "x" * 513]))
+    assert read_corpus_sentences(str(path)) == right
+    path.write_text("\n".join(["short", *right[1:], *right[1:]]))
+    with pytest.raises(EvaluationError, match="has 119 sentences of .*; methods are fitted on 120 or more"):
+        read_corpus_sentences(str(path))
