@@ -1,6 +1,6 @@
 """The kinds of Lathe's own transforms and the modules of their classes, without importing torch.
 
-Command lines list the kinds, and `lathe.transforms.base.registry` imports a module when its kind is first used.
+Command lines list the kinds, and `lathe.transforms.base.transform` imports a module when its kind is first used.
 """
 
 from collections.abc import Mapping

@@ -315,7 +315,7 @@ from pathlib import Path
 
 import numpy as np, torch
 from lathe.transforms import GeoPres
-from lathe.transforms.base.checkpoint import Checkpoint
+from lathe.transforms.base.training import Checkpoint
 
 torch.set_num_threads(1)
 rows, path, result = sys.argv[1:]
