@@ -6,7 +6,7 @@ Command lines list the kinds, and `lathe.transforms.base.transform` imports a mo
 from collections.abc import Mapping
 
 KINDS: Mapping[str, str] = {
-    "abtt": "lathe.transforms.linear.abtt",
+    "abtt": "lathe.transforms.linear.debias",
     "autoencoder": "lathe.transforms.baselines.autoencoder",
     "binary": "lathe.transforms.codes.quantization",
     "codes": "lathe.transforms.codes.transform_coding",
@@ -16,7 +16,7 @@ KINDS: Mapping[str, str] = {
     "int8": "lathe.transforms.codes.quantization",
     "low_rank_affine": "lathe.transforms.linear.alignment",
     "mc": "lathe.transforms.baselines.debiasing",
-    "normalize": "lathe.transforms.linear.normalize",
+    "normalize": "lathe.transforms.linear.affine",
     "pca": "lathe.transforms.linear.pca",
     "procrustes": "lathe.transforms.linear.alignment",
     "product_codes": "lathe.transforms.codes.product_coding",

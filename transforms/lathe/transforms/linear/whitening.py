@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lathe.transforms.base import FitContext, Signature, require_between, require_choice, require_flag, require_whole
 from lathe.transforms.errors import InputError, StepError
-from lathe.transforms.linear.linear import Linear
+from lathe.transforms.linear.affine import Linear
 from lathe.transforms.statistics import RANK_TOLERANCE, Moments, Spectrum, moments_of, tempered_power
 from lathe.transforms.vectors import Vectors
 
