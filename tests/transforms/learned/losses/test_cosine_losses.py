@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lathe.transforms.learned.losses.spearman import non_increasing_regression, soft_ranks
+from lathe.transforms.learned.losses.cosine_losses import non_increasing_regression, soft_ranks
 
 VALUES = st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=12)
 STRENGTHS = st.sampled_from([1e-3, 0.1, 0.5, 1.0, 3.0, 50.0])
