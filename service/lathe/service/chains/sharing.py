@@ -33,7 +33,7 @@ from lathe.transforms.artifact import (
     require_field_types,
 )
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.json_files import read_json_file
+from lathe.transforms.files import read_json_file
 
 CARD, DESCRIPTION, SUMS = "README.md", "lathe.json", "SHA256SUMS"
 """Names of the model card, of an export's metadata, and of the digests of its files."""

@@ -19,8 +19,7 @@ from lathe.service.chains.names import parse_number
 from lathe.service.errors import BadValueError, UnknownNameError, shorten
 from lathe.training.locks import lock_file
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.files import make_root, replace_synced
-from lathe.transforms.json_files import read_json_file
+from lathe.transforms.files import make_root, read_json_file, replace_synced
 
 NESTED = "nested"
 

@@ -20,8 +20,7 @@ from lathe.service.redis.version_record import VersionStamp, build_key, compute_
 from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitDistribution, read_file
 from lathe.transforms.chain import Chain
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.files import write_synced
-from lathe.transforms.json_files import parse_json
+from lathe.transforms.files import parse_json, write_synced
 
 
 class ChainFiles(NamedTuple):

@@ -12,8 +12,7 @@ from lathe.service.redis.damage import convert_wrong_type_errors, note_damage
 from lathe.service.redis.shared_record import SharedRecord
 from lathe.service.redis.version_record import CHANGES, CHANGES_KEPT, IDENTITY
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.files import replace_synced
-from lathe.transforms.json_files import parse_json
+from lathe.transforms.files import parse_json, replace_synced
 
 SIZE_ROUTES = "lathe:size_routes"
 ROUTES_NAME = "which chain answers which size"

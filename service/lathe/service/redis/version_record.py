@@ -17,7 +17,7 @@ from redis.client import Pipeline
 from lathe.service.chains.pointer import Pointer
 from lathe.service.errors import UnavailableError
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.json_files import parse_json
+from lathe.transforms.files import parse_json
 
 SCHEMA = 1
 IDENTITY = "lathe:registry"

@@ -4,8 +4,7 @@ import json
 import time
 from pathlib import Path
 
-from lathe.transforms.files import replace_synced
-from lathe.transforms.json_files import read_json_file
+from lathe.transforms.files import read_json_file, replace_synced
 
 FILE = "budget.json"
 """Name of the file with the seconds that earlier runs took, and with what was decided by the budget."""

@@ -31,8 +31,7 @@ from lathe.service.index.reducer import Reducer
 from lathe.service.index.spec import MAX_TEXT, MAX_WIDTH, IndexSpec
 from lathe.transforms.artifact.folder import MAX_MANIFEST_BYTES as MAX_CHAIN_MANIFEST_BYTES
 from lathe.transforms.beneath import open_beneath, read_beneath
-from lathe.transforms.files import create_file, make_folder, make_root, sync_folder, write_synced
-from lathe.transforms.json_files import parse_json_object
+from lathe.transforms.files import create_file, make_folder, make_root, parse_json_object, sync_folder, write_synced
 
 MANIFEST = "backup.json"
 """Name of the manifest file."""

@@ -33,8 +33,7 @@ from lathe.training.errors import NotFiniteError
 from lathe.training.locks import lock_file
 from lathe.transforms.artifact import MANIFEST, TENSORS
 from lathe.transforms.beneath import read_beneath
-from lathe.transforms.files import make_folder, replace_synced, write_synced
-from lathe.transforms.json_files import parse_json_object, read_json_file
+from lathe.transforms.files import make_folder, parse_json_object, read_json_file, replace_synced, write_synced
 from lathe.transforms.progress import Progress
 
 GRAPH_ROWS = 2048
