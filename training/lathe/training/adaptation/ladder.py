@@ -16,9 +16,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.adaptation.budget import Budget
 from lathe.training.adaptation.request import AdaptRequest
-from lathe.training.adaptation.rungs import AS_IS, RUNGS, Rung
 from lathe.training.adaptation.searches import (
     ALL_QUERIES,
     JudgedSearches,
@@ -35,7 +33,17 @@ from lathe.training.adaptation.training import (
     measure_rate,
     train_rung,
 )
-from lathe.training.adaptation.trial import MeasuredChain, Relevance, Trial, choose_trial, cross_validate
+from lathe.training.adaptation.trial import (
+    AS_IS,
+    RUNGS,
+    Budget,
+    MeasuredChain,
+    Relevance,
+    Rung,
+    Trial,
+    choose_trial,
+    cross_validate,
+)
 from lathe.training.comparison import compare
 from lathe.training.digests import digest
 from lathe.training.encoder.opening import open_encoder
