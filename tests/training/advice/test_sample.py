@@ -3,9 +3,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lathe.training.advice.encoding import SampleEncoder
 from lathe.training.advice.sample import (
     MIN_HALVES,
+    SampleEncoder,
     build_text_sample,
     count_heldout,
     list_texts_to_encode,

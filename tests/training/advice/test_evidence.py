@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from lathe.training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
+from lathe.training.advice.evidence import check_row_count, list_shortages, rows_for_heldout
 from lathe.training.advice.sample import count_heldout
-from lathe.training.advice.sample_size import check_row_count, list_shortages, rows_for_heldout
 from lathe.training.comparison import Interval
 from lathe.training.sources.row_sample import RowSample
 
