@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lathe.training.advice.evidence import MIN_ROWS, Evidence, measure_evidence
-from lathe.training.advice.places.commands import NamedSource
-from lathe.training.advice.places.databases import PLACES
+from lathe.training.advice.places.databases import PLACES, NamedSource
 from lathe.training.advice.places.decision import PlaceDecision, PlaceGoal, decide
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.advice.sample import (

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lathe.training.advice.places.commands import NamedSource, write_commands
-from lathe.training.advice.places.databases import PLACES
+from lathe.training.advice.places.databases import PLACES, NamedSource, write_commands
 from lathe.transforms import Chain, parse_steps
 
 WIDTH, ROWS = 32, 400
