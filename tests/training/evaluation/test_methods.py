@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lathe.training.datasets.contents import Search
 from lathe.training.datasets.layouts import LAYOUTS
+from lathe.training.datasets.records import Search
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.corpus import split_corpus
 from lathe.training.evaluation.method_cache import MethodCache

@@ -4,8 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lathe.training.datasets.data_set import DataSet, find_pairs
-from lathe.training.datasets.overlap import normalize_text
+from lathe.training.datasets.data_set import DataSet, find_pairs, normalize_text
 from lathe.training.datasets.pairs import Pair
 from lathe.training.errors import DataSetError, SourceError
 from lathe.training.finetuning.job import SourceSettings

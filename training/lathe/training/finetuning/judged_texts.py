@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.datasets.contents import Search
-from lathe.training.datasets.data_set import DataSet, find_pairs
+from lathe.training.datasets.data_set import DataSet, find_pairs, normalize_text
 from lathe.training.datasets.folder import FolderDataSet
-from lathe.training.datasets.overlap import normalize_text
 from lathe.training.datasets.pairs import PairSettings
-from lathe.training.datasets.records import Warnings
+from lathe.training.datasets.records import Search, Warnings
 from lathe.training.errors import DataSetError
 from lathe.training.finetuning.job import TrainingJob
 from lathe.training.finetuning.mixture import Mixture

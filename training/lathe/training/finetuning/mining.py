@@ -10,7 +10,7 @@ from datasets import Dataset
 from numpy.typing import NDArray
 from sentence_transformers.util import mine_hard_negatives
 
-from lathe.training.datasets.overlap import normalize_text
+from lathe.training.datasets.data_set import normalize_text
 from lathe.training.datasets.pairs import Pair
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.errors import JobError
