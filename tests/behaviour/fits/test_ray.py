@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lathe.training.distributed.pool import Pool
-from lathe.training.distributed.tasks import MAX_TRIES, Task
+from lathe.training.distributed.pool import MAX_TRIES, Pool, Task
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.errors import EngineError, SourceError
 from lathe.training.fitting.encoded_shards import HASHES, POSITION, VECTORS

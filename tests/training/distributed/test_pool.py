@@ -1,6 +1,6 @@
 import pytest
 
-from lathe.training.distributed.tasks import MAX_TRIES, Task, TaskQueue
+from lathe.training.distributed.pool import MAX_TRIES, Task, TaskQueue
 from lathe.training.errors import EngineError
 
 
