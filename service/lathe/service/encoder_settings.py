@@ -12,7 +12,7 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
-from lathe.training.encoder.precision import Dtype
+from lathe.training.encoder.devices import Dtype
 from lathe.training.encoder.spec import (
     DEFAULT_ENCODER,
     UPSTREAM_ADDRESSES,

@@ -17,8 +17,7 @@ from lathe.service.encoder_settings import DEFAULT, AddedEncoders, EncoderSettin
 from lathe.service.home import Home
 from lathe.service.key_file import KeyFile
 from lathe.service.trained_specs import TrainedSpecs
-from lathe.training.encoder.devices import best_device
-from lathe.training.encoder.precision import Dtype
+from lathe.training.encoder.devices import Dtype, best_device
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings, VectorStores
 from lathe.transforms.files import expand_home, read_plain_file
 from lathe.transforms.suggestions import find_similar

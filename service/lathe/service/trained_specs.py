@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from lathe.service.encoder_settings import NAME_PATTERN
-from lathe.training.encoder.precision import Dtype
+from lathe.training.encoder.devices import Dtype
 from lathe.training.encoder.spec import EncoderSpec
 
 MODEL, MANIFEST = "model", "manifest.json"

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lathe.training.encoder.loading import load_model
-from lathe.training.encoder.positions import find_first_position
+from lathe.training.encoder.model_checks import find_first_position
 from lathe.training.encoder.unpadding import enable_unpadded
 from lathe.training.finetuning.loss import (
     CachedContrastiveLoss,

@@ -12,8 +12,8 @@ from lathe.service.chains.names import RAW
 from lathe.service.chains.output_dtype import OutputDtype, encode_output, find_dtype_problem
 from lathe.service.chains.registry import Registry
 from lathe.service.errors import BadValueError, ConflictError, WrongShapeError
-from lathe.training.encoder.space import compute_space_id
 from lathe.training.encoder.spec import HasSpace
+from lathe.training.encoder.text_encoder import compute_space_id
 from lathe.transforms.base import Side
 from lathe.transforms.chain import Chain
 from lathe.transforms.codes import Quantizer

@@ -152,8 +152,8 @@ def add_encoder(
     from pydantic import ValidationError
 
     from lathe.service.encoder_settings import AddedEncoders, EncoderSettings, convert_settings_error
-    from lathe.training.encoder.known_prompts import find_missing_prompts
     from lathe.training.encoder.opening import open_encoder
+    from lathe.training.encoder.prompts import find_missing_prompts
 
     settings, home = load_writable_state()
     fields: dict[str, Any] = {

@@ -21,7 +21,7 @@ from lathe.service.processes.program import ProcessStarter
 from lathe.service.processes.torch_threads import limit_this_thread_to_one_core
 from lathe.service.services import Services
 from lathe.service.settings import Settings
-from lathe.training.encoder.allocator import keep_freed_blocks
+from lathe.training.encoder.devices import keep_freed_blocks
 from lathe.transforms.errors import ArtifactError
 
 GREETING = """

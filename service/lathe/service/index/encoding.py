@@ -8,7 +8,7 @@ from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncodeOptions
 from lathe.service.errors import ConflictError, WrongShapeError
 from lathe.service.index.spec import IndexSpec
-from lathe.training.encoder.space import compute_space_id
+from lathe.training.encoder.text_encoder import compute_space_id
 
 
 def find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:

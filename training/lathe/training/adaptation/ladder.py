@@ -46,9 +46,8 @@ from lathe.training.adaptation.trial import (
 )
 from lathe.training.comparison import compare
 from lathe.training.digests import digest
-from lathe.training.encoder.opening import open_encoder
+from lathe.training.encoder.opening import open_encoder, without_store
 from lathe.training.encoder.spec import EncoderSpec, VectorStores
-from lathe.training.encoder.stored_encoder import without_store
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.fitting.certifying import build_provenance, list_training_logs
 from lathe.training.fitting.code_search import keep_default

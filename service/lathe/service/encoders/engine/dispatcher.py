@@ -21,7 +21,7 @@ from lathe.service.encoders.engine.encoder_info import EncoderInfo
 from lathe.service.encoders.engine.work import Part, PartResult, Reply
 from lathe.service.errors import ServiceError, UnavailableError
 from lathe.service.processes.program import ProcessStarter, Program, get_environment_without_keys
-from lathe.training.encoder.precision import Agreement
+from lathe.training.encoder.devices import Agreement
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import EncoderError, NotFiniteError, TooLongError, UnknownTokenError
 from lathe.transforms.errors import ArtifactError

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lathe.training.encoder.precision import Agreement
+from lathe.training.encoder.devices import Agreement
 from lathe.training.encoder.spec import EncoderSpec, SearchSide
 from lathe.training.encoder.text_encoder import find_prompt, find_side_prompt
 

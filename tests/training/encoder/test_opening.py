@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.opening import open_encoder
+from lathe.training.encoder.opening import STORE_TEXTS, StoredEncoder, open_encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, StoreSettings, VectorStores
-from lathe.training.encoder.stored_encoder import STORE_TEXTS, StoredEncoder
 from lathe.training.encoder.vector_database import FILE_NAME, VectorDatabase
 from lathe.training.errors import EncoderError, TooLongError
 

@@ -1,7 +1,7 @@
 import itertools
 import re
 
-from lathe.training.encoder.space import compute_space_id
+from lathe.training.encoder.text_encoder import compute_space_id
 
 PARTS = ("fingerprint", "compact@1", "digest", 128)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from lathe.training.encoder.devices import PROBES, has_bfloat16, measure_agreement, resolve_dtype
 from lathe.training.encoder.encoder import BATCH_TOKENS, Encoder
-from lathe.training.encoder.precision import PROBES, has_bfloat16, measure_agreement, resolve_dtype
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from lathe.training.encoder.chat_template import SETTINGS_FILE, find_chat_template
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.loading import load_model
+from lathe.training.encoder.prompts import SETTINGS_FILE, find_chat_template
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import TooLongError
 
