@@ -152,8 +152,7 @@ def _build_manifest(
 ) -> dict[str, Any]:
     """Certify the encoder in the work folder, and return the version's manifest with the gates that it fails."""
     from lathe.training.encoder.encoder import Encoder
-    from lathe.training.finetuning.certificate import certify_job
-    from lathe.training.finetuning.judged_texts import read_job_tests
+    from lathe.training.finetuning.certificate import certify_job, read_job_tests
 
     model = folder / "model"
     digest_files(model)  # refuses files that no version may have, before minutes of certifying
