@@ -7,7 +7,7 @@ import pytest
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.promotion import promote_with_gates
 from lathe.service.chains.registry import Registry
-from lathe.training.fitting.gates import read_gate_value
+from lathe.training.fitting.requests import read_gate_value
 from lathe.transforms import Chain, parse_steps
 
 NAME = "gated"

@@ -24,7 +24,7 @@ from lathe.training.distributed.engine import (
 )
 from lathe.training.distributed.worker import Introduction, RayWorker, Token, describe_environment
 from lathe.training.errors import EngineError
-from lathe.training.fitting.engines import LOCAL
+from lathe.training.fitting.encoding import LOCAL
 from lathe.training.fitting.stacked import Part, Stacked
 from lathe.training.sources.shards import Shard
 from lathe.transforms import Chain, InputError, parse_steps

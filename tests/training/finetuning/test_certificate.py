@@ -7,7 +7,7 @@ from lathe.training.errors import JobError
 from lathe.training.finetuning.certificate import JudgedTexts, certify_encoder, certify_job, read_job_tests
 from lathe.training.finetuning.job import TrainingJob
 from lathe.training.finetuning.requests import NewTraining
-from lathe.training.fitting.gates import read_gate_value
+from lathe.training.fitting.requests import read_gate_value
 
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 ANSWERS = {f"what of the {word} {n}?": [f"the {word} of {n} is old"] for n, word in enumerate(WORDS)}

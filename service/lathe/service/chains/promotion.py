@@ -7,7 +7,7 @@ from typing import Any
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.version_folder import VersionFolder
 from lathe.service.errors import ConflictError
-from lathe.training.fitting.gates import is_upper_bound, read_gate_value, require_gates, satisfies_gate
+from lathe.training.fitting.requests import is_upper_bound, read_gate_value, require_gates, satisfies_gate
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import JobError
 from lathe.training.finetuning.requests import NewTraining
-from lathe.training.fitting.gates import list_failed_gates
+from lathe.training.fitting.requests import list_failed_gates
 from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.progress import Progress, part_of
 

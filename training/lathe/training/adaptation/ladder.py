@@ -49,8 +49,8 @@ from lathe.training.digests import digest
 from lathe.training.encoder.opening import open_encoder, without_store
 from lathe.training.encoder.spec import EncoderSpec, VectorStores
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
-from lathe.training.fitting.certifying import build_provenance, list_training_logs
 from lathe.training.fitting.code_search import keep_default
+from lathe.training.fitting.fit import build_provenance, list_training_logs
 from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
 from lathe.training.fitting.pairs import encode_all_halves

@@ -24,7 +24,7 @@ from lathe.training.distributed.worker import Block, Introduction, RayWorker, de
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EngineError
 from lathe.training.fitting.encoded_shards import Position
-from lathe.training.fitting.engines import EncodingRun, Report
+from lathe.training.fitting.encoding import EncodingRun, Report
 from lathe.training.fitting.stacked import Part, SelectedRows, Stacked
 from lathe.training.sources.shards import Shard
 from lathe.transforms.chain import Chain, serialize_chain

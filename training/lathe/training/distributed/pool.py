@@ -23,7 +23,7 @@ from typing import Any
 from lathe.training.distributed.worker import Introduction, Token
 from lathe.training.errors import EngineError, SourceError
 from lathe.training.fitting.encoded_shards import Position, read_position
-from lathe.training.fitting.engines import EncodingRun, Report
+from lathe.training.fitting.encoding import EncodingRun, Report
 from lathe.training.sources.hub import is_hub
 from lathe.training.sources.remote import is_remote
 from lathe.training.sources.shards import Shard, is_path
