@@ -5,8 +5,7 @@ from pathlib import Path
 
 from lathe.training.evaluation.report import describe_evaluation
 from lathe.training.evaluation.run import Results
-from lathe.training.reporting.files import write_files
-from lathe.training.reporting.page import Section, format_text, render_page
+from lathe.training.reporting.page import Section, format_text, render_page, write_files
 from research.few_sentences import EstimationRow, draw_estimation, summarize_estimation
 from research.mean_bias_audit.findings import AuditFindings
 from research.mean_bias_audit.plots import draw_audit

@@ -11,8 +11,7 @@ from lathe.training.evaluation.tables import (
     build_score_records,
     list_problems,
 )
-from lathe.training.reporting.files import write_files
-from lathe.training.reporting.page import Section, format_text, render_page
+from lathe.training.reporting.page import Section, format_text, render_page, write_files
 from lathe.training.reporting.tables import Table
 from research.paper_findings.findings import Findings, compute_findings, summarize
 from research.paper_findings.plots import draw_all

@@ -21,8 +21,7 @@ from lathe.training.evaluation.tables import (
     build_tables,
     list_problems,
 )
-from lathe.training.reporting.files import describe_environment, write_files
-from lathe.training.reporting.page import Section, format_text, render_page
+from lathe.training.reporting.page import Section, describe_environment, format_text, render_page, write_files
 from lathe.training.reporting.tables import Table
 from lathe.training.reporting.text import format_count
 
