@@ -31,7 +31,7 @@ from lathe.service.redis.replica import Replica
 from lathe.service.settings import read_settings
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_MODEL
-from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
+from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
 from lathe.transforms import Chain, certify, parse_steps
 from tests.helpers import LATHE, eventually, find_free_port
 from tests.service.memory import MemoryWatch

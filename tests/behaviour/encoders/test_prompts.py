@@ -11,7 +11,7 @@ from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import NO_PROMPT, encode_queries, with_document_prompt
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit
-from lathe.training.sources.docstrings import read_docstring_paragraphs
+from lathe.training.sources.readers import read_docstring_paragraphs
 from lathe.transforms.progress import no_progress
 
 PROMPTS = {"query": "query: ", "passage": "passage: ", "title": "title: "}

@@ -24,7 +24,7 @@ from lathe.service.http.parse_queue import ParseReservation
 from lathe.service.http.request_body import read_body
 from lathe.service.settings import Settings
 from lathe.training.json_object import UNKNOWN_FIELD, JsonObject
-from lathe.training.sources.raw import restore_long_integers
+from lathe.training.sources.rows import restore_long_integers
 
 FREE_CONTAINERS = 131_072
 BYTES_PER_CONTAINER = 32

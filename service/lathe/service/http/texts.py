@@ -4,7 +4,7 @@ from typing import Any
 
 from lathe.service.codec import require_rows
 from lathe.service.errors import BadValueError
-from lathe.training.sources.kinds import count_written_numbers, explain_written_vector
+from lathe.training.sources.rows import count_written_numbers, explain_written_vector
 
 
 def list_texts(inputs: Any, max_texts: int, param: str) -> list[str]:

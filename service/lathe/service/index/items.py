@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from lathe.service.errors import BadValueError, ConflictError, TooLargeError, UnavailableError
-from lathe.training.sources.raw import find_long_integer
+from lathe.training.sources.rows import find_long_integer
 
 ID_CHARACTERS = 512
 """Maximum number of characters of an id."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
 
-from lathe.training.sources.local import RootedFile
+from lathe.training.sources.shards import RootedFile
 from lathe.transforms.artifact import MANIFEST, TENSORS
 
 

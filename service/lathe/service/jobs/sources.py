@@ -12,9 +12,9 @@ from lathe.training.errors import OutsideSourceError, SourceError
 from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, RowSource
 from lathe.training.journal import serialize_lines
 from lathe.training.sources.hub import is_hub
-from lathe.training.sources.local import RootedFile
 from lathe.training.sources.readers import BUILT_IN
 from lathe.training.sources.remote import is_remote
+from lathe.training.sources.shards import RootedFile
 from lathe.training.sources.source import open_source
 
 MAX_COUNTED = 1000

@@ -28,8 +28,7 @@ from lathe.training.fitting.encoded_shards import (
     write_shard,
 )
 from lathe.training.fitting.stacked import Part, SelectedRows, Stacked
-from lathe.training.sources.local import display_path
-from lathe.training.sources.shards import Shard, open_local_copy, read_shards
+from lathe.training.sources.shards import Shard, display_path, open_local_copy, read_shards
 from lathe.training.sources.source import Plan, Source
 from lathe.transforms.files import make_root
 from lathe.transforms.progress import Progress

@@ -6,21 +6,21 @@ import sys
 
 import pytest
 
-from lathe.training.sources.docstrings import (
+from lathe.training.sources.readers import (
+    BUILT_IN,
     MAX_CHARACTERS,
     MIN_CHARACTERS,
     distinct_paragraphs,
     read_docstring_paragraphs,
     read_topic_paragraphs,
 )
-from lathe.training.sources.readers import BUILT_IN
 from lathe.training.sources.source import open_source
 
 COMMON = {"the", "a", "an", "of", "to", "is", "in", "and", "for", "if", "or", "be", "this", "that", "it", "by"}
 
 DIGEST = """
 import hashlib, json
-from lathe.training.sources.docstrings import read_docstring_paragraphs, read_topic_paragraphs
+from lathe.training.sources.readers import read_docstring_paragraphs, read_topic_paragraphs
 print(hashlib.sha256(json.dumps([read_docstring_paragraphs(), read_topic_paragraphs()]).encode()).hexdigest())
 """
 
