@@ -23,8 +23,7 @@ from starlette.testclient import TestClient
 
 from benchmarks.postgres import run_postgres
 from lathe.service.app import create_app
-from lathe.service.chains.registry import Registry
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.home import Home
 from lathe.service.processes.client import create_process_starter
 from lathe.service.redis.replica import Replica

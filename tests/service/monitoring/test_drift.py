@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from lathe.service.chains.fits import FitSetting, run_fit
-from lathe.service.chains.registry import Registry
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.encoders.live_vectors import ObservedVectors
 from lathe.service.monitoring.drift.drift import Drift
 from lathe.service.monitoring.drift.tally import Tally

@@ -14,7 +14,7 @@ from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import expand_home
 
 if TYPE_CHECKING:
-    from lathe.service.chains.size_routes import SizeRoutes
+    from lathe.service.chains.chain_folder import SizeRoutes
 
 app = typer.Typer(
     help="List, show, compare, promote, roll back and delete chains.", no_args_is_help=True, rich_markup_mode=None
@@ -70,7 +70,7 @@ def promote(
     serve_dimensions: Annotated[bool, flag("--serve-dimensions", SERVE_DIMENSIONS)] = False,
 ) -> None:
     """Make a version live if its certificate passes the gates."""
-    from lathe.service.chains.promotion import promote_with_gates
+    from lathe.service.chains.version_folder import promote_with_gates
 
     registry = open_chains(write=True)
     name, version = _split_versioned_name(chain)
@@ -158,7 +158,7 @@ def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder:
 
 
 def _describe_route(route: str) -> str:
-    from lathe.service.chains.size_routes import NESTED
+    from lathe.service.chains.chain_folder import NESTED
 
     return "dimensions without a route of their own" if route == NESTED else f"dimensions {route}"
 

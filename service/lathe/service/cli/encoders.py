@@ -59,7 +59,7 @@ def promote(
 
     A running server serves it within a second or two.
     """
-    from lathe.service.chains.promotion import promote_with_gates
+    from lathe.service.chains.version_folder import promote_with_gates
     from lathe.training.finetuning.requests import require_encoder_gates
 
     name, version = _split_version(encoder)

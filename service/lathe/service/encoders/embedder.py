@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import Counter
 
-from lathe.service.chains.output_dtype import OutputDtype
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.resolve import ChainResolver, InputType, Target
+from lathe.service.chains.resolve import ChainResolver, InputType, OutputDtype, Target
 from lathe.service.encoders.cache import CachedVector, VectorCache
 from lathe.service.encoders.engine.encoder_info import EncoderInfo
 from lathe.service.encoders.engine.engine import Engine

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from lathe.service.chains.registry import Registry
-from lathe.service.chains.starters import install_starters
+from lathe.service.chains.registry import Registry, install_starters
 from lathe.service.home import Home
 from lathe.service.redis.cache import COSINE, SharedCache
 from lathe.service.redis.connection import RedisConnection

@@ -6,8 +6,7 @@ from typing import Any
 
 from redis.client import Pipeline
 
-from lathe.service.chains.chain_folder import ChainFolder
-from lathe.service.chains.size_routes import SizeRoutes, parse_size_routes
+from lathe.service.chains.chain_folder import ChainFolder, SizeRoutes, parse_size_routes
 from lathe.service.redis.damage import convert_wrong_type_errors, note_damage
 from lathe.service.redis.shared_record import SharedRecord
 from lathe.service.redis.version_record import CHANGES, CHANGES_KEPT, IDENTITY

@@ -8,7 +8,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.service.chains.chain_ref import ChainRef
+from lathe.service.chains.folded_forms import ChainRef
 from lathe.training.encoder.batching import estimate_tokens, sort_longest_first
 from lathe.training.encoder.cutting import DENSE_CHARACTERS
 from lathe.training.encoder.spec import LongText, Side

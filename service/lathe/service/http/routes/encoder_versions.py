@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from lathe.service.chains.names import require_number
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.promotion import promote_with_gates
+from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.encoders.engine.engine import SERVING
 from lathe.service.errors import ConflictError, ServiceError
 from lathe.service.http.answers import answer_json

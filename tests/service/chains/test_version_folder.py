@@ -5,8 +5,8 @@ import json
 import pytest
 
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.promotion import promote_with_gates
 from lathe.service.chains.registry import Registry
+from lathe.service.chains.version_folder import promote_with_gates
 from lathe.training.fitting.requests import read_gate_value
 from lathe.transforms import Chain, parse_steps
 

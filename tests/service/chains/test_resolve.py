@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lathe.service.chains.output_dtype import encode_output, find_dtype_problem
+from lathe.service.chains.resolve import encode_output, find_dtype_problem
 from lathe.transforms import Chain, parse_steps
 
 
