@@ -24,9 +24,8 @@ from lathe.service.encoders.engine.admission_queue import AdmissionQueue
 from lathe.service.encoders.engine.dispatcher import EngineOptions, WorkerProcess
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.upstream_worker import UpstreamConnection
-from lathe.service.encoders.residency import Residency
 from lathe.service.encoders.trained import TrainedEncoders
-from lathe.service.encoders.trained_serving import TrainedServing
+from lathe.service.encoders.trained_serving import Residency, TrainedServing
 from lathe.service.errors import ServiceError, UnavailableError, WrongShapeError, convert_error, error_body
 from lathe.service.home import Home
 from lathe.service.http.answers import answer_json

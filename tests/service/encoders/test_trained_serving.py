@@ -8,7 +8,7 @@ import pytest
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
 from lathe.service.encoders.engine.dispatcher import EngineOptions
 from lathe.service.encoders.engine.engine import Engine
-from lathe.service.encoders.residency import Residency
+from lathe.service.encoders.trained_serving import Residency
 from lathe.service.errors import UnavailableError
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.errors import EncoderError
