@@ -29,11 +29,10 @@ from lathe.service.encoders.trained_serving import Residency, TrainedServing
 from lathe.service.errors import ServiceError, UnavailableError, WrongShapeError, convert_error, error_body
 from lathe.service.home import Home
 from lathe.service.http.answers import answer_json
-from lathe.service.http.body_memory import BodyMemoryMiddleware
-from lathe.service.http.load_shedding import SheddingMiddleware
-from lathe.service.http.middleware import RequestMiddleware
+from lathe.service.http.encoding import encode_for_index
+from lathe.service.http.middleware import RequestMiddleware, RootPathMiddleware, SheddingMiddleware, require_distinct
 from lathe.service.http.origins import OriginMiddleware, allow_origins
-from lathe.service.http.root_path import RootPathMiddleware, require_distinct
+from lathe.service.http.request_body import BodyMemoryMiddleware
 from lathe.service.http.routes import (
     adaptation,
     advice,
@@ -52,7 +51,6 @@ from lathe.service.http.routes import (
     training,
 )
 from lathe.service.index.backend import open_indexes
-from lathe.service.index.encoding import encode_for_index
 from lathe.service.jobs.jobs import Jobs
 from lathe.service.jobs.local import LocalJobs
 from lathe.service.jobs.store import JobStore

@@ -10,7 +10,7 @@ from lathe.service.encoders.training import require_free_name
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.pairs import PAIR_FILES, require_pairs, store_pairs
+from lathe.service.http.queueing import PAIR_FILES, require_pairs, store_pairs
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.requests import AdaptJob
 from lathe.service.jobs.sources import receive, require_distinct, resolve_allowed_folder

@@ -15,9 +15,8 @@ from lathe.service.encoders.engine.engine import SERVING
 from lathe.service.errors import ConflictError, ServiceError
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
-from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.parameters import EncoderName, Force, VersionNumber
-from lathe.service.http.reindexing import queue_reindex
+from lathe.service.http.openapi import ERRORS, EncoderName, Force, VersionNumber, describe_body
+from lathe.service.http.queueing import queue_reindex
 from lathe.service.http.schemas import EncoderPromoteBody, ReindexBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.services import ADMIN, USE, Services, ServicesDep

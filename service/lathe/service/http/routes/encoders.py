@@ -12,8 +12,7 @@ from lathe.service.encoders.engine.engine import SERVING, Engine
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
-from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.parameters import EncoderName, SizeRouteDimensions
+from lathe.service.http.openapi import ERRORS, EncoderName, SizeRouteDimensions, describe_body
 from lathe.service.http.schemas import SizeRouteBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.services import ADMIN, USE, Services, ServicesDep

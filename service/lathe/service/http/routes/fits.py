@@ -12,7 +12,7 @@ from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import parse_object, read_json, validate_object
 from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.pairs import require_pairs, store_pairs
+from lathe.service.http.queueing import require_pairs, store_pairs
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.inputs import (
     FILE_OF_QUERIES,

@@ -15,8 +15,7 @@ from starlette.responses import Response
 
 from lathe.service.errors import BadValueError, NotSupportedError, UnavailableError, convert_error
 from lathe.service.http.answers import answer_json, stream_file
-from lathe.service.http.openapi import BINARY, ERRORS
-from lathe.service.http.parameters import IndexName
+from lathe.service.http.openapi import BINARY, ERRORS, IndexName
 from lathe.service.http.request_body import stream_body
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.embedded.backup import Restoration, open_copy

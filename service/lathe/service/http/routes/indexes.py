@@ -13,7 +13,7 @@ from lathe.service.chains.names import require_name
 from lathe.service.codec import require_rows
 from lathe.service.errors import UnavailableError, WrongShapeError
 from lathe.service.http.answers import answer_job, answer_json
-from lathe.service.http.index_vectors import (
+from lathe.service.http.encoding import (
     encode_body_texts,
     get_space_id,
     parse_body_vectors,
@@ -21,9 +21,8 @@ from lathe.service.http.index_vectors import (
     require_space_id,
 )
 from lathe.service.http.json_body import read_json, validate_json
-from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.parameters import IndexName
-from lathe.service.http.reindexing import build_specs, queue_reindex
+from lathe.service.http.openapi import ERRORS, IndexName, describe_body
+from lathe.service.http.queueing import build_specs, queue_reindex
 from lathe.service.http.schemas import DeleteBody, GetBody, IndexBody, ReindexBody, UpsertBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.filters import parse_filter

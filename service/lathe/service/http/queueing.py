@@ -1,15 +1,45 @@
-"""Queueing of the jobs that reindex an index, for requests of indexes and for promotions of encoders."""
+"""What routes hand to jobs: pairs of a query and a relevant document as files, and the reindexing of an index.
+
+An index is reindexed for requests of indexes and for promotions of encoders.
+"""
+
+from pathlib import Path
 
 import orjson
 
 from lathe.service.errors import BadValueError, ConflictError, NotSupportedError
 from lathe.service.http.schemas import ReindexBody
 from lathe.service.index.spec_resolver import ReindexRequest, SpecResolver
-from lathe.service.jobs.inputs import FILE_OF_NEW_TEXTS
+from lathe.service.jobs.inputs import FILE_OF_NEW_TEXTS, FILE_OF_PAIRS, FILE_OF_TEST_PAIRS
 from lathe.service.jobs.requests import ReindexJob
+from lathe.service.jobs.sources import resolve_allowed_path
 from lathe.service.jobs.store import Job
 from lathe.service.services import Services
+from lathe.training.fitting.requests import Pairs
+from lathe.training.journal import serialize_lines
 from lathe.transforms.artifact import MANIFEST, TENSORS
+
+PAIR_FILES = {"pairs": FILE_OF_PAIRS, "test_pairs": FILE_OF_TEST_PAIRS}
+"""Name of the file in which pairs of a field go with the job."""
+
+
+def require_pairs(*fields: Pairs | None) -> None:
+    """Raise `BadValueError` if a list of pairs is empty. None stands for a field that was not sent."""
+    if [] in fields:
+        raise BadValueError("the list of pairs is empty", param="pairs")
+
+
+def store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: Path | None) -> str:
+    """Return the path from which the job reads pairs. Pairs in the request are first added to `files`.
+
+    Raises:
+        ForbiddenError, UnknownNameError, BadValueError: as `resolve_allowed_path`, for a file.
+    """
+    if isinstance(pairs, str):
+        return resolve_allowed_path(pairs, data_root, field)
+    name = PAIR_FILES[field]
+    files[name] = serialize_lines(pair.model_dump() for pair in pairs)
+    return name
 
 
 def queue_reindex(name: str, services: Services, body: ReindexBody) -> Job:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
 from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
 from lathe.service.errors import ServiceError
-from lathe.service.http.disconnect import wait_for_encoding
+from lathe.service.http.encoding import wait_for_encoding
 
 DISCONNECT = {"type": "http.disconnect"}
 ANSWER = EncodedTexts(np.ones((1, 2), np.float32), None, np.ones(1, np.int64), np.zeros(1, np.int64), 0.0, 0.0)
