@@ -34,21 +34,16 @@ from lathe.service.http.middleware import RequestMiddleware, RootPathMiddleware,
 from lathe.service.http.origins import OriginMiddleware, allow_origins
 from lathe.service.http.request_body import BodyMemoryMiddleware
 from lathe.service.http.routes import (
-    adaptation,
-    advice,
     chains,
     dashboard,
     embed,
-    encoder_versions,
     encoders,
-    fits,
     health,
-    index_backups,
     indexes,
     jobs,
+    new_jobs,
     reduce,
     search,
-    training,
 )
 from lathe.service.index.backend import open_indexes
 from lathe.service.jobs.jobs import Jobs
@@ -71,16 +66,11 @@ if TYPE_CHECKING:
 ROUTERS = [
     embed.models_router,
     reduce.router,
-    fits.router,
-    advice.router,
+    new_jobs.router,
     jobs.router,
     chains.router,
     encoders.router,
-    encoder_versions.router,
-    training.router,
-    adaptation.router,
     indexes.router,
-    index_backups.router,
     search.router,
     health.router,
     dashboard.router,
