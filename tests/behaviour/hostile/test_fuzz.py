@@ -24,7 +24,7 @@ from lathe.service.encoders.engine import framing
 from lathe.service.errors import ServiceError
 from lathe.service.http import schemas
 from lathe.service.http.json_body import count_containers, parse_json, validate_json
-from lathe.service.index.filters import MAX_CONDITIONS, Condition, evaluate_filter, parse_filter
+from lathe.service.index.query import MAX_CONDITIONS, Condition, evaluate_filter, parse_filter
 from lathe.transforms.artifact import MANIFEST
 from lathe.transforms.artifact.folder import manifest_digest
 from lathe.transforms.errors import ArtifactError

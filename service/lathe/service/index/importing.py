@@ -17,7 +17,7 @@ import orjson
 
 from lathe.service.errors import BadValueError
 from lathe.service.index.embedded.graphs import create_graph
-from lathe.service.index.embedded.graphs.hnsw import estimate_float_graph
+from lathe.service.index.embedded.graphs.graph import estimate_float_graph
 from lathe.service.index.embedded.vector_formats import choose_format
 from lathe.service.index.items import require_ids
 from lathe.service.index.protocol import SearchIndex

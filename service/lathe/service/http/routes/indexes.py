@@ -33,9 +33,9 @@ from lathe.service.http.request_body import stream_body
 from lathe.service.http.schemas import DeleteBody, GetBody, IndexBody, ReindexBody, UpsertBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.embedded.backup import Restoration, open_copy
-from lathe.service.index.filters import parse_filter
 from lathe.service.index.items import parse_metadata, require_ids, require_small_response
 from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
+from lathe.service.index.query import parse_filter
 from lathe.service.index.spec import IndexSpec, require_same_settings
 from lathe.service.index.spec_resolver import IndexRequest
 from lathe.service.jobs.jobs import PIECE_BYTES, ResultFile

@@ -25,10 +25,9 @@ from lathe.service.http.openapi import ERRORS, VECTOR_HEADERS, IndexName, descri
 from lathe.service.http.schemas import SearchBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.bridge import Bridge
-from lathe.service.index.filters import Filter, parse_filter
 from lathe.service.index.items import require_small_response
 from lathe.service.index.protocol import SearchIndex, Serving
-from lathe.service.index.query import Query
+from lathe.service.index.query import Filter, Query, parse_filter
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec
 from lathe.service.services import USE, Services, ServicesDep

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from lathe.service.errors import BadValueError
 from lathe.service.index.embedded.filter_masks import FILTER_STEPS, FilterWork, find_matching
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.fields import INDEXED_CHARACTERS, MAX_FIELDS, PRESENT, list_entries
-from lathe.service.index.filters import MAX_CONDITIONS, MAX_DEPTH, Condition, evaluate_filter, parse_filter
+from lathe.service.index.items import INDEXED_CHARACTERS, MAX_FIELDS, PRESENT, list_entries
+from lathe.service.index.query import MAX_CONDITIONS, MAX_DEPTH, Condition, evaluate_filter, parse_filter
 from lathe.service.index.spec import IndexSpec
 
 SPEC = IndexSpec(
