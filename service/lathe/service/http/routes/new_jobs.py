@@ -16,11 +16,6 @@ from lathe.service.http.openapi import ERRORS, describe_body
 from lathe.service.http.queueing import PAIR_FILES, require_pairs, store_pairs
 from lathe.service.http.schemas import AdviseBody
 from lathe.service.http.unknown_names import StrictRoute
-from lathe.service.jobs.inputs import (
-    FILE_OF_QUERIES,
-    FILE_OF_QUERY_TEXTS,
-    FILE_OF_TARGETS,
-)
 from lathe.service.jobs.requests import AdaptJob, AdviseJob, FitJob, TrainJob
 from lathe.service.jobs.sources import (
     JobSource,
@@ -30,7 +25,12 @@ from lathe.service.jobs.sources import (
     resolve_allowed_folder,
     resolve_allowed_path,
 )
-from lathe.service.jobs.store import Job
+from lathe.service.jobs.store import (
+    FILE_OF_QUERIES,
+    FILE_OF_QUERY_TEXTS,
+    FILE_OF_TARGETS,
+    Job,
+)
 from lathe.service.services import ADMIN, Services, ServicesDep
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.advice.request import AdviceRequest, find_missing_module

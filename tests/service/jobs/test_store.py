@@ -2,14 +2,14 @@ import os
 
 import pytest
 
-from lathe.service.jobs import training_log
-from lathe.service.jobs.training_log import LOG, TrainingLog
+from lathe.service.jobs import store
+from lathe.service.jobs.store import LOG, TrainingLog
 
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
     """Return the folder of a job, and the work folder of its trainings."""
-    monkeypatch.setattr(training_log, "COPY_SECONDS", 0.0)
+    monkeypatch.setattr(store, "COPY_SECONDS", 0.0)
     job, work = tmp_path / "job", tmp_path / "work"
     job.mkdir()
     work.mkdir()
