@@ -356,7 +356,7 @@ def own_redis(start_redis):
 @pytest.fixture
 def open_replica(redis_server, tmp_path, monkeypatch):
     """Open a replica on the shared Redis, each on a state folder of its own, and start its replicator."""
-    monkeypatch.setattr("lathe.service.redis.replicator.BLOCK_SECONDS", 0.1)  # an end waits for it
+    monkeypatch.setattr("lathe.service.redis.replica.BLOCK_SECONDS", 0.1)  # an end waits for it
     opened = []
 
     def open_one(name="replica", url=redis_server.url, **cache):

@@ -40,7 +40,7 @@ from lathe.service.jobs.redis.record import (
     write_file,
 )
 from lathe.service.jobs.store import Job, is_job_id
-from lathe.service.redis.damage import is_wrong_type, note_damage
+from lathe.service.redis.connection import is_wrong_type, note_damage
 
 QUEUE = "lathe:queue:"
 RUNNING = "lathe:running"

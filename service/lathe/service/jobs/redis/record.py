@@ -31,7 +31,7 @@ from redis.client import Pipeline
 from lathe.service.jobs.jobs import PIECE_BYTES, ResultFile
 from lathe.service.jobs.requests import KINDS, InputName
 from lathe.service.jobs.store import INPUT_NAMES, MAX_JOBS, Job, is_job_id, parse_job
-from lathe.service.redis.damage import note_damage
+from lathe.service.redis.connection import note_damage
 
 JOBS = "lathe:jobs"
 RECORD = "lathe:job:"
