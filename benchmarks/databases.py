@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks import report
 from benchmarks.postgres import run_postgres
-from lathe.service.index.pgvector.fields import encode_vectors
+from lathe.service.index.pgvector.table import encode_vectors
 from lathe.transforms import Chain, parse_steps
 
 QUERIES, K, OVERSAMPLING, EF = 1024, 10, 4, 100

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from benchmarks.server import Server
-from lathe.training.sources.docstrings import read_docstring_paragraphs
+from lathe.training.sources.readers import read_docstring_paragraphs
 
 MAX_CHARACTERS = 200
 DIFFERENT = 8

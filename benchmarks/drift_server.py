@@ -10,10 +10,9 @@ import uvicorn
 from lathe.service import logs
 from lathe.service.app import create_app
 from lathe.service.cli.serve import bind
-from lathe.service.cli.server import Server, serve_and_greet
-from lathe.service.processes.torch_threads import limit_this_thread_to_one_core
+from lathe.service.cli.server import Server, limit_this_thread_to_one_core, serve_and_greet
 from lathe.service.settings import read_settings
-from lathe.training.encoder.allocator import keep_freed_blocks
+from lathe.training.encoder.devices import keep_freed_blocks
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from benchmarks.report import markdown_table, parser, write_report
 from lathe.training.distributed import ray_engine
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
-from lathe.training.fitting.engines import LOCAL, FitEngine
+from lathe.training.fitting.encoding import LOCAL, FitEngine
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit, RowSource
 from lathe.training.sources.source import open_source

@@ -101,9 +101,9 @@ def measure() -> None:
 def measure_stages() -> dict[str, float]:
     """Return the microseconds a text of each stage of a request of 64 texts of 32 tokens, each alone on one core."""
     from lathe.service.codec import dump_json, dump_npy, encode_rows
+    from lathe.service.http.encoding import list_texts
     from lathe.service.http.json_body import validate_json
     from lathe.service.http.schemas import EmbedBody
-    from lathe.service.http.texts import list_texts
     from lathe.training.encoder.spec import EncoderSpec
     from lathe.transforms import Chain, parse_steps
 

@@ -28,7 +28,7 @@ import psutil  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
-from lathe.training.encoder.precision import Dtype
+from lathe.training.encoder.devices import Dtype
 from lathe.training.encoder.spec import DEFAULT_MODEL, EncoderSpec
 
 TOTAL_SECONDS = 10 * 60

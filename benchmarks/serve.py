@@ -25,7 +25,7 @@ from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.roofline import measure_roofline
 from benchmarks.server import Server
 from benchmarks.texts import read_texts
-from lathe.training.encoder.precision import has_bfloat16
+from lathe.training.encoder.devices import has_bfloat16
 
 CONCURRENCY = 32
 BATCH = 32

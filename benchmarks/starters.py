@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.report import markdown_table, parser, write_report
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.registry import STARTERS
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoding import encode_source

@@ -11,14 +11,14 @@ import torch
 from scipy import stats
 
 from benchmarks.report import markdown_table, parser, write_report
+from lathe.training.encoder.devices import PROBES, has_bfloat16
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.loading import load_model
-from lathe.training.encoder.precision import PROBES, has_bfloat16
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.encoder.unpadding import try_unpadding
 from lathe.training.finetuning.loss import ContrastiveLoss
 from lathe.training.finetuning.mixture import Mixture
-from lathe.training.finetuning.regularizers.none import NoRegularizer
+from lathe.training.finetuning.regularizers.regularizer import NoRegularizer
 from lathe.training.finetuning.regularizers.reze import Reze
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.sources.source import open_source

@@ -22,8 +22,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.texts import read_texts
+from lathe.training.encoder.devices import PROBES
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.precision import PROBES
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 
 INSTRUCTIONS = ("DEFAULT", "AVX512_CORE_BF16", "AVX512_CORE_VNNI")

@@ -57,7 +57,7 @@ def out_of_domain_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     There are 100 texts where a fit takes a thousand, which would be encoded for each new encoder of the tests.
     """
     from lathe.training.fitting.out_of_domain import cached_texts_path
-    from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
+    from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
     from lathe.training.sources.source import open_source
 
     root = tmp_path_factory.getbasetemp()

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from benchmarks.held_out import require_not_held_out
 from benchmarks.report import parser
 from benchmarks.starters import print_progress
-from lathe.training.datasets.contents import Search
 from lathe.training.datasets.folder import FolderDataSet
-from lathe.training.datasets.records import Warnings
+from lathe.training.datasets.records import Search, Warnings
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_MODEL, EncoderSpec
 from lathe.training.encoder.text_encoder import NO_PROMPT

@@ -35,7 +35,7 @@ from benchmarks.codes.methods import (
 )
 from benchmarks.starters import print_progress
 from lathe.training.comparison import mean_interval
-from lathe.training.datasets.contents import Search
+from lathe.training.datasets.records import Search
 
 K, CANDIDATES = 10, 40
 """Number of neighbours, and of candidates that are ranked again by the full vectors."""

@@ -5,8 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lathe.training.reporting.files import describe_environment, write_files
-from lathe.training.reporting.page import Section, format_text, render_page
+from lathe.training.reporting.page import Section, describe_environment, format_text, render_page, write_files
 from lathe.training.reporting.text import format_count
 from research.domains.comparison import Comparison
 from research.domains.plots import draw_all

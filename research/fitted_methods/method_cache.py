@@ -13,8 +13,7 @@ from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.methods import CONTROL
 from lathe.training.evaluation.worker import FittedMethod
 from lathe.transforms import Chain, angular_stress, local_spearman, positional_stress, recall_at_k
-from lathe.transforms.files import read_plain_file, replace_synced
-from lathe.transforms.json_files import parse_json_object
+from lathe.transforms.files import parse_json_object, read_plain_file, replace_synced
 from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray
 from research.fitted_methods.corpus import Corpus

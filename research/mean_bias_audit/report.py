@@ -3,8 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from lathe.training.reporting.files import write_files
-from lathe.training.reporting.page import Section, format_text, render_page
+from lathe.training.reporting.page import Section, format_text, render_page, write_files
 from research.few_sentences import EstimationRow, draw_estimation, summarize_estimation
 from research.fitted_methods.evaluation import FittedResults
 from research.mean_bias_audit.findings import AuditFindings

@@ -6,8 +6,7 @@ from typing import Any
 from lathe.training.evaluation import report
 from lathe.training.evaluation.report import CSV, HTML, JSON
 from lathe.training.evaluation.tables import build_raw_score_table, build_score_records, list_problems
-from lathe.training.reporting.files import write_files
-from lathe.training.reporting.page import Section, format_text, render_page
+from lathe.training.reporting.page import Section, format_text, render_page, write_files
 from lathe.training.reporting.tables import Table
 from research.fitted_methods.evaluation import FittedResults
 from research.paper_findings.findings import Findings, compute_findings, summarize

@@ -13,9 +13,8 @@ import orjson
 from benchmarks.codes.data import list_document_texts
 from benchmarks.synthesis import run_lathe
 from lathe.training.comparison import Array, mean_interval
-from lathe.training.datasets.contents import Search
 from lathe.training.datasets.folder import FolderDataSet
-from lathe.training.datasets.records import Warnings
+from lathe.training.datasets.records import Search, Warnings
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.encoder.text_encoder import NO_PROMPT

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from lathe.training.finetuning.regularizers.none import NoRegularizer
 from lathe.training.finetuning.regularizers.registry import REGULARIZED, create_regularizer
-from lathe.training.finetuning.regularizers.regularizer import Regularizer
+from lathe.training.finetuning.regularizers.regularizer import NoRegularizer, Regularizer
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from research.reze_experiment.settings import ExperimentSettings
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lathe.training.reporting.figures import to_png, to_svg
-from lathe.training.reporting.files import describe_environment, write_files
-from lathe.training.reporting.page import Section, format_text, render_page
+from lathe.training.reporting.page import Section, describe_environment, format_text, render_page, write_files
 from lathe.training.reporting.tables import Table
 from research.reze_experiment.findings import Findings, compute_findings
 from research.reze_experiment.plots import plot_all

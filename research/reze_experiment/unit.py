@@ -23,7 +23,7 @@ from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.finetuning.job import TrainingSettings
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.reference import ReferenceVectors
-from lathe.training.finetuning.regularizers.none import NoRegularizer
+from lathe.training.finetuning.regularizers.regularizer import NoRegularizer
 from lathe.training.finetuning.regularizers.reze import Reze
 from lathe.training.finetuning.run import MODEL, save_model
 from lathe.training.finetuning.trainer import TrainingResult, train

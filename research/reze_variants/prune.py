@@ -16,8 +16,8 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
+from lathe.training.encoder.devices import PROBES
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.precision import PROBES
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.finetuning.job import read_settings
 from research.reze_experiment.plan import build_plan

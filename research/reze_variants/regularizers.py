@@ -8,8 +8,7 @@ from torch.nn.functional import one_hot
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.finetuning.mixture import Mixture
-from lathe.training.finetuning.regularizers.distillation import Distillation, copy_rows
-from lathe.training.finetuning.regularizers.reze import Reze
+from lathe.training.finetuning.regularizers.reze import Distillation, Reze, copy_rows
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 
 WITHIN = 1.0

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lathe.training.datasets.contents import Search
+from lathe.training.datasets.records import Search
 from lathe.training.synthesis.near_duplicates import shingles
 from research.evidence.corect.__main__ import build_table, measure, search
 from research.evidence.corect.collection import (

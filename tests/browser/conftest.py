@@ -15,7 +15,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from benchmarks.server import Server
 from lathe.training.encoder.spec import DEFAULT_MODEL
-from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
+from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
 
 KEY = "use-key"
 PATIENCE_MS = 30_000

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
+from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
 from tests.docs.workshop import Workshop
 
 MODULES = """

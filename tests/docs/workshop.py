@@ -21,7 +21,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from benchmarks.postgres import run_postgres
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.registry import STARTERS
 from lathe.service.processes.client import ForkedProcess, ForkServer
 from lathe.service.processes.program import Program
 from tests.docs.blocks import ROOT

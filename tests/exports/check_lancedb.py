@@ -7,8 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from lathe.training.advice.places.commands import NamedSource, write_commands
-from lathe.training.advice.places.databases import PLACES
+from lathe.training.advice.places.databases import PLACES, NamedSource, write_commands
 from lathe.transforms import Chain, parse_steps
 from tests.docs.blocks import ROOT, blocks_of
 from tests.exports.environments import run_script

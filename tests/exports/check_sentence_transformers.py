@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.registry import STARTERS
 from lathe.training.export.sentence_transformers_folder import OLDEST, export_sentence_transformers
 from lathe.training.sources.source import open_source
 from lathe.transforms import Chain, parse_steps

@@ -23,15 +23,14 @@ from starlette.testclient import TestClient
 
 from benchmarks.postgres import run_postgres
 from lathe.service.app import create_app
-from lathe.service.chains.registry import Registry
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.home import Home
 from lathe.service.processes.client import create_process_starter
 from lathe.service.redis.replica import Replica
 from lathe.service.settings import read_settings
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_MODEL
-from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
+from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
 from lathe.transforms import Chain, certify, parse_steps
 from tests.helpers import LATHE, eventually, find_free_port
 from tests.service.memory import MemoryWatch
@@ -357,7 +356,7 @@ def own_redis(start_redis):
 @pytest.fixture
 def open_replica(redis_server, tmp_path, monkeypatch):
     """Open a replica on the shared Redis, each on a state folder of its own, and start its replicator."""
-    monkeypatch.setattr("lathe.service.redis.replicator.BLOCK_SECONDS", 0.1)  # an end waits for it
+    monkeypatch.setattr("lathe.service.redis.replica.BLOCK_SECONDS", 0.1)  # an end waits for it
     opened = []
 
     def open_one(name="replica", url=redis_server.url, **cache):

@@ -22,7 +22,7 @@ SERVING = """
 import json, sys
 from ray import serve
 from lathe.service.ray_serve import Arguments, build
-from lathe.training.distributed.cluster import connect_cluster
+from lathe.training.distributed.engine import connect_cluster
 
 with connect_cluster(None, cores=4):
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})

@@ -15,7 +15,7 @@ import torch
 from lathe.training.encoder.encoder import Encoder, Encoding
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.fitting.out_of_domain import cached_texts_path
-from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
+from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
 from lathe.training.sources.source import open_source
 
 ROWS = 10

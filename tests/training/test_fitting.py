@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting import out_of_domain
 from lathe.training.fitting.fit import fit_new_chain
-from lathe.training.fitting.gates import list_failed_gates, require_gates
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, cached_texts_path, list_built_in_corpora
-from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, NewFit
+from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, NewFit, list_failed_gates, require_gates
 from lathe.training.fitting.split import HELDOUT_SHARE, MAX_HELDOUT, MIN_HELDOUT, split_heldout
 from lathe.training.sources.source import open_source
 from lathe.transforms import Chain, StepError

@@ -13,9 +13,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from benchmarks.codes.data import list_document_texts
 from benchmarks.texts import read_texts
-from lathe.training.datasets.contents import Search
 from lathe.training.datasets.folder import FolderDataSet
-from lathe.training.datasets.records import Warnings
+from lathe.training.datasets.records import Search, Warnings
 from lathe.training.synthesis.near_duplicates import shingles
 
 SETS = tuple(f"general/{name}" for name in ("cacm", "cisi", "cranfield", "dbpedia_mini", "msmarco_mini", "npl"))

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from lathe.training.datasets.overlap import normalize_text
+from lathe.training.datasets.data_set import normalize_text
 from research.reze_experiment.findings import compute_findings
 from research.reze_experiment.report import format_terminal, to_csv, write_report
 from research.reze_experiment.unit import run_unit

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
+from lathe.training.datasets.data_set import normalize_text
 from lathe.training.datasets.folder import FolderDataSet
-from lathe.training.datasets.overlap import normalize_text
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.errors import JobError
 from lathe.training.finetuning.job import SourceSettings

@@ -24,36 +24,28 @@ from lathe.service.encoders.engine.admission_queue import AdmissionQueue
 from lathe.service.encoders.engine.dispatcher import EngineOptions, WorkerProcess
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.upstream_worker import UpstreamConnection
-from lathe.service.encoders.residency import Residency
 from lathe.service.encoders.trained import TrainedEncoders
-from lathe.service.encoders.trained_serving import TrainedServing
+from lathe.service.encoders.trained_serving import Residency, TrainedServing
 from lathe.service.errors import ServiceError, UnavailableError, WrongShapeError, convert_error, error_body
 from lathe.service.home import Home
 from lathe.service.http.answers import answer_json
-from lathe.service.http.body_memory import BodyMemoryMiddleware
-from lathe.service.http.load_shedding import SheddingMiddleware
-from lathe.service.http.middleware import RequestMiddleware
+from lathe.service.http.encoding import encode_for_index
+from lathe.service.http.middleware import RequestMiddleware, RootPathMiddleware, SheddingMiddleware, require_distinct
 from lathe.service.http.origins import OriginMiddleware, allow_origins
-from lathe.service.http.root_path import RootPathMiddleware, require_distinct
+from lathe.service.http.request_body import BodyMemoryMiddleware
 from lathe.service.http.routes import (
-    adaptation,
-    advice,
     chains,
     dashboard,
     embed,
-    encoder_versions,
     encoders,
-    fits,
     health,
-    index_backups,
     indexes,
     jobs,
+    new_jobs,
     reduce,
     search,
-    training,
 )
 from lathe.service.index.backend import open_indexes
-from lathe.service.index.encoding import encode_for_index
 from lathe.service.jobs.jobs import Jobs
 from lathe.service.jobs.local import LocalJobs
 from lathe.service.jobs.store import JobStore
@@ -74,16 +66,11 @@ if TYPE_CHECKING:
 ROUTERS = [
     embed.models_router,
     reduce.router,
-    fits.router,
-    advice.router,
+    new_jobs.router,
     jobs.router,
     chains.router,
     encoders.router,
-    encoder_versions.router,
-    training.router,
-    adaptation.router,
     indexes.router,
-    index_backups.router,
     search.router,
     health.router,
     dashboard.router,

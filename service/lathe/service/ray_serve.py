@@ -21,7 +21,7 @@ from lathe.service import logs
 from lathe.service.app import create_app
 from lathe.service.processes.program import get_environment_without_keys
 from lathe.service.settings import Settings, read_settings
-from lathe.training.encoder.allocator import keep_freed_blocks
+from lathe.training.encoder.devices import keep_freed_blocks
 
 OTHER_REQUESTS = 1000
 """Concurrent requests allowed per replica that wait for no encoder: job events, reductions, bodies being read."""

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from lathe.service.chains.registry import Registry
-from lathe.service.chains.starters import STARTERS, install_starters
+from lathe.service.chains.registry import STARTERS, Registry, install_starters
 from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.home import Home
 

@@ -12,9 +12,8 @@ from lathe.service.auth import Keys
 from lathe.service.chains.registry import Registry
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.encoders.engine.engine import Engine
-from lathe.service.encoders.residency import Residency
 from lathe.service.encoders.trained import TrainedEncoders
-from lathe.service.encoders.trained_serving import TrainedServing
+from lathe.service.encoders.trained_serving import Residency, TrainedServing
 from lathe.service.errors import UnavailableError
 from lathe.service.home import Home
 from lathe.service.index.protocol import SearchIndexes

@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from lathe.training.encoder.encoder import UNLIMITED, Encoder
-from lathe.training.encoder.positions import count_positions
+from lathe.training.encoder.model_checks import count_positions
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import EncoderError, TooLongError
 from tests.behaviour.encoders.tiny_models import (

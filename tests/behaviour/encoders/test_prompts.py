@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.known_prompts import find_missing_prompts
+from lathe.training.encoder.prompts import find_missing_prompts
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import NO_PROMPT, encode_queries, with_document_prompt
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit
-from lathe.training.sources.docstrings import read_docstring_paragraphs
+from lathe.training.sources.readers import read_docstring_paragraphs
 from lathe.transforms.progress import no_progress
 
 PROMPTS = {"query": "query: ", "passage": "passage: ", "title": "title: "}

@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 from lathe.training.distributed import RayEngine
-from lathe.training.distributed.cluster import connect_cluster
+from lathe.training.distributed.engine import connect_cluster
 from tests.training.conftest import *  # noqa: F403 - pytest finds fixtures by the names of this module
 
 

@@ -12,13 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lathe.training.distributed.pool import Pool
-from lathe.training.distributed.tasks import MAX_TRIES, Task
+from lathe.training.distributed.pool import MAX_TRIES, Pool, Task
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.errors import EngineError, SourceError
 from lathe.training.fitting.encoded_shards import HASHES, POSITION, VECTORS
-from lathe.training.fitting.encoding import encode_source
-from lathe.training.fitting.engines import LOCAL
+from lathe.training.fitting.encoding import LOCAL, encode_source
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.source import open_source

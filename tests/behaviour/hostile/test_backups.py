@@ -14,8 +14,7 @@ from safetensors.torch import load, save
 from lathe.service.errors import ServiceError, convert_error
 from lathe.service.index.embedded.backup import back_up_index, restore_index
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.filters import parse_filter
-from lathe.service.index.query import Query
+from lathe.service.index.query import Query, parse_filter
 from lathe.service.index.reducer import Reducer, read_artifact_files
 from lathe.service.index.spec import IndexSpec
 from lathe.transforms.artifact.folder import manifest_digest

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from lathe.service.chains.model_card import draw_recall, format_chain_card
-from lathe.service.chains.promotion import promote_with_gates
 from lathe.service.chains.resolve import ChainResolver
+from lathe.service.chains.sharing import draw_recall, format_chain_card
+from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.codec import dump_json
 from lathe.service.encoders.engine.dispatcher import build_message
 from lathe.service.encoders.engine.worker import Worker

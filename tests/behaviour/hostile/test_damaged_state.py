@@ -30,7 +30,7 @@ from lathe.service.key_file import KeyFile
 from lathe.training.fitting.encoded_shards import POSITION, Position, read_position
 from lathe.training.locks import lock_file
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.json_files import MAX_DEPTH, parse_json, parse_json_object
+from lathe.transforms.files import MAX_DEPTH, parse_json, parse_json_object
 from tests.service.index.opening import opened, serving
 
 WIDTH = 16

@@ -12,7 +12,7 @@ import pytest
 
 from lathe.training.errors import SourceError
 from lathe.training.sources.parquet import parse_page_header
-from lathe.training.sources.raw import MAX_BATCH_BYTES, MAX_DIMENSIONS
+from lathe.training.sources.rows import MAX_BATCH_BYTES, MAX_DIMENSIONS
 from lathe.training.sources.source import open_source
 
 WIDE = 1_000_000

@@ -16,16 +16,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lathe.service.chains.chain_folder import parse_size_routes
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.registry import Registry
-from lathe.service.chains.size_routes import parse_size_routes
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.codec import as_vectors, dump_json, parse_npy
 from lathe.service.encoders.engine import framing
 from lathe.service.errors import ServiceError
 from lathe.service.http import schemas
 from lathe.service.http.json_body import count_containers, parse_json, validate_json
-from lathe.service.index.filters import MAX_CONDITIONS, Condition, evaluate_filter, parse_filter
+from lathe.service.index.query import MAX_CONDITIONS, Condition, evaluate_filter, parse_filter
 from lathe.transforms.artifact import MANIFEST
 from lathe.transforms.artifact.folder import manifest_digest
 from lathe.transforms.errors import ArtifactError

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from lathe.service.chains.names import RAW
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.registry import STARTERS
 from lathe.service.index.embedded import maintenance
 from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.indexes import acquire_index

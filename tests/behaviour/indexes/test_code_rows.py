@@ -10,8 +10,7 @@ import pytest
 from lathe.service.index.embedded.indexes import EmbeddedIndexes
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.snapshot import SNAPSHOT, compute_digest, read_snapshot
-from lathe.service.index.filters import parse_filter
-from lathe.service.index.query import Query
+from lathe.service.index.query import Query, parse_filter
 from lathe.service.index.reducer import normalize_rows, read_artifact_files
 from lathe.transforms.artifact import write_artifact
 from lathe.transforms.errors import ArtifactError

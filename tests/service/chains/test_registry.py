@@ -9,9 +9,9 @@ import pytest
 from cachetools import LRUCache
 
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.promotion import promote_with_gates
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.usage import list_uses, require_unused
+from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.codec import dump_json
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.transforms import ArtifactError, Chain, parse_steps

@@ -12,9 +12,8 @@ import yaml
 from sentence_transformers import SentenceTransformer
 
 from lathe.service.chains.hub import require_inner_path
-from lathe.service.chains.registry import Registry
+from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.chains.sharing import SUMS
-from lathe.service.chains.starters import STARTERS
 from lathe.service.errors import BadValueError
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec

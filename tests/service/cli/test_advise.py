@@ -8,7 +8,7 @@ import pytest
 
 from lathe.training.advice.places import decision
 from lathe.training.advice.sizes import REDUCERS
-from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
+from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from lathe.service.chains.registry import Registry
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.registry import STARTERS, Registry
 from lathe.training.export.folder import import_shipped
 from lathe.transforms import PCA, Chain, Int8, QueryAdapter
 from tests.helpers import require_one_line

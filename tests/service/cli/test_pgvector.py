@@ -9,8 +9,7 @@ from psycopg.conninfo import make_conninfo
 
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.usage import read_recorded_uses
-from lathe.training.advice.places.commands import NamedSource, write_commands
-from lathe.training.advice.places.databases import PLACES
+from lathe.training.advice.places.databases import PLACES, NamedSource, write_commands
 from lathe.transforms import Chain, parse_steps
 
 WIDTH, ROWS = 32, 1100

@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from lathe.service.chains.registry import Registry
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.encoders.cache import ENTRY_BYTES, VectorCache
 from lathe.service.encoders.embedder import Embedder, NotAtOnceError
-from lathe.service.encoders.engine.encoder_info import EncoderInfo
-from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
+from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, EncoderInfo, Work
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.transforms.chain import Chain
 

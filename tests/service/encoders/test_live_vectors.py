@@ -6,8 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from lathe.service.chains.registry import Registry
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.encoders.live_vectors import LiveVectors, ObservedVectors
 
 

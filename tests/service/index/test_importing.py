@@ -12,7 +12,7 @@ from lathe.service.http.json_body import validate_json
 from lathe.service.http.schemas import UpsertBody
 from lathe.service.index.importing import Ids, write_id
 from lathe.service.index.items import serialize_metadata
-from lathe.training.sources.kinds import RowBatch
+from lathe.training.sources.rows import RowBatch
 from lathe.training.sources.source import open_source
 
 

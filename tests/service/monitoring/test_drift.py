@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from lathe.service.chains.fits import FitSetting, run_fit
-from lathe.service.chains.registry import Registry
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.encoders.live_vectors import ObservedVectors
 from lathe.service.monitoring.drift.drift import Drift
-from lathe.service.monitoring.drift.tally import Tally
-from lathe.service.monitoring.drift.window import ROWS_PER_REQUEST, SAMPLED_PART, Pace, Window
+from lathe.service.monitoring.drift.window import ROWS_PER_REQUEST, SAMPLED_PART, Pace, Tally, Window
 from lathe.training.fitting.requests import NewFit
 from lathe.transforms import parse_steps
 from lathe.transforms.artifact import DISTRIBUTION

@@ -9,8 +9,7 @@ from functools import partial
 import pytest
 
 from lathe.service.app import create_app
-from lathe.service.chains.registry import Registry
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.registry import STARTERS, Registry
 from lathe.service.errors import BadValueError, ForbiddenError, UnknownNameError
 from lathe.service.home import Home
 from lathe.service.jobs.sources import resolve_allowed_folder, resolve_allowed_path

@@ -9,8 +9,7 @@ from prometheus_client import REGISTRY
 
 from lathe.service.encoders.cache import VectorCache
 from lathe.service.encoders.embedder import Embedder
-from lathe.service.encoders.engine.encoder_info import EncoderInfo
-from lathe.service.encoders.engine.work import EncodeOptions
+from lathe.service.encoders.engine.work import EncodeOptions, EncoderInfo
 from lathe.service.redis.cache import COSINE, MAX_WAITING, OLD, PATIENCE_SECONDS, STATE, YOUNG, SharedCache
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from tests.helpers import eventually

@@ -12,8 +12,8 @@ from redis.exceptions import WatchError
 
 from lathe.service.chains.fits import FitSetting, run_fit
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.promotion import promote_with_gates
 from lathe.service.chains.registry import Registry
+from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
 from lathe.service.redis.registry import serialize_version, stage_files

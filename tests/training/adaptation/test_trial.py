@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from lathe.training.adaptation.rungs import AS_IS, RUNGS
-from lathe.training.adaptation.trial import Relevance, Trial, choose_trial, cross_validate
+from lathe.training.adaptation.trial import AS_IS, RUNGS, Relevance, Trial, choose_trial, cross_validate
 
 QUERIES = 200
 

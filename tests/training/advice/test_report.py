@@ -5,11 +5,9 @@ import numpy as np
 
 from lathe.training.advice.advise import Advice
 from lathe.training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
-from lathe.training.advice.evidence import Evidence
-from lathe.training.advice.matryoshka import DimensionCut, Matryoshka
+from lathe.training.advice.evidence import DimensionCut, Evidence, Matryoshka, Shortage
 from lathe.training.advice.places.decision import PlaceDecision
 from lathe.training.advice.report import summarize_evidence
-from lathe.training.advice.sample_size import Shortage
 from lathe.transforms.quality import diagnose
 
 DIAGNOSIS = diagnose(np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)) | {

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from lathe.training.advice.debiasing import rank_halves
-from lathe.training.advice.matryoshka import MIN_LEAD, compare_first_coordinates, find_failing_cuts
+from lathe.training.advice.evidence import MIN_LEAD, compare_first_coordinates, find_failing_cuts
 from lathe.training.advice.sizes import REDUCERS, compare_sizes, list_sizes
 from lathe.transforms import Chain, local_spearman, parse_steps, recall_at_k
 from lathe.transforms.quality import recall_of_anchors

@@ -2,9 +2,8 @@ import re
 
 import pytest
 
-from lathe.training.datasets.contents import Search, Tables
 from lathe.training.datasets.layouts import LAYOUTS
-from lathe.training.datasets.records import Warnings
+from lathe.training.datasets.records import Search, Tables, Warnings
 from lathe.training.errors import DataSetError
 
 LABELS = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}, {"text": "c", "label": "x"}, b"", b"  "]

@@ -10,8 +10,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.fingerprint import compute_fingerprint
-from lathe.training.encoder.loading import locate_model
+from lathe.training.encoder.loading import compute_fingerprint, locate_model
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
 from lathe.training.errors import EncoderError, NotFiniteError, TextError, TooLongError
 

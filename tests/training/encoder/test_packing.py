@@ -7,9 +7,9 @@ import torch
 from transformers import BertConfig, BertModel
 from transformers.activations import GELUActivation
 
+from lathe.training.encoder.devices import PROBES
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.packing import PackedLinear, can_pack, pack_linear_layers, unpack_linear_layers
-from lathe.training.encoder.precision import PROBES
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from lathe.training.encoder import encoder as encoder_module
+from lathe.training.encoder.devices import PROBES, measure_agreement
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.positions import find_first_position
-from lathe.training.encoder.precision import PROBES, measure_agreement
+from lathe.training.encoder.model_checks import find_first_position
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.encoder.unpadding import (
     NAME,

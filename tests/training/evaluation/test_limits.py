@@ -3,9 +3,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lathe.training.datasets.contents import Search, Tables
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.datasets.mteb_tasks import build_task
+from lathe.training.datasets.records import Search, Tables
 from lathe.training.errors import DataSetError, EvaluationError
 from lathe.training.evaluation.limits import limit_rows
 from lathe.training.evaluation.model import Collector, list_texts

@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lathe.training.datasets.contents import Search
 from lathe.training.datasets.layouts import LAYOUTS
+from lathe.training.datasets.records import Search
 from lathe.training.evaluation.methods import Method, build_control_method, hash_chain
 from lathe.training.evaluation.run import Request
 from lathe.training.evaluation.suites import Suite

@@ -5,9 +5,9 @@ import pytest
 from scipy import stats
 from sklearn.metrics import average_precision_score, ndcg_score
 
-from lathe.training.datasets.contents import Search, Tables
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.datasets.mteb_tasks import build_task
+from lathe.training.datasets.records import Search, Tables
 from lathe.training.evaluation.comparison import compare_scores
 from lathe.training.evaluation.model import Collector, RescoringModel, StoredModel, list_texts
 from lathe.training.evaluation.suites import open_suite

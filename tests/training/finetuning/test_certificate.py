@@ -4,11 +4,10 @@ import pytest
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.errors import JobError
-from lathe.training.finetuning.certificate import certify_encoder, certify_job
+from lathe.training.finetuning.certificate import JudgedTexts, certify_encoder, certify_job, read_job_tests
 from lathe.training.finetuning.job import TrainingJob
-from lathe.training.finetuning.judged_texts import JudgedTexts, read_job_tests
 from lathe.training.finetuning.requests import NewTraining
-from lathe.training.fitting.gates import read_gate_value
+from lathe.training.fitting.requests import read_gate_value
 
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 ANSWERS = {f"what of the {word} {n}?": [f"the {word} of {n} is old"] for n, word in enumerate(WORDS)}
@@ -55,7 +54,7 @@ def test_prompts_of_a_source_stand_before_its_texts(encoder, tmp_path):
 
 
 def test_relevant_documents_stay_when_a_corpus_is_sampled(monkeypatch):
-    monkeypatch.setattr("lathe.training.finetuning.judged_texts.MAX_DOCUMENTS", 15)
+    monkeypatch.setattr("lathe.training.finetuning.certificate.MAX_DOCUMENTS", 15)
     judged = JudgedTexts.from_answers(ANSWERS, others=[f"rival {n}" for n in range(100)])
     assert len(judged.documents) == 15
     assert {judged.documents[row] for row in judged.relevant[:, 1]} == {

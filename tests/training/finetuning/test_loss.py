@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lathe.training.encoder.loading import load_model
-from lathe.training.encoder.positions import find_first_position
+from lathe.training.encoder.model_checks import find_first_position
 from lathe.training.encoder.unpadding import enable_unpadded
 from lathe.training.finetuning.loss import (
     CachedContrastiveLoss,
@@ -15,7 +15,7 @@ from lathe.training.finetuning.loss import (
     NonFiniteLossError,
     info_nce,
 )
-from lathe.training.finetuning.regularizers.none import NoRegularizer
+from lathe.training.finetuning.regularizers.regularizer import NoRegularizer
 from lathe.training.finetuning.regularizers.reze import Reze
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.finetuning.trainer import assign_negative_ids, assign_text_ids

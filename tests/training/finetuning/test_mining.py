@@ -5,10 +5,9 @@ import orjson
 import pytest
 
 from lathe.training.errors import DataSetError, JobError
-from lathe.training.finetuning.candidates import Candidates
 from lathe.training.finetuning.extras import NegativeSettings
 from lathe.training.finetuning.job import TargetSettings, TrainingJob
-from lathe.training.finetuning.mining import AuxiliaryEncoder, mine_negatives, mine_sources
+from lathe.training.finetuning.mining import AuxiliaryEncoder, Candidates, mine_negatives, mine_sources
 from lathe.training.finetuning.mixture_builder import build_mixture, read_sources
 from lathe.training.finetuning.opening import open_target
 from lathe.training.settings import Prompts

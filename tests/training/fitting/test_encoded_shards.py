@@ -20,7 +20,7 @@ from lathe.training.errors import SourceError
 from lathe.training.fitting.encoded_shards import encode_shard, shard_folder
 from lathe.training.fitting.encoding import encode_source
 from lathe.training.fitting.stacked import Part, Stacked
-from lathe.training.sources.raw import Span
+from lathe.training.sources.rows import Span
 from lathe.training.sources.shards import (
     BATCH_ROWS,
     FILE_SHARDS,

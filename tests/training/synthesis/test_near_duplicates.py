@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lathe.training.errors import JobError
-from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
+from lathe.training.sources.readers import distinct_paragraphs, read_docstrings
 from lathe.training.synthesis.held_out import HeldOut, read_held_out
 from lathe.training.synthesis.job import HeldOutSettings
 from lathe.training.synthesis.near_duplicates import NearDuplicates, jaccard, shingles, words

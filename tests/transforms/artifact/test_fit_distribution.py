@@ -10,7 +10,7 @@ from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitDistri
 from lathe.transforms.artifact.folder import manifest_digest
 from lathe.transforms.chain import retained_subspace
 from lathe.transforms.statistics import Gaussian
-from lathe.transforms.statistics.gaussian import MAX_DIRECTIONS
+from lathe.transforms.statistics.spectrum import MAX_DIRECTIONS
 
 WIDTH = 160
 

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from lathe.transforms import InputError
 from lathe.transforms.base import FitContext, TrainingConfig
-from lathe.transforms.learned.descent import Batches, mean_of_varied, one_thread_if_small
+from lathe.transforms.learned.descent import PAPER_EPOCHS, Batches, mean_of_varied, one_thread_if_small, paper_config
 from lathe.transforms.learned.descent import train as train_parameters
-from lathe.transforms.learned.paper_config import PAPER_EPOCHS, paper_config
 
 CPU = torch.device("cpu")
 ROWS = np.arange(600, dtype=np.float32).reshape(200, 3)

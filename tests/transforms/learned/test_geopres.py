@@ -9,9 +9,7 @@ from lathe.transforms.base import TrainingConfig
 from lathe.transforms.learned.descent import Batches
 from lathe.transforms.learned.geopres import random_start
 from lathe.transforms.learned.losses import positional, prefix_losses
-from lathe.transforms.learned.losses.blend import blend, blend_starts
-from lathe.transforms.learned.losses.cosine_losses import angular
-from lathe.transforms.learned.losses.spearman import spearman
+from lathe.transforms.learned.losses.cosine_losses import angular, blend, blend_starts, spearman
 from lathe.transforms.statistics import unit_rows
 
 

@@ -5,9 +5,16 @@ import pytest
 import torch
 
 from lathe.transforms.learned.losses import positional, prefix_losses
-from lathe.transforms.learned.losses.blend import SHARES, TEMPERATURE, blend, blend_starts, neighbour_divergence
-from lathe.transforms.learned.losses.cosine_losses import angular
-from lathe.transforms.learned.losses.spearman import soft_ranks, spearman
+from lathe.transforms.learned.losses.cosine_losses import (
+    SHARES,
+    TEMPERATURE,
+    angular,
+    blend,
+    blend_starts,
+    neighbour_divergence,
+    soft_ranks,
+    spearman,
+)
 
 STARTS = [[0.02, 0.3, 0.4], [0.01, 0.2, 0.1], [0.5, 0.1, 0.2]]
 

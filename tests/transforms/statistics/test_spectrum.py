@@ -1,7 +1,11 @@
+"""Spectral tempering: the power of a whitening that is derived from the eigenvalues."""
+
 import numpy as np
 import pytest
 
-from lathe.transforms.statistics import Spectrum
+from lathe.transforms import Chain, Moments, StepError, Whitening, parse_steps
+from lathe.transforms.quality import certify
+from lathe.transforms.statistics import Spectrum, tempered_power
 
 
 def tied(width):
@@ -30,3 +34,79 @@ def test_spectrum_directions_have_a_positive_largest_entry_and_reconstruct_the_m
     assert found.directions.flags.c_contiguous
     assert (found.directions[np.arange(9), np.abs(found.directions).argmax(axis=1)] > 0).all()
     np.testing.assert_allclose((found.directions.T * found.values) @ found.directions, rows.T @ rows, rtol=1e-10)
+
+
+def power_law(d=100, decay=1.0):
+    return np.arange(1, d + 1) ** -decay
+
+
+def expected(values, k):
+    """Return p(k) as the paper defines it, with the knee found by measuring distances one by one."""
+    signals = int(0.9 * len(values))
+    noise = values[signals:].mean()
+    snr = values[:signals] / noise - 1
+    heights = (snr - snr[-1]) / (snr[0] - snr[-1])
+    knee = max(range(signals), key=lambda i: 1 - i / (signals - 1) - heights[i])
+    return min(1.0, snr[k - 1] / snr[knee])
+
+
+@pytest.mark.parametrize("decay", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("k", [1, 5, 20, 60, 90])
+def test_power_is_the_signal_to_noise_ratio_at_k_over_that_at_the_knee(decay, k):
+    values = power_law(decay=decay)
+    assert tempered_power(values, k) == pytest.approx(expected(values, k), abs=1e-12)
+
+
+def test_power_falls_from_one_to_nearly_zero_as_more_directions_are_kept():
+    powers = [tempered_power(power_law(), k) for k in range(1, 101)]
+    assert powers[0] == 1
+    assert powers[-1] < 0.05
+    assert all(b <= a for a, b in zip(powers, powers[1:], strict=False))
+
+
+def test_power_does_not_depend_on_the_unit_of_the_variances():
+    assert tempered_power(7e-9 * power_law(), 30) == pytest.approx(tempered_power(power_law(), 30))
+
+
+@pytest.mark.parametrize("values", [np.ones(20), np.ones(1), np.zeros(5), np.array([2.0, 1.0])])
+def test_power_of_flat_and_short_spectra_is_from_zero_to_one(values):
+    for k in range(1, len(values) + 1):
+        assert 0 <= tempered_power(values, k) <= 1
+    assert tempered_power(np.ones(20), 5) == 1
+
+
+def test_power_where_the_smallest_directions_are_empty_is_finite():
+    values = np.append(power_law(80), np.zeros(20))
+    assert 0 < tempered_power(values, 40) < 1
+
+
+@pytest.mark.parametrize("form", ["pca", "zca"])
+def test_whitening_with_power_auto_is_the_whitening_of_the_derived_power(embeddings, form):
+    rows = embeddings(500, 40)
+    spectrum = Spectrum.of(Moments.from_vectors(rows).covariance())
+    for k in (8, 20, 40):
+        auto = Whitening(k, form, power="auto").fit(rows)
+        power = tempered_power(spectrum.values, k)
+        np.testing.assert_allclose(auto.weight, Whitening(k, form, power=power).fit(rows).weight, rtol=1e-6)
+        assert auto.chosen_parameters() == {"power": pytest.approx(power)}
+
+
+def test_power_auto_is_parsed_saved_loaded_and_part_of_the_certificate(embeddings, tmp_path):
+    rows = embeddings(300, 24)
+    chain = Chain(parse_steps("whitening:8,power=auto")).fit(rows)
+    chain.save(tmp_path / "chain")
+    loaded = Chain.load(tmp_path / "chain")
+    assert loaded == chain
+    certificate = certify(loaded, embeddings(60, 24, seed=1), n_fit=300)
+    assert certificate["chosen"] == [{"kind": "whitening", **chain.transforms[0].chosen_parameters()}]
+    assert "chosen" not in certify(Chain(parse_steps("whitening:8")).fit(rows), rows, n_fit=300)
+
+
+def test_a_power_in_other_words_is_refused():
+    with pytest.raises(StepError, match="power must be auto or a number from 0 to 2, got 'best'"):
+        parse_steps("whitening:8,power=best")
+
+
+def test_power_auto_is_refused_after_steps_that_empty_directions_as_power_one_is():
+    with pytest.raises(StepError, match="without variance"):
+        Chain(parse_steps("r2,whitening:power=auto"))

@@ -1,12 +1,12 @@
 """The kinds of Lathe's own transforms and the modules of their classes, without importing torch.
 
-Command lines list the kinds, and `lathe.transforms.base.registry` imports a module when its kind is first used.
+Command lines list the kinds, and `lathe.transforms.base.transform` imports a module when its kind is first used.
 """
 
 from collections.abc import Mapping
 
 KINDS: Mapping[str, str] = {
-    "abtt": "lathe.transforms.linear.abtt",
+    "abtt": "lathe.transforms.linear.debias",
     "autoencoder": "lathe.transforms.baselines.autoencoder",
     "binary": "lathe.transforms.codes.quantization",
     "codes": "lathe.transforms.codes.transform_coding",
@@ -16,7 +16,7 @@ KINDS: Mapping[str, str] = {
     "int8": "lathe.transforms.codes.quantization",
     "low_rank_affine": "lathe.transforms.linear.alignment",
     "mc": "lathe.transforms.baselines.debiasing",
-    "normalize": "lathe.transforms.linear.normalize",
+    "normalize": "lathe.transforms.linear.affine",
     "pca": "lathe.transforms.linear.pca",
     "procrustes": "lathe.transforms.linear.alignment",
     "product_codes": "lathe.transforms.codes.product_coding",

@@ -1,24 +1,42 @@
 """The chains in one folder, for reading: their names, versions, pointers and manifests, and the chains themselves.
 
 The folder is laid out as `lathe.service.chains.version_folder` says; versions are artifacts, see
-`lathe.transforms.artifact`.
+`lathe.transforms.artifact`. Beside it are the size routes, which say what chain answers a request for `dimensions: d`,
+for each encoder.
+
+size_routes.json: {<encoder fingerprint>: {"128": "compact", "nested": "compact"}}
+
+A nested chain can have the route `nested`, for all sizes without a route of their own. Routes change by an explicit
+request alone: a fit, a promotion or a deletion changes no answer to a request for dimensions.
 """
 
+import json
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache
+from filelock import FileLock
 
-from lathe.service.chains.file_stamp import MISSING, FileStamp, get_file_stamp
-from lathe.service.chains.fit_fields import require_fit_fields
-from lathe.service.chains.loaded_chain import LoadedChain, load_chain
-from lathe.service.chains.names import split_ref
+from lathe.service.chains.loaded_chain import (
+    MISSING,
+    FileStamp,
+    LoadedChain,
+    get_file_stamp,
+    load_chain,
+    require_fit_fields,
+)
+from lathe.service.chains.names import parse_number, split_ref
 from lathe.service.chains.version_folder import VersionFolder
+from lathe.service.errors import BadValueError, UnknownNameError, shorten
+from lathe.training.locks import lock_file
 from lathe.transforms.artifact import MANIFEST, TENSORS, Manifest, read_file, read_manifest
+from lathe.transforms.errors import ArtifactError
+from lathe.transforms.files import make_root, read_json_file, replace_synced
 
 if TYPE_CHECKING:
     from lathe.transforms.chain import Chain
+
 
 MAX_LOADED = 64
 """Maximum number of chains kept in memory, least recently used ones dropped; one of 4096 × 1024 floats is 16 MB."""
@@ -111,3 +129,171 @@ class ChainFolder(VersionFolder):
         manifest = read_manifest(folder, self.links_within)
         require_fit_fields(folder, manifest)
         return manifest
+
+
+NESTED = "nested"
+
+
+def parse_size_routes(content: Any) -> dict[str, str]:
+    """Check one encoder's size routes, read from JSON, and return them as a new dict `{dimensions: chain}`.
+
+    A key is a number of dimensions as text, or "nested".
+
+    Raises:
+        ValueError, AttributeError: if a key is not a size or a value not a string, or it is no object.
+    """
+    for route, ref in content.items():
+        if not isinstance(ref, str) or not (route == NESTED or parse_number(route)):
+            raise ValueError(f"{route!r} cannot be a size route of {ref!r}")
+    return dict(content)
+
+
+class SizeRoutes:
+    """The size routes of all encoders to the chains of a folder, in one JSON file."""
+
+    def __init__(self, path: Path, chains: ChainFolder) -> None:
+        self.path = path
+        self.chains = chains
+        self.cached: tuple[tuple[int, int], dict[str, dict[str, str]]] = ((0, 0), {})
+
+    def read(self) -> dict[str, dict[str, str]]:
+        """Read from the file which chain serves which dimensions, as `{encoder fingerprint: {dimensions: chain}}`.
+
+        The result is empty if there is no file. The key "nested" stands for all dimensions a nested chain can be cut
+        to.
+
+        Raises:
+            ArtifactError: if the file is damaged.
+        """
+        try:
+            content = read_json_file(self.path)
+            return {str(encoder): parse_size_routes(size_routes) for encoder, size_routes in content.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
+
+    def get_current(self) -> dict[str, dict[str, str]]:
+        """Return all size routes as `read` does, from memory unless the file changed. Do not modify the result."""
+        stamp = get_file_stamp(self.path)
+        if stamp != self.cached[0]:
+            self.cached = stamp, self.read()
+        return self.cached[1]
+
+    def find_problem(self) -> str | None:
+        """Return a sentence why the file of size routes cannot be read, or None if it can."""
+        try:
+            self.get_current()
+        except ArtifactError as error:
+            return f"{shorten(str(error))}; no chain answers `dimensions` until the file is repaired or deleted"
+        except OSError as error:
+            return f"{self.path.name} cannot be read: {error.strerror}; no chain answers `dimensions`"
+        return None
+
+    def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
+        """Set the chain that answers an encoder's requests for a number of dimensions. Return the chain now set.
+
+        Args:
+            encoder_fingerprint: encoder whose vectors the chain takes.
+            route: number of dimensions, or `NESTED`, for all that a nested chain can be cut to.
+            ref: chain, as `name` or `name@version`.
+            replace: whether to replace a chain that the route leads to already. It is always replaced if it was
+                deleted or does not give these dimensions.
+        """
+        with self.lock():
+            size_routes = self.read()
+            encoder_routes = size_routes.setdefault(encoder_fingerprint, {})
+            if not replace and self.find_chain(encoder_routes, route) is not None:
+                return encoder_routes[route]
+            encoder_routes[route] = ref
+            replace_synced(self.path, json.dumps(size_routes, indent=1).encode(), private=True)
+        return ref
+
+    def lock(self) -> FileLock:
+        """Return the file lock that a thread or process must hold to change the routes."""
+        make_root(self.path.parent)
+        return lock_file(self.path.with_name(f".{self.path.name}.lock"))
+
+    def serve_dimensions(self, name: str) -> list[str]:
+        """Let a chain answer all requests for its output dimensions. Return the routes that it has then.
+
+        The number of dimensions is that of the live version. A nested chain also gets the route `nested`. Requests that
+        got another chain for these dimensions get this one, so this is called only when a user asked for it.
+
+        Returns:
+            The routes that the chain then has. Empty if no version is live or it cannot be read, was fitted without an
+            encoder, or keeps all dimensions.
+        """
+        try:
+            loaded = self.chains.load(name)
+        except (UnknownNameError, ArtifactError):
+            return []
+        fingerprint, size = loaded.encoder_fingerprint, loaded.output_dimensions
+        # A request for the encoder's own dimensions means its raw vectors, so no chain can have that route.
+        if fingerprint is None or size is None or size == loaded.input_dimensions:
+            return []
+        routes = [str(size), NESTED] if loaded.nested else [str(size)]
+        return [route for route in routes if self.assign(fingerprint, route, name, replace=True) == name]
+
+    def import_route(self, encoder_fingerprint: str, route: str, ref: str) -> str | None:
+        """Copy a size route from another state folder if it is free here. Return the chain that now has it, or None.
+
+        Args:
+            encoder_fingerprint: encoder whose vectors the chain takes.
+            route: number of dimensions, or `NESTED`.
+            ref: the chain.
+
+        Returns:
+            The chain that has the route afterwards; None if it stays free because `ref` is missing here, does not serve
+            it, or was not fitted on this encoder.
+        """
+        encoder_routes = self.read().get(encoder_fingerprint, {})
+        if self.find_chain(encoder_routes, route) is None:
+            loaded = self.find_chain({route: ref}, route)
+            if loaded is None or loaded.encoder_fingerprint != encoder_fingerprint:
+                return None
+        return self.assign(encoder_fingerprint, route, ref, replace=False)
+
+    def find_ref(self, encoder_fingerprint: str, dimensions: int) -> str | None:
+        """Return the reference of the chain registered for these dimensions, or for all (`nested`), or None."""
+        size_routes = self.get_current().get(encoder_fingerprint, {})
+        return size_routes.get(str(dimensions)) or size_routes.get(NESTED)
+
+    def find_chain_for(self, encoder_fingerprint: str, dimensions: int, width: int) -> LoadedChain:
+        """Return the loaded chain that answers an encoder's requests for a number of dimensions.
+
+        It is the chain of the size route for this number, else of the route `nested`.
+
+        Args:
+            encoder_fingerprint: encoder whose vectors the chain takes.
+            dimensions: number of dimensions.
+            width: the encoder's own number of dimensions, for the message.
+
+        Raises:
+            BadValueError: if no chain serves the size; the message lists the sizes that are served.
+        """
+        size_routes = self.get_current().get(encoder_fingerprint, {})
+        for route in (str(dimensions), NESTED):
+            loaded = self.find_chain(size_routes, route)
+            if loaded is not None and loaded.serves(dimensions):
+                return loaded
+        sizes = ", ".join([*self._describe_sizes(size_routes), f"{width}, the encoder's own width"])
+        raise BadValueError(f"no chain answers {dimensions} dimensions; there are {sizes}", param="dimensions")
+
+    def find_chain(self, size_routes: dict[str, str], route: str) -> LoadedChain | None:
+        """Load the chain of one size route. None if there is no route, or its chain is deleted or lacks the size."""
+        if route not in size_routes:
+            return None
+        try:
+            loaded = self.chains.load(size_routes[route])
+        except UnknownNameError:
+            return None
+        serves = loaded.nested if route == NESTED else loaded.serves(int(route))
+        return loaded if serves else None
+
+    def _describe_sizes(self, size_routes: dict[str, str]) -> list[str]:
+        nested = self.find_chain(size_routes, NESTED)
+        largest = nested.output_dimensions or 0 if nested else 0
+        exact = sorted(int(route) for route in size_routes if route != NESTED and self.find_chain(size_routes, route))
+        descriptions = [str(size) for size in exact if size > largest]
+        return [f"any from 1 to {largest}", *descriptions] if largest else descriptions

@@ -14,7 +14,7 @@ from lathe.service.chains.registry import Registry
 from lathe.service.errors import UnavailableError
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError
-from lathe.training.fitting.engines import LOCAL, FitEngine
+from lathe.training.fitting.encoding import LOCAL, FitEngine
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.requests import NewFit

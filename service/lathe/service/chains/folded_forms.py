@@ -1,6 +1,12 @@
-"""Folded forms of a chain: its affine steps multiplied into one, for the dimensions and side that a request names."""
+"""What a worker process knows of a chain: a reference to it, and its folded forms.
+
+A folded form has the affine steps multiplied into one, for the dimensions and side that a request names. Referring to
+a chain imports nothing else of Lathe.
+"""
 
 import threading
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
@@ -8,6 +14,7 @@ from cachetools import LRUCache
 if TYPE_CHECKING:
     from lathe.transforms.base import Side
     from lathe.transforms.chain import Chain
+
 
 MAX_SHORT_BYTES = 16_000_000
 """Maximum bytes of the forms of a chain with fewer than all dimensions. Clients choose these, in any number."""
@@ -83,3 +90,22 @@ class FoldedForms:
 
     def _place(self, form: "Chain") -> "Chain":
         return form if self.device is None else form.to(self.device)
+
+
+@dataclass(frozen=True)
+class ChainRef:
+    """Reference from which a worker loads a chain.
+
+    Attributes:
+        folder: artifact folder of the version.
+        digest: SHA-256 that the folder's tensors must have.
+        dimensions: output dimensions; None for all.
+        normalize: whether outputs are normalized.
+        side: side of a search that is transformed.
+    """
+
+    folder: Path
+    digest: str
+    dimensions: int | None
+    normalize: bool
+    side: "Side" = "document"

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from lathe.service.errors import ConflictError
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.json_files import parse_json
+from lathe.transforms.files import parse_json
 
 MAX_VERSIONS = 10**9
 """Upper bound of version numbers: `parse_number` parses at most nine digits."""

@@ -1,6 +1,8 @@
 """The chain registry on disk: immutable versions, a mutable live pointer, size routes, and changes to them.
 
 Any number of processes may read and write: versions appear and pointers change by a rename.
+
+Starter chains ship with Lathe and are installed in a registry.
 """
 
 import secrets
@@ -10,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lathe.service.chains.chain_folder import ChainFolder
+from lathe.service.chains.chain_folder import ChainFolder, SizeRoutes
 from lathe.service.chains.loaded_chain import load_chain
 from lathe.service.chains.names import require_name
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, Manifest, read_file, read_serialized_artifact
+from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import make_folder, write_synced
 
 if TYPE_CHECKING:
@@ -148,3 +150,26 @@ def _copy_artifact(source: Path, target: Path, root: Path | None) -> None:
         staging.rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+STARTERS = Path(__file__).parent / "starter_chains"
+"""Folder of the registry of starter chains, `<name>/1/`, fitted by `make starters`."""
+
+
+def install_starters(registry: Registry) -> None:
+    """Copy the chains that ship with Lathe to a registry, except those whose name was ever used there.
+
+    The copied chains also get the size routes listed in a file beside the starter chains, where these routes are free.
+    In a local replica of a Redis the chains are copied to the replica only. A new Redis gets them from there. If the
+    registry's file of size routes is damaged, no routes are assigned: the server starts, and its health reports it.
+
+    Raises:
+        OSError: if the registry cannot be written.
+    """
+    shipped = Registry(STARTERS, shipped=True)
+    installed = [name for name in shipped.names() if registry.install(name, shipped)]
+    for encoder, named in shipped.size_routes.read().items():
+        for route, name in named.items():
+            if name in installed:
+                with suppress(ArtifactError):
+                    registry.size_routes.assign(encoder, route, name, replace=False)

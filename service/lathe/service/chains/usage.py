@@ -15,8 +15,7 @@ from lathe.service.chains.registry import Registry
 from lathe.service.errors import ConflictError
 from lathe.training.locks import lock_file
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.files import replace_synced
-from lathe.transforms.json_files import read_json_file
+from lathe.transforms.files import read_json_file, replace_synced
 
 
 def record_use(path: Path, chain: str, use: str) -> None:

@@ -11,8 +11,8 @@ import typer
 from lathe.service.build_info import describe_build, describe_package, find_mixture
 from lathe.service.cli.options import load_state
 from lathe.service.errors import ServiceError
-from lathe.training.encoder.chat_template import describe_chat_template, find_chat_template
-from lathe.training.encoder.precision import resolve_dtype
+from lathe.training.encoder.devices import resolve_dtype
+from lathe.training.encoder.prompts import describe_chat_template, find_chat_template
 from lathe.training.encoder.spec import DEFAULT_MODEL, EncoderSpec, UpstreamSpec
 from lathe.training.endpoint import read_key
 from lathe.transforms.files import expand_home

@@ -59,7 +59,7 @@ def promote(
 
     A running server serves it within a second or two.
     """
-    from lathe.service.chains.promotion import promote_with_gates
+    from lathe.service.chains.version_folder import promote_with_gates
     from lathe.training.finetuning.requests import require_encoder_gates
 
     name, version = _split_version(encoder)
@@ -152,8 +152,8 @@ def add_encoder(
     from pydantic import ValidationError
 
     from lathe.service.encoder_settings import AddedEncoders, EncoderSettings, convert_settings_error
-    from lathe.training.encoder.known_prompts import find_missing_prompts
     from lathe.training.encoder.opening import open_encoder
+    from lathe.training.encoder.prompts import find_missing_prompts
 
     settings, home = load_writable_state()
     fields: dict[str, Any] = {

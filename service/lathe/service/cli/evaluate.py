@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lathe.service.cli.options import ProgressBar, find_encoder, flag, load_state, open_chains
-from lathe.training.encoder.precision import Dtype
+from lathe.training.encoder.devices import Dtype
 from lathe.training.errors import EvaluationError
 
 if TYPE_CHECKING:

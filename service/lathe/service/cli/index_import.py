@@ -20,7 +20,7 @@ from lathe.service.cli.options import (
 )
 from lathe.service.errors import BadValueError
 from lathe.service.index.spec import Metric, Originals
-from lathe.training.fitting.gates import list_failed_gates
+from lathe.training.fitting.requests import list_failed_gates
 from lathe.training.reporting.text import align_columns, format_number
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from packaging.requirements import Requirement
 
 from lathe.service.build_info import DISTRIBUTIONS
 from lathe.service.settings import Settings
-from lathe.training.encoder.devices import best_device
-from lathe.training.encoder.precision import has_bfloat16, read_cpu_flags
+from lathe.training.encoder.devices import best_device, has_bfloat16, read_cpu_flags
 from lathe.transforms.files import expand_home
 
 EXTRAS = {

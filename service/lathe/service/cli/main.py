@@ -16,13 +16,11 @@ from lathe.service.cli import (
     evaluate,
     export,
     fit,
-    hub,
     index,
     pgvector,
     serve,
     stream,
     train,
-    worker,
 )
 from lathe.service.errors import ServiceError, convert_error
 from lathe.training.errors import TrainingError
@@ -60,15 +58,15 @@ def root(
 
 
 app.command()(serve.serve)
-app.command()(worker.worker)
+app.command()(serve.worker)
 app.command()(fit.fit)
 app.command()(advise.advise)
 app.command()(adapt.adapt)
 app.command()(stream.embed)
 app.command()(stream.reduce)
 app.command()(export.export)
-app.command()(hub.push)
-app.command()(hub.pull)
+app.command()(export.push)
+app.command()(export.pull)
 app.command()(evaluate.evaluate)
 app.add_typer(chains.app, name="chains")
 app.add_typer(encoders.app, name="encoders")

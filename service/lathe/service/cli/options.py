@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lathe.service.home import Home
     from lathe.service.settings import Settings
     from lathe.training.encoder.text_encoder import TextEncoder
-    from lathe.training.fitting.engines import FitEngine
+    from lathe.training.fitting.encoding import FitEngine
     from lathe.training.json_object import JsonObject
 
 AnyRequest = TypeVar("AnyRequest", bound="JsonObject")
@@ -188,7 +188,7 @@ def open_engine(name: str, address: str | None, workers: int | None, settings: "
     Raises:
         EngineError: if Ray cannot be used.
     """
-    from lathe.training.fitting.engines import LOCAL
+    from lathe.training.fitting.encoding import LOCAL
 
     if name == "local":
         if address is not None:

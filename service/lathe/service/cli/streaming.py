@@ -16,8 +16,7 @@ from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError, SourceError
 from lathe.training.fitting.encoding import encode_source, format_progress
-from lathe.training.sources.kinds import RowBatch
-from lathe.training.sources.raw import Record, find_long_integer
+from lathe.training.sources.rows import Record, RowBatch, find_long_integer
 from lathe.training.sources.source import Source, open_source
 from lathe.training.sources.writers import open_writer
 from lathe.training.workspace import claim_workspace_folder

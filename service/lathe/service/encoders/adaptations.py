@@ -20,8 +20,7 @@ from lathe.training.adaptation.report import to_json
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder
-from lathe.training.finetuning.certificate import certify_encoder
-from lathe.training.finetuning.judged_texts import JudgedTexts
+from lathe.training.finetuning.certificate import JudgedTexts, certify_encoder
 from lathe.transforms.progress import Progress, part_of
 
 JUDGED = "judged"

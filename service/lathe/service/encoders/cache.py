@@ -11,8 +11,7 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 from prometheus_client import Counter, Gauge
 
-from lathe.service.encoders.engine.encoder_info import EncoderInfo
-from lathe.service.encoders.engine.work import EncodeOptions
+from lathe.service.encoders.engine.work import EncodeOptions, EncoderInfo
 
 ENTRY_BYTES = 300
 """Bytes that an entry takes besides its floats, for the key, the objects and the place in the cache."""

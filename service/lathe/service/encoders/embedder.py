@@ -6,13 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import Counter
 
-from lathe.service.chains.output_dtype import OutputDtype
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.resolve import ChainResolver, InputType, Target
+from lathe.service.chains.resolve import ChainResolver, InputType, OutputDtype, Target
 from lathe.service.encoders.cache import CachedVector, VectorCache
-from lathe.service.encoders.engine.encoder_info import EncoderInfo
 from lathe.service.encoders.engine.engine import Engine
-from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
+from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, EncoderInfo, Work
 from lathe.service.encoders.live_vectors import LiveVectors, ObservedVectors
 from lathe.service.encoders.model_names import ModelChoice, list_model_names, parse_model
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError

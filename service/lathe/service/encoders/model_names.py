@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from lathe.service.chains.chain_folder import NESTED
 from lathe.service.chains.names import parse_number
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.resolve import ChainResolver
-from lathe.service.chains.size_routes import NESTED
-from lathe.service.encoders.engine.encoder_info import EncoderInfo
 from lathe.service.encoders.engine.engine import Engine
+from lathe.service.encoders.engine.work import EncoderInfo
 from lathe.service.errors import BadValueError
 from lathe.transforms.errors import ArtifactError
 

@@ -18,9 +18,9 @@ import orjson
 
 from lathe.service.chains.names import require_name
 from lathe.service.chains.version_folder import VersionFolder
+from lathe.service.encoder_settings import MANIFEST, MODEL, TrainedSpecs, build_trained_spec
 from lathe.service.errors import BadValueError
-from lathe.service.trained_specs import MANIFEST, MODEL, TrainedSpecs, build_trained_spec
-from lathe.training.encoder.precision import Dtype
+from lathe.training.encoder.devices import Dtype
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import create_file, make_folder, sync_folder, write_synced

@@ -19,7 +19,7 @@ from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import JobError
 from lathe.training.finetuning.requests import NewTraining
-from lathe.training.fitting.gates import list_failed_gates
+from lathe.training.fitting.requests import list_failed_gates
 from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.progress import Progress, part_of
 
@@ -152,8 +152,7 @@ def _build_manifest(
 ) -> dict[str, Any]:
     """Certify the encoder in the work folder, and return the version's manifest with the gates that it fails."""
     from lathe.training.encoder.encoder import Encoder
-    from lathe.training.finetuning.certificate import certify_job
-    from lathe.training.finetuning.judged_texts import read_job_tests
+    from lathe.training.finetuning.certificate import certify_job, read_job_tests
 
     model = folder / "model"
     digest_files(model)  # refuses files that no version may have, before minutes of certifying

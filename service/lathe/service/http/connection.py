@@ -24,9 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lathe.service.codec import dump_json
 from lathe.service.errors import BadValueError, ServiceError, UnavailableError, error_body
-from lathe.service.http.joined_writes import JoinedWrites
-from lathe.service.http.upgrade_offers import Parser
-from lathe.service.http.whole_body import WholeBody
+from lathe.service.http.transport import JoinedWrites, Parser, WholeBody
 
 HEAD_BYTES = 65_536
 """Maximum bytes of the request line and headers, of one parsed piece, and between two pieces of a body."""

@@ -2,7 +2,7 @@
 
 `read_json`, on the event loop:                      `validate_json`, in the thread where the route uses the body:
 whole body ──► memory to parse it ──►                parse ──► validate
-`request_body` `parse_queue`                         400 413   400 422
+`request_body`                                       400 413   400 422
 """
 
 import codecs
@@ -20,11 +20,10 @@ from lathe.service.errors import (
     TooLargeError,
     WrongShapeError,
 )
-from lathe.service.http.parse_queue import ParseReservation
-from lathe.service.http.request_body import read_body
+from lathe.service.http.request_body import ParseReservation, read_body
 from lathe.service.settings import Settings
 from lathe.training.json_object import UNKNOWN_FIELD, JsonObject
-from lathe.training.sources.raw import restore_long_integers
+from lathe.training.sources.rows import restore_long_integers
 
 FREE_CONTAINERS = 131_072
 BYTES_PER_CONTAINER = 32

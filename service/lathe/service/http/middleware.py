@@ -1,10 +1,24 @@
-"""Middleware around every request: request id, metrics, log line, and an error response for unhandled exceptions."""
+"""Middleware around every request: request id, metrics, log line, and an error response for unhandled exceptions.
+
+A server whose routes lie below a path prefix: https://example.org/lathe/embed for /embed.
+
+proxy that passes the path on ── /lathe/embed ──┐
+                                                ├──► the path with `root_path`, which Starlette takes off for routing
+proxy that strips the prefix ─── /embed ────────┘    and keeps in redirects and in the OpenAPI document
+
+Load shedding: texts are refused before they are read while no encoder can accept them.
+
+Reading, routing and checking a request costs most of a millisecond. A server that is sent several times what its
+encoders can do would spend its cores on that, and accepted requests would wait behind the bodies of others.
+"""
 
 import logging
 import random
 import re
 import time
 import traceback
+from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,7 +26,8 @@ from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lathe.service.codec import dump_json
-from lathe.service.errors import ServiceError, convert_error, error_body
+from lathe.service.encoders.embedder import Embedder
+from lathe.service.errors import OverloadedError, ServiceError, convert_error, error_body
 from lathe.service.logs import log_context
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
@@ -197,3 +212,84 @@ async def send_error(error: ServiceError, send: Send) -> None:
         headers.append((b"retry-after", str(error.retry_after).encode()))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+class RootPathMiddleware:
+    """Middleware that puts a prefix before the path of each request that does not begin with it."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self.app = app
+        self.root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app with `root_path` in the scope, and put that prefix before a path that lacks it."""
+        if scope["type"] == "http":
+            path = scope["path"]
+            if not (path == self.root_path or path.startswith(f"{self.root_path}/")):
+                path = self.root_path + path
+            scope = {**scope, "path": path, "root_path": self.root_path}
+        await self.app(scope, receive, send)
+
+
+def get_path_below_root(scope: Scope) -> str:
+    """Return the path of a request without the server's path prefix, which is `root_path` in the scope.
+
+    Ray Serve sets `root_path`, too.
+    """
+    path: str = scope["path"]
+    root_path = scope.get("root_path", "")
+    return path.removeprefix(root_path) if root_path and path.startswith(f"{root_path}/") else path
+
+
+def require_distinct(root_path: str, routes: Iterable[str]) -> None:
+    """Raise `ValueError` if a route begins with the same segment as the prefix `root_path`.
+
+    A request could then mean two routes.
+
+    Args:
+        root_path: the prefix, such as `/lathe`.
+        routes: paths of the server's routes.
+    """
+    first_segment = root_path.split("/")[1]
+    route_segments = {route.split("/")[1] for route in routes}
+    if first_segment in route_segments:
+        raise ValueError(f"LATHE_ROOT_PATH is {root_path}, and the server has routes that begin with /{first_segment}")
+
+
+DRAINED_BYTES = 256_000_000
+"""Maximum bytes of a refused request's body that are read and discarded, so that the client can read the response."""
+TAKES_TEXTS = frozenset({"/", "/embed", "/v1/embeddings"})
+"""Paths of the routes that only encode texts."""
+
+
+class SheddingMiddleware:
+    """Middleware that answers 429 while every encoder's admission queue is full, before keys or cache are read."""
+
+    def __init__(self, app: ASGIApp, embedder: Embedder) -> None:
+        self.app = app
+        self.embedder = embedder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 429 to requests to encode texts while the queues of all encoders are full. Pass on all others.
+
+        Requests to encode texts are POST requests to a path of `TAKES_TEXTS`. The body of a refused request is first
+        read and discarded, up to `DRAINED_BYTES`. The response says when to try again.
+        """
+        if scope["type"] != "http" or scope["method"] != "POST" or get_path_below_root(scope) not in TAKES_TEXTS:
+            await self.app(scope, receive, send)
+            return
+
+        queues = [engine.queue for engine in self.embedder.engines.values()]
+        # The body, which names the encoder, is not read yet: one encoder with a free queue lets all requests pass.
+        if not all(queue.full for queue in queues):
+            await self.app(scope, receive, send)
+            return
+
+        scope["route"] = SimpleNamespace(path=get_path_below_root(scope))  # what metrics and logs call it
+        undrained = DRAINED_BYTES
+        while undrained > 0 and (message := await receive()).get("more_body"):  # else the client's connection is cut
+            undrained -= len(message["body"])
+        seconds = min(queue.estimate_retry_seconds() for queue in queues)
+        await send_error(
+            OverloadedError(f"the queues of all encoders are full; try again in {seconds} s", retry_after=seconds), send
+        )

@@ -19,9 +19,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lathe.service.errors import ForbiddenError
-from lathe.service.http.middleware import is_health, send_error
+from lathe.service.http.middleware import get_path_below_root, is_health, send_error
 from lathe.service.http.openapi import VECTOR_HEADERS
-from lathe.service.http.root_path import get_path_below_root
 from lathe.service.settings import Settings
 
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]?#]+)(?::\d+)?")

@@ -1,14 +1,23 @@
-"""Reading of a request's body, decompressed if it is, within the limits of size and memory."""
+"""Reading of a request's body, decompressed if it is, within the limits of size and memory.
 
+One limit is for the bodies of all requests in flight, another for bodies that are being parsed: those that would
+exceed it together are queued.
+
+whole body ──► wait() ──► parsed, off the event loop ──► release(): its texts wait for the encoder, or the response
+               one of three queues, by estimated size       begins
+"""
+
+import asyncio
 import zlib
+from collections import deque
 from collections.abc import AsyncIterator
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lathe.service.codec import Body
-from lathe.service.errors import BadValueError, ServiceError, TooLargeError
-from lathe.service.http.body_memory import FREE_BYTES, HeldBody
+from lathe.service.errors import BadValueError, OverloadedError, ServiceError, TooLargeError
 from lathe.service.http.connection import Connection
 from lathe.service.settings import Settings
 
@@ -128,3 +137,170 @@ async def _inflate(request: Request) -> AsyncIterator[bytes]:
             chunk = stream.unconsumed_tail
     if not stream.eof:
         raise BadValueError("the body cannot be decompressed: it ends before its stream does", code="malformed_body")
+
+
+FREE_BYTES = 65_536
+"""Bytes up to which a body is not counted and always accepted: most requests are that small."""
+
+
+class BodyMemory:
+    """Count of the bytes that the bodies of all requests hold, with its limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+
+class HeldBody:
+    """The bytes of a `BodyMemory` that one request's body holds."""
+
+    def __init__(self, memory: BodyMemory) -> None:
+        self.memory = memory
+        self.counted = 0
+
+    def resize(self, size: int) -> None:
+        """Set how many bytes the request's body holds. Raise if the bodies of all requests exceed their limit.
+
+        Args:
+            size: bytes of the body; 0 releases its memory. Up to `FREE_BYTES` are not counted.
+
+        Raises:
+            OverloadedError: if all bodies together would exceed the limit.
+        """
+        # A body that grows past the free bytes counts as a whole from then on.
+        counted = size if size > FREE_BYTES else 0
+        added = counted - self.counted
+        if added > 0 and self.memory.held + added > self.memory.limit:
+            raise OverloadedError(
+                f"the bodies of all requests may hold {self.memory.limit} bytes (LATHE_BODY_MEMORY_BYTES), and this "
+                "one does not fit beside the others; try again"
+            )
+
+        self.memory.held += added
+        self.counted = counted
+
+
+class BodyMemoryMiddleware:
+    """Middleware that releases a request's parse memory when the response begins, and its body memory at the end.
+
+    Args:
+        limit: bytes that all bodies may hold together.
+        parse_limit: bytes that bodies may take together while they are parsed.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, parse_limit: int) -> None:
+        self.app = app
+        self.body_memory = BodyMemory(limit)
+        self.parse_memory = ParseMemory(parse_limit)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app with memory accounting for the request's body, and release the memory afterwards.
+
+        `held_body` and `parse_reservation` are put in the scope of an HTTP request. The reservation is released when
+        the response begins, the body's memory when the app ends, also by an error. Other scopes, such as the lifespan,
+        are passed on unchanged.
+        """
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        held = scope["held_body"] = HeldBody(self.body_memory)
+        reservation = scope["parse_reservation"] = ParseReservation(self.parse_memory)
+
+        async def release_and_send(message: Message) -> None:
+            reservation.release()  # before the first byte is sent: no request waits for a client that reads slowly
+            await send(message)
+
+        try:
+            await self.app(scope, receive, release_and_send)
+        finally:
+            reservation.release()
+            held.resize(0)
+
+
+SHARES = ((1 / 512, 1 / 4), (1 / 8, 1 / 4), (float("inf"), 1.0))
+"""Per queue, as shares of the memory for parsing: the largest body of the queue, and all its bodies together.
+
+With bodies of 32 MB: queries and single texts, up to 1 MB; batches, up to 64 MB; everything larger. A body waits only
+for bodies of its queue."""
+
+
+class ParseQueue:
+    """A first-in first-out queue that admits bodies up to `limit` bytes together, and a larger body alone."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.reserved = 0
+        self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def enter(self, size: int) -> None:
+        """Wait in order of arrival until `size` bytes are available, and reserve them."""
+        # Bodies that wait go first, even if this one would fit.
+        if not self.waiting and self._fits(size):
+            self.reserved += size
+            return
+        admitted = asyncio.get_running_loop().create_future()
+        self.waiting.append((size, admitted))
+        try:
+            await admitted
+        except asyncio.CancelledError:
+            if not admitted.cancelled():  # it was admitted just before it was cancelled
+                self.leave(size)
+            self._admit()
+            raise
+
+    def leave(self, size: int) -> None:
+        """Release `size` bytes and admit waiting bodies."""
+        self.reserved -= size
+        self._admit()
+
+    def _fits(self, size: int) -> bool:
+        """Return whether a body of `size` bytes fits now.
+
+        A body larger than the limit fits only if no other is admitted.
+        """
+        return not self.reserved or self.reserved + size <= self.limit
+
+    def _admit(self) -> None:
+        """Admit waiting bodies in order of arrival until one does not fit. Cancelled ones are dropped."""
+        while self.waiting:
+            size, admitted = self.waiting[0]
+            if not admitted.cancelled():
+                if not self._fits(size):
+                    return
+                self.reserved += size
+                admitted.set_result(None)
+            self.waiting.popleft()
+
+
+class ParseMemory:
+    """The memory of a server for parsing bodies, divided among a parse queue for each class of body size."""
+
+    def __init__(self, memory: int) -> None:
+        self.queues = [(largest * memory, ParseQueue(share * memory)) for largest, share in SHARES]
+
+    def find_queue(self, size: int) -> ParseQueue:
+        """Return the queue for a body that takes `size` bytes when parsed."""
+        return next(queue for largest, queue in self.queues if size <= largest)
+
+
+class ParseReservation:
+    """One request's reservation of memory for parsing its body."""
+
+    def __init__(self, memory: ParseMemory) -> None:
+        self.memory = memory
+        self.queue: ParseQueue | None = None
+        self.size = 0
+
+    async def wait(self, size: int) -> None:
+        """Wait until the server has memory to parse a body of `size` bytes, and reserve it."""
+        self.size = size
+        queue = self.memory.find_queue(size)
+        await queue.enter(size)
+        self.queue = queue
+
+    def release(self) -> None:
+        """Release the reserved memory, so that waiting bodies are admitted. A second call does nothing."""
+        queue, self.queue = self.queue, None
+        if queue is not None:
+            queue.leave(self.size)

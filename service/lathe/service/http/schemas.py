@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from lathe.service.chains.output_dtype import OutputDtype
-from lathe.service.chains.resolve import InputType
+from lathe.service.chains.resolve import InputType, OutputDtype
 from lathe.service.codec import MAX_DIMENSIONS, EncodingFormat
 from lathe.service.http.unknown_names import MAX_UNKNOWN, find_field
 from lathe.service.index.spec import Metric, Originals

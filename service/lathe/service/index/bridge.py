@@ -15,8 +15,7 @@ from lathe.service.index.spec import IndexSpec, parse_spec
 from lathe.transforms.base import Transform
 from lathe.transforms.chain import Chain
 from lathe.transforms.errors import TransformError
-from lathe.transforms.files import replace_synced
-from lathe.transforms.json_files import read_json_file
+from lathe.transforms.files import read_json_file, replace_synced
 from lathe.transforms.learned import ContrastiveAlignment
 from lathe.transforms.linear import Procrustes
 from lathe.transforms.quality import cross_recall_at_k

@@ -17,7 +17,7 @@ import orjson
 
 from lathe.service.errors import BadValueError
 from lathe.service.index.embedded.graphs import create_graph
-from lathe.service.index.embedded.graphs.hnsw import estimate_float_graph
+from lathe.service.index.embedded.graphs.graph import estimate_float_graph
 from lathe.service.index.embedded.vector_formats import choose_format
 from lathe.service.index.items import require_ids
 from lathe.service.index.protocol import SearchIndex
@@ -26,9 +26,8 @@ from lathe.service.index.spec import IndexSpec
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError
 from lathe.training.fitting.encoding import format_progress
-from lathe.training.sources.kinds import RowBatch
 from lathe.training.sources.lines import explain_encoding, read_numbered_lines
-from lathe.training.sources.raw import Record
+from lathe.training.sources.rows import Record, RowBatch
 from lathe.training.sources.source import Source
 from lathe.transforms.progress import Progress
 from lathe.transforms.quality import geometry_measures

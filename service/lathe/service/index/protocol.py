@@ -7,8 +7,7 @@ from threading import Event
 from typing import Any, Protocol
 
 from lathe.service.index.bridge import Bridge
-from lathe.service.index.filters import Filter
-from lathe.service.index.query import Query
+from lathe.service.index.query import Filter, Query
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec
 from lathe.transforms.progress import Progress

@@ -1,10 +1,189 @@
-"""A search request to an index, the same for every backend."""
+"""A search request to an index, the same for every backend, and its filters on metadata.
 
-from collections.abc import Iterator
+The grammar of filters gives conditions that the backends translate.
+
+    {"lang": "en"}                              equality; with a list, that it holds the value
+    {"year": {"gte": 2000, "lt": 2010}}         ranges: gt, gte, lt, lte, of numbers or of texts
+    {"lang": {"in": ["en", "de"]}}              also nin, ne, eq, exists
+    {"and": […]}, {"or": […]}, {"not": {…}}     several fields in one object mean and
+
+Operators may be written with a dollar sign. An item without the field satisfies no equality and no range; it does
+satisfy `ne`, `nin` and `not`. Nested fields are named with dots.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from lathe.service.index.filters import Filter
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.service.errors import BadValueError
+from lathe.service.index.items import Value, convert_to_stored
 from lathe.service.index.reducer import Vectors
+
+MAX_CONDITIONS = 256
+"""Maximum number of conditions in a filter."""
+MAX_DEPTH = 16
+"""Maximum nesting depth of a filter."""
+Range = Literal["gt", "gte", "lt", "lte"]
+"""Operator that compares with one bound."""
+RANGES: tuple[Range, ...] = ("gt", "gte", "lt", "lte")
+"""All range operators."""
+OPERATORS = ("eq", "ne", "in", "nin", "exists", *RANGES)
+"""All operators on a field."""
+
+Mask = NDArray[np.bool_]
+"""Boolean array `(n,)`, true for the rows that satisfy a filter."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Test of one field, which each backend translates to its own query language.
+
+    Attributes:
+        field: name of the field, nested names joined by dots.
+        test: `exists`, `in` (the field has or contains one of the values), or a range operator with one value.
+        values: values as `convert_to_stored` converts them; none for `exists`.
+    """
+
+    field: str
+    test: Literal["exists", "in"] | Range
+    values: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True)
+class Junction:
+    """Logical combination of filters.
+
+    Attributes:
+        kind: `and`, `or` or `not`.
+        parts: filters to combine; a single one for `not`.
+    """
+
+    kind: str
+    parts: "tuple[Filter, ...]"
+
+
+Filter = Condition | Junction
+"""Parsed filter."""
+
+
+def parse_filter(value: Any) -> Filter:
+    """Parse a filter from a JSON object.
+
+    Raises:
+        BadValueError: if it is not a valid filter, or has too many conditions or levels; the message names the part.
+    """
+    return _parse_part(value, 0, _ConditionBudget())
+
+
+class _ConditionBudget:
+    """Counter of the conditions that a filter may still have.
+
+    An empty object costs one, too, because it is evaluated.
+    """
+
+    def __init__(self) -> None:
+        self.left = MAX_CONDITIONS
+
+    def spend(self) -> None:
+        if self.left == 0:
+            raise BadValueError(f"a filter may have at most {MAX_CONDITIONS} conditions", param="filter")
+        self.left -= 1
+
+
+def _parse_part(value: Any, depth: int, budget: _ConditionBudget) -> Filter:
+    """Parse a filter object, or an object nested in one, to a filter. Several keys are combined by `and`."""
+    if not isinstance(value, dict):
+        raise BadValueError('a filter is an object such as {"field": "value"}', param="filter")
+    if depth > MAX_DEPTH:
+        raise BadValueError(f"a filter may be nested at most {MAX_DEPTH} deep", param="filter")
+    if not value:
+        budget.spend()
+    parts = [_parse_entry(key, entry, depth, budget) for key, entry in value.items()]
+    return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
+
+
+def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> Filter:
+    """Parse one key of a filter object and its value: `and`, `or`, `not`, or a field with a value or operators.
+
+    Several operators on a field are combined by `and`. Each spends one condition of the budget.
+    """
+    plain = key.removeprefix("$")
+    if plain in ("and", "or"):
+        if not isinstance(value, list) or not value:
+            raise BadValueError(f"{key} takes a list of filters", param="filter")
+        return Junction(plain, tuple(_parse_part(part, depth + 1, budget) for part in value))
+    if plain == "not":
+        return Junction("not", (_parse_part(value, depth + 1, budget),))
+
+    if not isinstance(value, dict):
+        value = {"eq": value}
+    if not value:
+        raise BadValueError(f"{key}: give one of {', '.join(OPERATORS)}", param="filter")
+    parts = []
+    for operator, operand in value.items():
+        budget.spend()
+        parts.append(_parse_operator(key, operator.removeprefix("$"), operand))
+    return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
+
+
+def _parse_operator(field: str, operator: str, operand: Any) -> Filter:
+    """Parse `{field: {operator: operand}}` to a filter. A negative operator gives `not` of the positive one."""
+    if operator == "eq":
+        return _build_equality(field, operand)
+    if operator == "ne":
+        return Junction("not", (_build_equality(field, operand),))
+    if operator in ("in", "nin"):
+        membership = _build_membership(field, operand)
+        return membership if operator == "in" else Junction("not", (membership,))
+    if operator == "exists":
+        if not isinstance(operand, bool):
+            raise BadValueError(f"{field}: exists takes true or false", param="filter")
+        existence = Condition(field, "exists")
+        return existence if operand else Junction("not", (existence,))
+    for side in RANGES:
+        if operator == side:
+            return _build_range(field, side, operand)
+    raise BadValueError(f"{field}: there is no operator {operator!r}; there are {', '.join(OPERATORS)}", param="filter")
+
+
+def _build_equality(field: str, operand: Any) -> Condition:
+    return Condition(field, "in", (_convert_comparable(field, operand),))
+
+
+def _build_membership(field: str, operand: Any) -> Condition:
+    if not isinstance(operand, list) or not 0 < len(operand) <= 1000:
+        raise BadValueError(f"{field}: in and nin take a list of 1 to 1,000 values", param="filter")
+    return Condition(field, "in", tuple(_convert_comparable(field, value) for value in operand))
+
+
+def _build_range(field: str, side: Range, operand: Any) -> Condition:
+    if isinstance(operand, bool) or not isinstance(operand, int | float | str):
+        raise BadValueError(f"{field}: {side} takes a number or a text", param="filter")
+    return Condition(field, side, (convert_to_stored(operand),))
+
+
+def _convert_comparable(field: str, value: Any) -> Value:
+    if isinstance(value, dict | list):
+        raise BadValueError(f"{field}: compare with a text, a number, true, false or null", param="filter")
+    return convert_to_stored(value)
+
+
+def evaluate_filter(parsed: Filter, mask_of: Callable[[Condition], Mask], rows: int) -> Mask:
+    """Return the mask `(rows,)` of rows that satisfy a filter, from the masks that `mask_of` gives of conditions."""
+    if isinstance(parsed, Condition):
+        return mask_of(parsed)
+    if parsed.kind == "not":
+        return ~evaluate_filter(parsed.parts[0], mask_of, rows)
+
+    mask = np.full(rows, parsed.kind == "and")
+    combine = np.logical_and if parsed.kind == "and" else np.logical_or
+    for part in parsed.parts:  # one mask at a time: a filter of 256 conditions would hold 256 bytes of each row
+        combine(mask, evaluate_filter(part, mask_of, rows), out=mask)
+    return mask
+
 
 MAX_BATCH_QUERIES = 256
 """Maximum number of queries in a batch, which bounds the memory."""

@@ -11,8 +11,8 @@ from lathe.service.chains.resolve import ChainResolver, Target
 from lathe.service.errors import BadValueError
 from lathe.service.index.protocol import Artifact, SearchIndex
 from lathe.service.index.spec import IndexSpec, Metric, Originals, require_originals
-from lathe.training.encoder.space import compute_space_id
 from lathe.training.encoder.spec import HasSpace
+from lathe.training.encoder.text_encoder import compute_space_id
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, V
 from lathe.service.chains.names import is_name
 from lathe.service.encoder_settings import NAME_PATTERN
 from lathe.service.index.spec import IndexSpec
-from lathe.service.jobs.inputs import INPUT_NAMES
-from lathe.service.jobs.store import RESUMED_KINDS, describe_validation_error
+from lathe.service.jobs.store import INPUT_NAMES, RESUMED_KINDS, describe_validation_error
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.encoder.spec import EncoderSpec

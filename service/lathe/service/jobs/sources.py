@@ -7,14 +7,14 @@ from typing import Any
 
 from lathe.service.codec import as_vectors, dump_npy
 from lathe.service.errors import BadValueError, ForbiddenError, UnknownNameError
-from lathe.service.jobs.inputs import FILE_OF_TEXTS, FILE_OF_VECTORS
+from lathe.service.jobs.store import FILE_OF_TEXTS, FILE_OF_VECTORS
 from lathe.training.errors import OutsideSourceError, SourceError
 from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, RowSource
 from lathe.training.journal import serialize_lines
 from lathe.training.sources.hub import is_hub
-from lathe.training.sources.local import RootedFile
 from lathe.training.sources.readers import BUILT_IN
 from lathe.training.sources.remote import is_remote
+from lathe.training.sources.shards import RootedFile
 from lathe.training.sources.source import open_source
 
 MAX_COUNTED = 1000

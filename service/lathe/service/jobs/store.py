@@ -12,6 +12,8 @@ queued ──► running ──► succeeded
    │ ◄────────┤                    (a training whose process ends without a result, once)
    │          ├──────► failed      (also when its process ends without a result)
    └──────────┴──────► cancelled
+
+Input files come with jobs' requests and are deleted when the job ends. The training log is there while the job runs.
 """
 
 import json
@@ -20,22 +22,25 @@ import re
 import secrets
 import shutil
 import signal
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from lathe.service.codec import dump_json
 from lathe.service.errors import UnknownNameError
-from lathe.service.jobs.inputs import INPUT_NAMES
 from lathe.training.locks import lock_file
+from lathe.training.sources.shards import RootedFile
+from lathe.transforms.artifact import MANIFEST, TENSORS
 from lathe.transforms.beneath import read_beneath
 from lathe.transforms.files import create_file, make_folder, make_root, sync_folder, write_synced
+from lathe.transforms.progress import Progress
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
@@ -295,3 +300,93 @@ def create_job(kind: str) -> Job:
 def is_job_id(text: str) -> bool:
     """Return whether the text is a valid job id: 22 hexadecimal digits."""
     return re.fullmatch("[0-9a-f]{22}", text) is not None
+
+
+class NamesPaths(Protocol):
+    """A request that names files, some of which may have been sent with it."""
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Paths by field."""
+
+    def with_paths(self, paths: Mapping[str, str]) -> Self:
+        """Return a copy of the request with other paths."""
+
+
+AnyRequest = TypeVar("AnyRequest", bound=NamesPaths)
+
+FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS = "source.jsonl", "source.npy", "targets.npy"
+FILE_OF_QUERY_TEXTS, FILE_OF_QUERIES = "queries.jsonl", "queries.npy"
+FILE_OF_PAIRS, FILE_OF_TEST_PAIRS = "pairs.jsonl", "test_pairs.jsonl"
+FILE_OF_NEW_TEXTS = "source.texts.json"
+INPUT_NAMES = frozenset(
+    {
+        *(FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS, FILE_OF_QUERY_TEXTS, FILE_OF_QUERIES),
+        *(FILE_OF_PAIRS, FILE_OF_TEST_PAIRS, FILE_OF_NEW_TEXTS, MANIFEST, TENSORS),
+    }
+)
+"""Names that input files of a job may have."""
+
+
+def locate_inputs(request: AnyRequest, files: Collection[str], folder: Path) -> AnyRequest:
+    """Return a copy of a fit or adaptation in which paths of files sent with the request point into the job's folder.
+
+    Args:
+        request: the fit or adaptation.
+        files: names of the files that came with it.
+        folder: the job's folder.
+    """
+    return request.with_paths(
+        {field: str(RootedFile(folder, path)) for field, path in request.paths.items() if path in files}
+    )
+
+
+LOG = "log.jsonl"
+"""Name of the result file with the training log."""
+
+WRITTEN = "training/progress.jsonl"
+"""Path of the log in the folder of a training, which lies in a work folder or is one."""
+
+COPY_SECONDS = 0.25
+"""Minimum seconds between two searches of the work folder: progress is reported after each batch."""
+
+
+class TrainingLog:
+    """Copies the log of the training that runs to a job's folder.
+
+    Args:
+        folder: folder of the job.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.work_folder: Path | None = None
+        self.copied_at = 0.0
+
+    def watch(self, work_folder: Path) -> None:
+        """Note the folder below which trainings write their logs."""
+        self.work_folder = work_folder
+
+    def follow(self, on_progress: Progress) -> Callable[[float, str], None]:
+        """Return a callback that copies the log if it has grown, every `COPY_SECONDS`, and reports the progress."""
+
+        def report(fraction: float, message: str) -> None:
+            if time.monotonic() - self.copied_at >= COPY_SECONDS:
+                with suppress(OSError):  # a disk that is full does not stop the training
+                    self._copy()
+                self.copied_at = time.monotonic()
+            on_progress(fraction, message)
+
+        return report
+
+    def _copy(self) -> None:
+        """Copy the log of the training that wrote last, unless it is copied already."""
+        logs = [] if self.work_folder is None else list(self.work_folder.glob(f"**/{WRITTEN}"))
+        if not logs:
+            return
+        log = max(logs, key=lambda path: path.stat().st_mtime)
+        target = self.folder / LOG
+        if not target.exists() or log.stat().st_size != target.stat().st_size:
+            staging = self.folder / f".{LOG}"
+            shutil.copyfile(log, staging)
+            staging.replace(target)

@@ -1,16 +1,14 @@
 """State that replicas share in Redis: chains, trained encoders, size routes, cached vectors, jobs.
 
-replica.py          everything below for one server, opened as one object
-connection.py       the connection, and whether Redis can be used
-version_record.py   how a chain or trained encoder is recorded in Redis
-shared_record.py    which set of versions a Redis holds, and transactions on it
+replica.py          everything below for one server, opened as one object; the thread that copies each change, and
+                    remembers what could not be copied
+connection.py       the connection, whether Redis can be used, and how many of its records cannot be read
+version_record.py   how a chain or trained encoder is recorded in Redis, which set of versions a Redis holds, and
+                    transactions on it
 shared_versions.py  versions that are changed in Redis first, and served from a local copy
-registry.py         the chains of all replicas
+registry.py         the chains and size routes of all replicas
 trained.py          the trained encoders of all replicas
-size_routes.py      size routes, stored and copied the same way
-replicator.py       the thread that copies each change, and remembers what could not be copied
 cache.py            vectors of texts, as float16
-damage.py           counts records that cannot be read, and logs each once
 (jobs are in lathe.service.jobs.redis)
 
 lathe:registry            {"id", "schema"}; distinguishes this Redis from another, or from one that lost its data

@@ -20,8 +20,7 @@ from prometheus_client import Counter
 from redis import exceptions as redis_errors
 
 from lathe.service.encoders.cache import CachedVector
-from lathe.service.redis.connection import RedisConnection, as_unavailable, connect
-from lathe.service.redis.damage import note_damage
+from lathe.service.redis.connection import RedisConnection, as_unavailable, connect, note_damage
 from lathe.training.thread_problem import ThreadProblem
 
 COSINE = 0.9999998

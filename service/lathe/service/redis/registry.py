@@ -1,27 +1,38 @@
 """The shared registry: chains whose record and files are in Redis, served from a copy on disk.
 
 lathe:artifact:<name>:<version>   hash: the files of a chain's version
+
+Size routes of all replicas, stored in Redis and, like the chains, read from a copy on disk.
 """
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from redis.client import Pipeline
 
+from lathe.service.chains.chain_folder import ChainFolder, SizeRoutes, parse_size_routes
 from lathe.service.chains.loaded_chain import LoadedChain, load_chain
 from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.version_folder import VersionFolder
-from lathe.service.redis.connection import RedisConnection
+from lathe.service.redis.connection import RedisConnection, convert_wrong_type_errors, note_damage
 from lathe.service.redis.shared_versions import GRACE_SECONDS, SharedVersions, StagedFiles
-from lathe.service.redis.size_routes import SharedSizeRoutes
-from lathe.service.redis.version_record import VersionStamp, build_key, compute_digest, read_record
+from lathe.service.redis.version_record import (
+    CHANGES,
+    CHANGES_KEPT,
+    IDENTITY,
+    SharedRecord,
+    VersionStamp,
+    build_key,
+    compute_digest,
+    read_record,
+)
 from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitDistribution, read_file
 from lathe.transforms.chain import Chain
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.files import write_synced
-from lathe.transforms.json_files import parse_json
+from lathe.transforms.files import parse_json, replace_synced, write_synced
 
 
 class ChainFiles(NamedTuple):
@@ -192,3 +203,116 @@ def serialize_version(chain: Chain, name: str, version: int, distribution: FitDi
 def build_files_key(name: str, version: int) -> str:
     """Return the Redis key of the files of a chain's version."""
     return f"lathe:artifact:{name}:{version}"
+
+
+SIZE_ROUTES = "lathe:size_routes"
+ROUTES_NAME = "which chain answers which size"
+"""Name of the size routes in error messages."""
+
+
+class SharedSizeRoutes(SizeRoutes):
+    """The size routes of all encoders, in Redis."""
+
+    def __init__(self, path: Path, chains: ChainFolder, record: SharedRecord) -> None:
+        super().__init__(path, chains)
+        self.record = record
+
+    def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
+        """Set the chain that answers an encoder's requests for a number of dimensions. Return the chain now set.
+
+        It is written to Redis and to the local copy.
+
+        Returns:
+            The chain that the size is routed to; an earlier one if `replace` is false and its chain still exists.
+
+        Raises:
+            UnavailableError: if Redis is unreachable.
+        """
+
+        def change(pipe: Pipeline) -> str:
+            content: Any = pipe.hget(SIZE_ROUTES, encoder_fingerprint)
+            routes = _parse_routes(content)
+            is_routed = not replace and self.find_chain(routes, route) is not None
+            pipe.multi()
+            if is_routed:
+                return routes[route]
+            _queue_routes(pipe, encoder_fingerprint, routes | {route: ref})
+            return ref
+
+        chain = self.record.transaction(change, SIZE_ROUTES)
+        self.pull()
+        return chain
+
+    def pull(self) -> None:
+        """Write the size routes that are in Redis to the local file, if they differ from it.
+
+        Local size routes whose record in Redis is damaged are kept.
+
+        Raises:
+            UnavailableError: if Redis is unreachable, or holds another record than before.
+            ArtifactError: if the record cannot be read; the copy stays unchanged.
+        """
+        with self.lock(), self.record.connection.reached() as client:
+            with convert_wrong_type_errors(ROUTES_NAME), client.pipeline(transaction=False) as pipe:
+                pipe.hgetall(SIZE_ROUTES)
+                pipe.get(IDENTITY)
+                content, identity = pipe.execute()
+            self.record.require_same_identity(identity)
+            routes_by_encoder = {
+                name: size_routes
+                for item in content.items()
+                for name, size_routes in self._parse_or_read_local(*item).items()
+            }
+            written = json.dumps(routes_by_encoder, indent=1).encode()
+            if not self.path.exists() or self.path.read_bytes() != written:
+                replace_synced(self.path, written)
+
+    def _parse_or_read_local(self, fingerprint: bytes, content: bytes) -> dict[str, dict[str, str]]:
+        """Parse one encoder's size routes from Redis to `{fingerprint: {dimensions: chain}}`.
+
+        If they are damaged, that is noted and those of the local copy are returned. The result is empty if it has none.
+        """
+        name = fingerprint.decode(errors="replace")
+        try:
+            return {name: _parse_routes(content)}
+        except ArtifactError as error:
+            note_damage("sizes", repr(name[:80]), str(error))
+        local_routes = self._read_local().get(name)
+        return {} if local_routes is None else {name: local_routes}
+
+    def _read_local(self) -> dict[str, dict[str, str]]:
+        try:
+            return self.read()
+        except ArtifactError:
+            return {}
+
+    def push(self) -> None:
+        """Write the local size routes of each encoder to Redis if it has none there. Skips routes to missing chains."""
+        names = set(self.chains.names())
+        for fingerprint, routes in self._read_local().items():
+            size_routes = {route: ref for route, ref in routes.items() if ref.partition("@")[0] in names}
+            if not size_routes:
+                continue
+
+            def change(
+                pipe: Pipeline, fingerprint: str = fingerprint, size_routes: dict[str, str] = size_routes
+            ) -> None:
+                with convert_wrong_type_errors(ROUTES_NAME):
+                    known = pipe.hexists(SIZE_ROUTES, fingerprint)
+                pipe.multi()
+                if not known:
+                    _queue_routes(pipe, fingerprint, size_routes)
+
+            self.record.connection.transaction(change, SIZE_ROUTES)
+
+
+def _queue_routes(pipe: Pipeline, fingerprint: str, size_routes: dict[str, str]) -> None:
+    pipe.hset(SIZE_ROUTES, fingerprint, json.dumps(size_routes))
+    pipe.xadd(CHANGES, {"size_routes": fingerprint}, maxlen=CHANGES_KEPT)
+
+
+def _parse_routes(content: bytes | None) -> dict[str, str]:
+    try:
+        return parse_size_routes(parse_json(content or b"{}"))
+    except (ValueError, AttributeError) as error:
+        raise ArtifactError(f"the size routes in Redis cannot be read: {error!r}") from error

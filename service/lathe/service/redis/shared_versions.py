@@ -22,11 +22,10 @@ from lathe.service.chains.names import is_name
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.version_folder import PointerChange, VersionFolder
 from lathe.service.errors import UnavailableError
-from lathe.service.redis.connection import RedisConnection
-from lathe.service.redis.damage import convert_wrong_type_errors
-from lathe.service.redis.shared_record import SharedRecord
+from lathe.service.redis.connection import RedisConnection, convert_wrong_type_errors
 from lathe.service.redis.version_record import (
     IDENTITY,
+    SharedRecord,
     VersionRecord,
     VersionStamp,
     build_key,

@@ -19,6 +19,7 @@ from redis.client import Pipeline
 
 from lathe.service.chains.names import require_name
 from lathe.service.chains.version_folder import VersionFolder
+from lathe.service.encoder_settings import MANIFEST, MODEL
 from lathe.service.encoders.trained import (
     PIECE_BYTES,
     TrainedEncoders,
@@ -31,7 +32,6 @@ from lathe.service.errors import BadValueError
 from lathe.service.redis.connection import RedisConnection
 from lathe.service.redis.shared_versions import GRACE_SECONDS, SharedVersions, StagedFiles
 from lathe.service.redis.version_record import VersionRecord, VersionStamp, build_key, compute_digest, read_record
-from lathe.service.trained_specs import MANIFEST, MODEL
 from lathe.transforms.artifact import read_file
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import create_file, make_folder, sync_folder

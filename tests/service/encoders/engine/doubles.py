@@ -5,8 +5,7 @@ from collections import deque
 
 import numpy as np
 
-from lathe.service.encoders.engine.encoder_info import EncoderInfo
-from lathe.service.encoders.engine.work import EncodeOptions, PartResult, Reply
+from lathe.service.encoders.engine.work import EncodeOptions, EncoderInfo, PartResult, Reply
 from lathe.service.errors import ServiceError
 from lathe.training.encoder.encoder import WINDOW_BATCHES
 from lathe.training.encoder.spec import DEFAULT_ENCODER

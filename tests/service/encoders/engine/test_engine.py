@@ -4,7 +4,7 @@ import time
 import pytest
 from prometheus_client import REGISTRY
 
-from lathe.service.encoders.engine.encoder_info import EncoderInfo
+from lathe.service.encoders.engine.work import EncoderInfo
 from lathe.service.errors import ServiceError, TooLargeError, UnavailableError
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.errors import EncoderError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lathe.service.chains.chain_ref import ChainRef
+from lathe.service.chains.folded_forms import ChainRef
 from lathe.service.encoder_settings import WorkerOptions
 from lathe.service.encoders.engine import framing
 from lathe.service.encoders.engine.dispatcher import WorkerProcess, build_message

@@ -1,7 +1,7 @@
 """Requests of texts for workers, without and with a chain."""
 
-from lathe.service.chains.chain_ref import ChainRef
-from lathe.service.chains.starters import STARTERS
+from lathe.service.chains.folded_forms import ChainRef
+from lathe.service.chains.registry import STARTERS
 from lathe.service.encoders.engine.work import EncodeOptions, Work
 from lathe.transforms.chain import Chain
 

@@ -7,8 +7,7 @@ import pytest
 from lathe.service.errors import BadValueError, TooLargeError
 from lathe.service.index.embedded.generation import Generation
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.filters import parse_filter
-from lathe.service.index.query import Query
+from lathe.service.index.query import Query, parse_filter
 from lathe.service.index.reducer import Reducer
 from lathe.service.index.spec import IndexSpec
 

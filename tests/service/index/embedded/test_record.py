@@ -13,8 +13,7 @@ from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.indexes import acquire_index
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.record_file import MAX_PARAMETERS, SCHEMA_VERSION
-from lathe.service.index.filters import parse_filter
-from lathe.service.index.query import Query
+from lathe.service.index.query import Query, parse_filter
 from lathe.service.index.spec import IndexSpec
 
 SPEC = IndexSpec(

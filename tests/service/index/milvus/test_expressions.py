@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lathe.service.errors import TooLargeError
-from lathe.service.index.fields import MAX_FIELDS, convert_to_stored, list_entries
-from lathe.service.index.filters import MAX_CONDITIONS, MAX_DEPTH, parse_filter
+from lathe.service.index.items import MAX_FIELDS, convert_to_stored, list_entries
 from lathe.service.index.milvus.expressions import (
     build_entries,
     build_ranges,
@@ -17,7 +16,7 @@ from lathe.service.index.milvus.expressions import (
     convert_to_sortable,
 )
 from lathe.service.index.milvus.indexes import MilvusIndexes
-from lathe.service.index.query import Query
+from lathe.service.index.query import MAX_CONDITIONS, MAX_DEPTH, Query, parse_filter
 from lathe.service.index.spec import IndexSpec
 
 SPEC = IndexSpec(

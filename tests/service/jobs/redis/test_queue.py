@@ -11,11 +11,11 @@ from lathe.service.chains.fits import PASSING_CODES
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
 from lathe.service.jobs.jobs import PIECE_BYTES
-from lathe.service.jobs.redis.files import FileLimits, build_file_key
 from lathe.service.jobs.redis.heartbeats import ALIVE_SECONDS, build_queue_name, list_live_workers, read_server_time
 from lathe.service.jobs.redis.jobs import SharedJobs
 from lathe.service.jobs.redis.process import fetch_inputs
 from lathe.service.jobs.redis.queue import LOST_SECONDS, JobRecords
+from lathe.service.jobs.redis.record import FileLimits, build_file_key
 from lathe.service.jobs.redis.worker import JobWorker
 from lathe.service.jobs.runners import JobOutcome
 from lathe.service.processes.program import Spawner

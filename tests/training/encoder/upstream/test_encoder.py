@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from lathe.training.advice.encoding import SampleEncoder
+from lathe.training.advice.sample import SampleEncoder
 from lathe.training.distributed.engine import RayEngine
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings

@@ -16,9 +16,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.adaptation.budget import Budget
 from lathe.training.adaptation.request import AdaptRequest
-from lathe.training.adaptation.rungs import AS_IS, RUNGS, Rung
 from lathe.training.adaptation.searches import (
     ALL_QUERIES,
     JudgedSearches,
@@ -35,15 +33,24 @@ from lathe.training.adaptation.training import (
     measure_rate,
     train_rung,
 )
-from lathe.training.adaptation.trial import MeasuredChain, Relevance, Trial, choose_trial, cross_validate
+from lathe.training.adaptation.trial import (
+    AS_IS,
+    RUNGS,
+    Budget,
+    MeasuredChain,
+    Relevance,
+    Rung,
+    Trial,
+    choose_trial,
+    cross_validate,
+)
 from lathe.training.comparison import compare
 from lathe.training.digests import digest
-from lathe.training.encoder.opening import open_encoder
+from lathe.training.encoder.opening import open_encoder, without_store
 from lathe.training.encoder.spec import EncoderSpec, VectorStores
-from lathe.training.encoder.stored_encoder import without_store
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
-from lathe.training.fitting.certifying import build_provenance, list_training_logs
 from lathe.training.fitting.code_search import keep_default
+from lathe.training.fitting.fit import build_provenance, list_training_logs
 from lathe.training.fitting.fit_state import FittedChain
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
 from lathe.training.fitting.pairs import encode_all_halves

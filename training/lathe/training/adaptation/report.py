@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.adaptation.ladder import Ladder
-from lathe.training.adaptation.rungs import AS_IS
-from lathe.training.adaptation.trial import Trial, choose_trial, cross_validate
+from lathe.training.adaptation.trial import AS_IS, Trial, choose_trial, cross_validate
 from lathe.training.comparison import Interval, compare
 from lathe.training.reporting.text import MISSING, align_columns
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lathe.training.adaptation.rungs import Rung
 from lathe.training.adaptation.searches import JudgedSearches
+from lathe.training.adaptation.trial import Rung
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder, encode_queries, find_side_prompt, with_document_prompt
 from lathe.training.fitting.pairs import PairTexts

@@ -1,17 +1,60 @@
-"""What a rung of the ladder gives, and the choice among rungs."""
+"""Rungs of the ladder, from the cheapest change to the dearest: what each gives, and the choice among them.
 
+The budget is the seconds that an adaptation may take, over all its runs.
+"""
+
+import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.adaptation.rungs import Rung
 from lathe.training.adaptation.searches import JudgedVectors
 from lathe.training.comparison import Interval, choose_cheapest, compare
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.chain import Chain
+from lathe.transforms.files import read_json_file, replace_synced
+
+Training = Literal["pairs", "folders and pairs"]
+"""What an encoder is trained on: the judged searches, or labelled folders before them."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A change that judged searches can teach.
+
+    Attributes:
+        name: key of the change in results.
+        label: what is done, for tables and sentences.
+        steps: steps of a chain on the encoder's vectors, as text; empty for none.
+        training: what the encoder is trained on; None if it stays as it is.
+    """
+
+    name: str
+    label: str
+    steps: str = ""
+    training: Training | None = None
+
+    @property
+    def encodes_again(self) -> bool:
+        """Whether all documents must be encoded again: the vectors of a trained encoder are others."""
+        return self.training is not None
+
+
+AS_IS = Rung("as_is", "leave as is")
+RUNGS = (
+    AS_IS,
+    Rung("debias", "debias", steps="r2"),
+    Rung("query_adapter", "map queries", steps="query_adapter"),
+    Rung("fine_tuning", "fine-tune the encoder", training="pairs"),
+    Rung("pre_finetuning", "pre-finetune, then fine-tune", training="folders and pairs"),
+)
+"""All rungs, cheapest first. Debiasing changes stored vectors without encoding, and an adapter changes queries alone;
+each is a fit of seconds. Training takes minutes to hours, and then all documents are encoded again."""
 
 
 @dataclass(frozen=True)
@@ -152,3 +195,62 @@ def cross_validate(trials: Sequence[Trial], baseline: Relevance) -> Interval:
     chosen = [choose_trial(trials, fold).require_relevance() for fold in range(len(baseline.folds))]
     after = np.concatenate([relevance.folds[fold][1] for fold, relevance in enumerate(chosen)])
     return compare(after, baseline.report)
+
+
+FILE = "budget.json"
+"""Name of the file with the seconds that earlier runs took, and with what was decided by the budget."""
+
+
+class Budget:
+    """A budget of seconds, of which stopped runs of the same adaptation have used a part.
+
+    Args:
+        seconds: the budget; None for no limit.
+        folder: workspace folder of the adaptation.
+    """
+
+    def __init__(self, seconds: float | None, folder: Path) -> None:
+        self.seconds = seconds
+        self.path = folder / FILE
+        self.begun = time.monotonic()
+        try:
+            self.stored = read_json_file(self.path)
+        except FileNotFoundError:
+            self.stored = {"spent": 0.0, "queries": {}, "seconds": {}}
+        self.spent_before = float(self.stored["spent"])
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, infinite without a limit."""
+        if self.seconds is None:
+            return float("inf")
+        return self.seconds - self.spent_before - (time.monotonic() - self.begun)
+
+    def decide_queries(self, rung: str, count: int, seconds_each: float, reserved: float) -> int:
+        """Return how many of `count` queries a rung may train on. The decision is stored, because a training that was
+        stopped can be resumed with the same queries only.
+
+        Args:
+            rung: name of the rung.
+            count: number of queries that there are.
+            seconds_each: estimated seconds of the training for a query.
+            reserved: seconds that are needed afterwards.
+        """
+        decided: dict[str, int] = self.stored["queries"]
+        if rung not in decided:
+            affordable = (self.left - reserved) / max(seconds_each, 1e-9)
+            decided[rung] = int(max(0, min(count, affordable)))
+            self.save()
+        return decided[rung]
+
+    def add_seconds(self, rung: str, seconds: float) -> float:
+        """Add seconds to those that a rung took in earlier runs, and return the sum."""
+        taken: dict[str, float] = self.stored["seconds"]
+        taken[rung] = taken.get(rung, 0.0) + seconds
+        self.save()
+        return taken[rung]
+
+    def save(self) -> None:
+        """Write to disk how many seconds are spent."""
+        spent = self.spent_before + time.monotonic() - self.begun
+        replace_synced(self.path, json.dumps(self.stored | {"spent": spent}).encode())

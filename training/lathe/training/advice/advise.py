@@ -4,14 +4,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lathe.training.advice.encoding import SampleEncoder
-from lathe.training.advice.evidence import Evidence, measure_evidence
-from lathe.training.advice.places.commands import NamedSource
-from lathe.training.advice.places.databases import PLACES
+from lathe.training.advice.evidence import MIN_ROWS, Evidence, measure_evidence
+from lathe.training.advice.places.databases import PLACES, NamedSource
 from lathe.training.advice.places.decision import PlaceDecision, PlaceGoal, decide
 from lathe.training.advice.request import AdviceRequest
-from lathe.training.advice.sample import Sample, build_text_sample, build_vector_sample, list_texts_to_encode
-from lathe.training.advice.sample_size import MIN_ROWS
+from lathe.training.advice.sample import (
+    Sample,
+    SampleEncoder,
+    build_text_sample,
+    build_vector_sample,
+    list_texts_to_encode,
+)
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.errors import AdviceError
 from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, NewFit, RowSource

@@ -1,5 +1,10 @@
-"""Evidence beside a decision: the mean direction, what debiasing does, and what fewer dimensions keep."""
+"""Evidence beside a decision: the mean direction, what debiasing does, and what fewer dimensions keep.
 
+Whether the first coordinates preserve more neighbours than random ones is the test for Matryoshka structure. Questions
+that the sample is too small to answer are listed, with how many more rows would be enough.
+"""
+
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -8,15 +13,197 @@ import torch
 from numpy.typing import NDArray
 
 from lathe.training.advice.debiasing import DebiasingComparison, compare_debiasing
-from lathe.training.advice.matryoshka import MIN_COORDINATE_ROWS, Matryoshka, compare_first_coordinates
-from lathe.training.advice.sample import Sample
-from lathe.training.advice.sample_size import Shortage, check_row_count, list_shortages
-from lathe.training.advice.sizes import SizeComparison, compare_sizes
+from lathe.training.advice.sample import HELDOUT_SHARE, MAX_HELDOUT, MIN_HALVES, SMALL_HELDOUT, Sample
+from lathe.training.advice.sizes import NEIGHBOURS, SizeComparison, compare_sizes
 from lathe.training.comparison import cosine_similarity
+from lathe.training.split_half import MIN_WORDS
 from lathe.transforms.progress import Progress, part_of
-from lathe.transforms.quality import Diagnostics, diagnose
+from lathe.transforms.quality import Diagnostics, diagnose, recall_at_k
 from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray, row_blocks
+
+SHARES = (1 / 2, 1 / 4, 1 / 8)
+"""Compared prefixes, as shares of the dimensions."""
+RESAMPLES = 19
+"""Number of random choices of coordinates; the first ones exceed all 19 by chance with probability 1/20."""
+MAX_ROWS = 1000
+"""Maximum number of held-out rows; neighbours are searched among these."""
+MIN_COORDINATE_ROWS = 100
+"""Minimum number of held-out rows; with fewer, recall@10 varies too much by chance for the comparison."""
+MIN_LEAD = 2.0
+"""Points of recall@10 by which the first coordinates must exceed the mean of random ones, at a quarter of the
+dimensions and less. There is no such margin at a half, where any coordinates find nearly all neighbours."""
+
+
+@dataclass(frozen=True)
+class DimensionCut:
+    """Recall of the first k coordinates and of k random ones, on held-out rows.
+
+    Attributes:
+        dimensions: number k of coordinates.
+        first: recall@10 of the first coordinates, in per cent.
+        random: mean recall@10 of random coordinates, in per cent.
+        best: largest recall@10 of random coordinates, in per cent.
+    """
+
+    dimensions: int
+    first: float
+    random: float
+    best: float
+
+
+@dataclass(frozen=True)
+class Matryoshka:
+    """Comparisons at every number of coordinates, and the verdict.
+
+    Attributes:
+        cuts: comparisons, the largest number of coordinates first.
+        first_hold_more: whether the first coordinates exceed all random choices at every size, and their mean by
+            `MIN_LEAD` points below a half; False with fewer than two sizes.
+    """
+
+    cuts: list[DimensionCut]
+    first_hold_more: bool
+
+
+def compare_first_coordinates(vectors: FloatArray, seed: int = 0) -> Matryoshka:
+    """Test whether the first coordinates of vectors hold more than random ones, by recall@10.
+    The result has the recalls at a half, a quarter and an eighth of the dimensions, and the verdict.
+
+    Only the first `MAX_ROWS` rows are used, and at least 11 are needed.
+    """
+    rows, width = vectors[:MAX_ROWS], vectors.shape[1]
+    random = np.random.default_rng(seed)
+    cuts = []
+
+    for size in dict.fromkeys(int(width * share) for share in SHARES if width * share >= 1):
+        first = 100 * recall_at_k(rows, rows[:, :size], NEIGHBOURS)
+        # 19 random choices: the first coordinates exceed all of them by chance in one case of 20.
+        samples = [np.sort(random.permutation(width)[:size]) for _ in range(RESAMPLES)]
+        random_recalls = [100 * recall_at_k(rows, rows[:, coordinates], NEIGHBOURS) for coordinates in samples]
+        cuts.append(DimensionCut(size, first, float(np.mean(random_recalls)), max(random_recalls)))
+
+    return Matryoshka(cuts, len(cuts) > 1 and not find_failing_cuts(cuts))
+
+
+def find_failing_cuts(cuts: list[DimensionCut]) -> list[DimensionCut]:
+    """Return the cuts at which the first coordinates are not clearly better than random ones in recall@10.
+    There they do not beat all random choices, or lead their mean by less than `MIN_LEAD`.
+
+    The margin `MIN_LEAD` is not required of the first cut, at half of the dimensions.
+    """
+    # At half of the dimensions any coordinates find nearly all neighbours, so no margin is asked for there.
+    near = [False, *(cut.first - cut.random < MIN_LEAD for cut in cuts[1:])]
+    return [cut for cut, is_near in zip(cuts, near, strict=False) if cut.first <= cut.best or is_near]
+
+
+MIN_ROWS = 100
+"""Minimum number of distinct rows for evidence."""
+MIN_HELDOUT = 500
+"""Minimum number of held-out rows to judge a reduction by. With fewer, the forty candidates of a rescored search are so
+large a share of all rows that any reduction seems to preserve the neighbours."""
+PRECISE_POINTS = 0.5
+"""Half-width of the interval of R2's gain that a large enough sample reaches, in points (100·MRR)."""
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Question for which the sample is too small.
+
+    Attributes:
+        what: the question, as a sentence without a full stop.
+        more: number of additional distinct rows that would be enough; None if more rows would not help.
+        instead: remark for the case that more rows would not help.
+    """
+
+    what: str
+    more: int | None
+    instead: str = "not even the most rows that are held out would tell"
+
+
+def check_row_count(rows: int) -> Shortage | None:
+    """Return a `Shortage` with the number of missing rows if there are fewer than `MIN_ROWS`, else None."""
+    if rows >= MIN_ROWS:
+        return None
+    return Shortage(
+        f"{rows} distinct rows are too few to measure debiasing or fewer dimensions; {MIN_ROWS} are the least",
+        MIN_ROWS - rows,
+    )
+
+
+def list_shortages(sample: Sample, debiasing: DebiasingComparison) -> list[Shortage]:
+    """List the questions that the sample is too small to answer, each with the number of rows that it lacks.
+    The questions are whether debiasing helps and what a reduction preserves.
+    """
+    return [*_check_debiasing(sample, debiasing), *_check_size(sample)]
+
+
+def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
+    """Yield a shortage if the sample cannot tell whether debiasing helps.
+    Then split-half retrieval is impossible, or the gain of R2 (a debiasing method) is neither significant nor precise.
+
+    Precise means an interval of at most ± `PRECISE_POINTS` points. Nothing is yielded for vectors without texts, since
+    more rows would not help.
+    """
+    if sample.halves is None and not sample.row_sample.texts:
+        return  # of vectors no number of rows would tell
+    if sample.halves is None:
+        yield _check_cutting(sample)
+        return
+
+    gain = debiasing.trial("R2").gain
+    if gain is None or gain.low is None or gain.high is None or gain.sign != 0:
+        return
+
+    reach = (gain.high - gain.low) / 2
+    if reach > PRECISE_POINTS:
+        # The half-width of an interval falls with the root of the number of rows.
+        heldout = int(len(sample.heldout) * (reach / PRECISE_POINTS) ** 2) + 1
+        yield Shortage(
+            f"whether debiasing gains or loses less than {reach:.1f} points cannot be told with {sample.cut:,} texts "
+            "cut in two",
+            rows_for_heldout(heldout) - len(sample.row_sample) if heldout <= MAX_HELDOUT else None,
+        )
+
+
+def _check_cutting(sample: Sample) -> Shortage:
+    """Build the shortage for too few held-out texts that are long enough to be cut in two.
+    It has an estimate of how many more rows would be enough.
+
+    Its `more` assumes that the same share of further texts can be cut; it is None if no text can, or if even
+    `MAX_HELDOUT` held-out rows would not be enough.
+    """
+    question = "whether debiasing helps cannot be told"
+    if sample.cut == 0:
+        return Shortage(
+            f"{question}: none of the held-out texts has the {2 * MIN_WORDS} words to be cut in two",
+            None,
+            "longer texts would tell, more of these would not",
+        )
+
+    # As many of further texts are taken to be long enough as of these.
+    heldout = math.ceil(MIN_HALVES * len(sample.heldout) / sample.cut)
+    return Shortage(
+        f"{question}: {sample.cut} held-out texts have the {2 * MIN_WORDS} words to be cut in two",
+        rows_for_heldout(heldout) - len(sample.row_sample) if heldout <= MAX_HELDOUT else None,
+    )
+
+
+def _check_size(sample: Sample) -> Iterator[Shortage]:
+    """Yield a shortage if fewer than `MIN_HELDOUT` rows are held out, too few to measure what a reduction preserves."""
+    if len(sample.heldout) < MIN_HELDOUT:
+        yield Shortage(
+            f"what a size keeps cannot be told among {len(sample.heldout):,} held-out rows",
+            rows_for_heldout(MIN_HELDOUT) - len(sample.row_sample),
+        )
+
+
+def rows_for_heldout(heldout: int) -> int:
+    """Return how many distinct rows a sample must have so that `heldout` of them are held out.
+    This is the inverse of `count_heldout`.
+    """
+    return 2 * heldout if heldout <= SMALL_HELDOUT else int(heldout / HELDOUT_SHARE)
+
 
 DEBIASED = 0.2
 """Progress fraction once the debiasing methods are compared; the reducers take the rest of the time."""

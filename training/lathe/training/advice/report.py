@@ -1,19 +1,22 @@
-"""Advice as an HTML page, as JSON, and as plain text for the terminal."""
+"""Advice as an HTML page, as JSON, and as plain text for the terminal, with its tables and figures."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lathe.training.advice.advise import Advice
-from lathe.training.advice.debiasing import LARGE_MEAN, NOTHING
-from lathe.training.advice.evidence import Evidence
-from lathe.training.advice.matryoshka import MIN_LEAD, find_failing_cuts
+from lathe.training.advice.debiasing import CONFIDENCE, LARGE_MEAN, NOTHING, DebiasingComparison
+from lathe.training.advice.evidence import MIN_LEAD, Evidence, Matryoshka, find_failing_cuts
 from lathe.training.advice.places.decision import PlaceDecision
-from lathe.training.advice.plots import draw_all
-from lathe.training.advice.tables import build_option_table, build_tables
+from lathe.training.advice.sizes import SizeComparison
+from lathe.training.comparison import Interval
+from lathe.training.reporting.figures import draw_figures, label_plainly, new_panels, plot_curves
 from lathe.training.reporting.page import Section, format_text, render_page
 from lathe.training.reporting.sentences import render_sentences
+from lathe.training.reporting.tables import Table
+from lathe.training.reporting.text import format_bytes, format_number, format_percent, format_points
 from lathe.transforms.linear import MIN_MEAN_NORM
 
 TEMPLATE = Path(__file__).with_name("evidence.txt.j2")
@@ -91,3 +94,231 @@ def format_evidence(advice: Advice) -> str:
     if advice.evidence is None:
         return "\n".join(list_notes(advice))
     return "\n\n".join(filter(None, map(format_text, build_sections(advice))))
+
+
+FORMAT_MRR = partial(format_number, spec=".2f", scale=100)
+"""Format of a mean reciprocal rank, × 100."""
+
+
+def build_tables(advice: Advice) -> dict[str, Table]:
+    """Build every table for which the advice has evidence, and return them by title."""
+    evidence = advice.evidence
+    if evidence is None:
+        return {}
+    debiasing = "Debiasing: split-half retrieval, where each half of a text searches for the other"
+    tables = {
+        "Mean direction": _build_mean_direction_table(advice, evidence),
+        debiasing: build_debiasing_table(evidence.debiasing) if evidence.debiasing else None,
+        "Fewer dimensions": _build_size_table(evidence.sizes) if evidence.sizes else None,
+        "Do the first coordinates hold more: recall@10 in per cent": (
+            _build_first_coordinate_table(evidence.matryoshka) if evidence.matryoshka else None
+        ),
+    }
+    return {title: table for title, table in tables.items() if table}
+
+
+def build_option_table(decision: PlaceDecision) -> Table:
+    """Build the table of the forms that a database can hold: bytes, recall and its interval, one row each.
+    The form to store is marked with an arrow.
+    """
+    best = decision.chosen or decision.before
+    return Table.from_records(
+        (
+            {
+                f"{decision.rows:,} rows": option.candidate.words + (" ←" if option == best else ""),
+                "beside": option.candidate.beside_words,
+                "ranked": "none" if option.multiple == 1 else f"{10 * option.multiple}",
+                "vectors": format_bytes(option.bytes.data),
+                "graph": format_bytes(option.bytes.graph),
+                "full": format_bytes(option.bytes.beside),
+                "recall@10 alone": option.alone.value,
+                "recall@10": option.recall.value,
+                "from": option.recall.low,
+                "to": option.recall.high,
+                "predicted/found": f"{option.recall.predicted:.3f}/{option.recall.sampled:.3f}",
+            }
+            for option in decision.options
+        ),
+        default=".3f",
+    )
+
+
+def _build_mean_direction_table(advice: Advice, evidence: Evidence) -> Table:
+    """Build the table on the mean direction μ of the held-out rows.
+    It has the norm of μ beside the one that chance alone gives, its alignment, IsoScore, rank and row counts.
+    """
+    diagnosis = evidence.diagnosis
+    alignment, directions = diagnosis["alignment"], diagnosis["dimensions_for"]
+    return Table.from_rows(
+        [
+            ["held-out rows", "measured", "beside it"],
+            ["mean direction ‖μ‖", f"{diagnosis['mean_norm']:.3f}", f"by chance alone {diagnosis['noise_floor']:.3f}"],
+            [
+                "  |cos| to the top direction",
+                format_number(alignment["centered"], ".3f"),
+                f"of uncentred vectors {format_number(alignment['uncentered'], '.3f')}",
+            ],
+            [
+                "rows of unit length",
+                format_percent(diagnosis["norms"]["unit"]),
+                f"{diagnosis['zero_rows']:,} rows are zero",
+            ],
+            [
+                "IsoScore",
+                f"{diagnosis['isoscore']:.3f}",
+                f"spread over {diagnosis['participation_ratio']:.0f} directions",
+            ],
+            ["rank", f"{diagnosis['rank']:,}", f"of {diagnosis['dimensions']:,} dimensions"],
+            *(
+                [f"directions for {float(share):.0%}", f"{count:,}", "of the variance"]
+                for share, count in directions.items()
+            ),
+            ["rows", f"{advice.distinct:,}", f"{advice.heldout:,} held out, {evidence.cut:,} of them cut in two"],
+        ]
+    )
+
+
+def build_debiasing_table(debiasing: DebiasingComparison) -> Table:
+    """Build the table of the debiasing methods: steps, split-half MRR and gain, norm of the mean, and recall@10.
+    The method that is favoured is marked with an arrow.
+    """
+    gain = f"gain, {100 * CONFIDENCE:.1f} % interval"
+    return Table.from_records(
+        (
+            {
+                "": trial.method + (" ←" if trial.method == debiasing.chosen else ""),
+                "steps": "" if trial.method == NOTHING else trial.steps,
+                "MRR × 100": trial.retrieval,
+                gain: trial.gain or "",
+                "‖μ‖ after": trial.mean_norm,
+                "recall@10 of raw": trial.recall_at_10,
+            }
+            for trial in debiasing.trials
+        ),
+        {"MRR × 100": FORMAT_MRR, gain: format_points},
+        ".3f",
+    )
+
+
+def _build_size_table(sizes: SizeComparison) -> Table:
+    """Build the table of what each reducer preserves at each number of dimensions, full dimensions first."""
+    return Table.from_records(
+        (
+            {
+                f"among {sizes.rows:,} rows": trial.reducer or "full width",
+                "dimensions": trial.dimensions,
+                "local Spearman": trial.local_spearman,
+                "recall@10": trial.recall_at_10,
+                "rescored 4×": trial.rescored_4x.value,
+                "MRR × 100": trial.retrieval,
+            }
+            for trial in (sizes.full, *sizes.trials)
+        ),
+        {"dimensions": "d", "MRR × 100": FORMAT_MRR},
+        ".3f",
+    )
+
+
+def _build_first_coordinate_table(matryoshka: Matryoshka) -> Table:
+    """Build the table of recall@10 of the first coordinates and of random ones, by number of coordinates."""
+    return Table.from_records(
+        (
+            {
+                "": f"{cut.dimensions} coordinates",
+                "the first": cut.first,
+                "random ones": cut.random,
+                "the best of those": cut.best,
+            }
+            for cut in matryoshka.cuts
+        ),
+        default=".1f",
+    )
+
+
+MEASURES = {
+    "local_spearman": "local Spearman",
+    "recall_at_10": "recall@10",
+    "rescored_4x": "recall@10, rescored 4×",
+    "retrieval": "split-half retrieval, MRR",
+}
+"""Title of the panel of each measure, by field name of `SizeTrial`."""
+
+
+def draw_all(evidence: Evidence) -> dict[str, str]:
+    """Draw every figure for which there is data, and return them as SVG text by title."""
+    plots = {
+        "Debiasing: points gained in split-half retrieval": plot_gains,
+        "Fewer dimensions: what is kept": plot_sizes,
+        "Where the variance lies": plot_spectrum,
+    }
+    return draw_figures(plots, evidence)
+
+
+def plot_gains(evidence: Evidence) -> Any:
+    """Plot each debiasing method's gain in split-half MRR with its interval.
+    Return the matplotlib figure, or None if no gain was measured.
+    """
+    gains = {
+        trial.method: trial.gain for trial in (evidence.debiasing.trials if evidence.debiasing else ()) if trial.gain
+    }
+    if not gains:
+        return None
+
+    figure, (axis,) = new_panels(1, size=(6, 0.6 + 0.35 * len(gains)))
+    for row, gain in enumerate(gains.values()):
+        (low, high), color = gain.bounds, {1: "tab:green", 0: "grey", -1: "tab:red"}[gain.sign]
+        axis.errorbar(gain.value, row, xerr=[[gain.value - low], [high - gain.value]], fmt="o", color=color, capsize=3)
+
+    axis.set_yticks(range(len(gains)), list(gains))
+    axis.invert_yaxis()
+    axis.axvline(0, color="grey", linewidth=0.8)
+    axis.set_xlabel("points of mean reciprocal rank × 100, to doing nothing")
+
+    return figure
+
+
+def plot_sizes(evidence: Evidence) -> Any:
+    """Plot what each reducer preserves against its dimensions, one panel per measure.
+    Return the matplotlib figure, or None if no reducer was measured.
+    """
+    if evidence.sizes is None or not evidence.sizes.trials:
+        return None
+
+    measures = [name for name in MEASURES if getattr(evidence.sizes.full, name) is not None]
+    figure, axes = new_panels(len(measures), len(measures), (3.4, 3))
+    for axis, measure in zip(axes, measures, strict=True):
+        values = ((trial, getattr(trial, measure)) for trial in evidence.sizes.trials)
+        plot_curves(
+            axis,
+            (
+                (
+                    trial.reducer,
+                    trial.dimensions,
+                    measured if isinstance(measured, Interval) else Interval(measured, None, None),
+                )
+                for trial, measured in values
+            ),
+        )
+        axis.set_title(MEASURES[measure], fontsize=10)
+        axis.set_xlabel("dimensions")
+
+    axes[0].legend(fontsize=7)
+    return figure
+
+
+def plot_spectrum(evidence: Evidence) -> Any:
+    """Plot the share of the variance in each principal direction.
+    Return the matplotlib figure, or None with fewer than two points.
+    """
+    ranks = evidence.diagnosis["spectrum"]
+    if len(ranks) < 2:
+        return None
+
+    figure, (axis,) = new_panels(1, size=(5, 3))
+    axis.plot([rank for rank, _ in ranks], [100 * share for _, share in ranks], "o-", markersize=3)
+    axis.set_xscale("log", base=2)
+    label_plainly(axis.xaxis)
+    axis.set_xlabel("direction")
+    axis.set_ylabel("% of the variance")
+
+    return figure

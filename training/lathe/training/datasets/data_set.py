@@ -1,13 +1,17 @@
-"""Interface of a data set, wherever it is, and its training pairs."""
+"""Interface of a data set, wherever it is, its training pairs, and their overlap with the target.
 
+The target's test texts must not be trained on.
+"""
+
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from lathe.training.datasets.contents import Search, Tables
 from lathe.training.datasets.layout import Layout
 from lathe.training.datasets.pairs import Pair, PairRows, PairSettings, RowReader
-from lathe.training.datasets.records import Warnings
-from lathe.training.errors import DataSetError
+from lathe.training.datasets.records import Search, Tables, Warnings
+from lathe.training.errors import DataSetError, JobError
 
 if TYPE_CHECKING:
     from mteb.abstasks import AbsTask
@@ -83,3 +87,106 @@ def find_pairs(data: DataSet, settings: PairSettings) -> FoundPairs:
         raise DataSetError(f"{data.name} has no positive pair in {split}: {reasons}")
 
     return FoundPairs(pairs, split, rows.count, rows.dropped)
+
+
+MAX_NAMED_SOURCES = 5
+"""Maximum number of sources that an error message lists."""
+_BETWEEN_WORDS = re.compile(r"[\W_]+")
+"""Spaces and punctuation, which normalizing replaces by one space."""
+
+
+def normalize_text(text: str) -> str:
+    """Return the text case-folded, with spaces and punctuation as single spaces, to compare texts up to these.
+
+    A text of punctuation alone is only stripped.
+    """
+    return _BETWEEN_WORDS.sub(" ", text.casefold()).strip() or text.strip()
+
+
+def collect_test_texts(target: EvaluatedDataSet) -> set[str]:
+    """Return the normalized texts of a data set's test: inputs, queries and documents.
+
+    The set is empty without a test.
+
+    Raises:
+        DataSetError: if the data set cannot be read.
+    """
+    return {normalize_text(text) for text in read_test_texts(target)} if "test" in target.list_splits() else set()
+
+
+def collect_training_texts(target: DataSet, settings: PairSettings | None = None) -> set[str]:
+    """Return the set of texts in the pairs of a data set's training split, normalized for comparison. The set is empty
+    if there is no training split.
+
+    Args:
+        target: the data set.
+        settings: settings of how its rows become pairs; None for the defaults.
+
+    Raises:
+        DataSetError: if the data set cannot be read.
+    """
+    if "train" not in target.list_splits():
+        return set()
+    training = (settings or PairSettings()).model_copy(update={"split": "train"})
+    return {normalize_text(text) for pair in find_pairs(target, training).pairs for text in pair.parts}
+
+
+def collect_test_queries(target: EvaluatedDataSet) -> set[str] | None:
+    """Return the normalized queries of a retrieval or reranking test.
+
+    The result is None for any other task.
+
+    Documents of a search may rightly be known from training, so only its queries are compared.
+
+    Raises:
+        DataSetError: if the data set cannot be read.
+    """
+    data = target.read_test(Warnings())
+    return {normalize_text(text) for text in data.queries.values()} if isinstance(data, Search) else None
+
+
+def read_test_texts(target: EvaluatedDataSet) -> Iterator[str]:
+    """Yield the texts of a data set's test, not normalized. Documents are yielded both with their title and without.
+
+    Raises:
+        DataSetError: if the data set cannot be read.
+    """
+    data = target.read_test(Warnings())
+    if isinstance(data, Search):
+        yield from data.queries.values()
+        for title, text in data.corpus.values():
+            # A training text may be the document with its title or without.
+            yield from dict.fromkeys((text, f"{title} {text}".strip()))
+        return
+
+    for name in target.layout.text_columns:
+        for value in data.splits["test"][name]:
+            yield from [value] if isinstance(value, str) else value
+
+
+def find_overlap(pairs: list[Pair], forbidden: set[str]) -> set[int]:
+    """Return the positions in the list of the pairs that contain a text that, once normalized, is in `forbidden`."""
+    return {
+        position for position, pair in enumerate(pairs) if any(normalize_text(text) in forbidden for text in pair.parts)
+    }
+
+
+def refuse_overlap(shared: dict[str, int], target: str) -> None:
+    """Check that no training source shares texts with the test set of the target.
+
+    Args:
+        shared: number of pairs that share a text, by source; empty if there are none.
+        target: name of the target.
+
+    Raises:
+        JobError: if any does.
+    """
+    if not shared:
+        return
+
+    named = ", ".join(f"{name} ({count:,} pairs)" for name, count in list(shared.items())[:MAX_NAMED_SOURCES])
+    more = f" and {len(shared) - MAX_NAMED_SOURCES} more" if len(shared) > MAX_NAMED_SOURCES else ""
+    raise JobError(
+        f"sources share texts with the test set of {target}: {named}{more}. What is measured there would be known "
+        "already; leave those pairs out with overlap: drop, or say overlap: allow"
+    )

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lathe.training.datasets.contents import Search, Tables
 from lathe.training.datasets.layout import Layout
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.datasets.pairs import Judgement
-from lathe.training.datasets.records import Record, Warnings
+from lathe.training.datasets.records import Record, Search, Tables, Warnings
 from lathe.training.errors import DataSetError
 
 if TYPE_CHECKING:

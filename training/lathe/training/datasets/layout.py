@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lathe.training.datasets.contents import Search, Tables
 from lathe.training.datasets.pairs import Pair, PairRows, RowReader
-from lathe.training.datasets.records import FieldType, Warnings, find_file
+from lathe.training.datasets.records import FieldType, Search, Tables, Warnings, find_file
 
 SPLITS = ("train", "dev", "test")
 """Names of splits, in the order of preference for training."""

@@ -1,4 +1,4 @@
-"""Validated rows of a data set's files, and warnings about left-out rows."""
+"""Validated rows of a data set's files, warnings about left-out rows, and the contents of a test."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,9 +8,36 @@ from typing import Any
 
 import orjson
 
-from lathe.training.datasets.contents import Columns
 from lathe.training.errors import DataSetError, SourceError
 from lathe.training.sources.lines import read_numbered_lines
+
+Columns = dict[str, list[Any]]
+"""Values of all rows by column name."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Columns of each split of a data set, for every task without a search."""
+
+    splits: dict[str, Columns]
+
+
+@dataclass(frozen=True)
+class Search:
+    """Corpus, queries and relevance judgements of a search task.
+
+    Attributes:
+        corpus: (title, text) of each document, by id.
+        queries: text of each query, by id.
+        relevant: grades of judged documents, by query id and document id.
+        ranked: ids of the candidate documents by query id, for reranking; None to search the whole corpus.
+    """
+
+    corpus: dict[str, tuple[str, str]]
+    queries: dict[str, str]
+    relevant: dict[str, dict[str, int]]
+    ranked: dict[str, list[str]] | None = None
+
 
 MAX_NAMED = 3
 """Maximum number of rows that a message names; the others are counted."""

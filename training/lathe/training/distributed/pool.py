@@ -1,4 +1,4 @@
-"""Pool of Ray actors as workers, each of which does one task at a time.
+"""Pool of Ray actors as workers, each of which does one task at a time, and the tasks by which they encode shards.
 
 One that dies is replaced.
 
@@ -12,13 +12,125 @@ on with one worker fewer.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from lathe.training.distributed.tasks import MAX_TRIES, Task, TaskQueue, TaskResult
-from lathe.training.distributed.worker import Introduction
-from lathe.training.errors import EngineError
+from lathe.training.distributed.worker import Introduction, Token
+from lathe.training.errors import EngineError, SourceError
+from lathe.training.fitting.encoded_shards import Position, read_position
+from lathe.training.fitting.encoding import EncodingRun, Report
+from lathe.training.sources.hub import is_hub
+from lathe.training.sources.remote import is_remote
+from lathe.training.sources.shards import Shard, is_path
+
+MAX_TRIES = 3
+"""Number of workers that must die at a task before the task is considered the cause."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Call of a worker's method.
+
+    Attributes:
+        name: description for messages.
+        method: name of a method of `Worker`.
+        arguments: arguments of the method.
+    """
+
+    name: str
+    method: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """Finished task, with its result or error.
+
+    Attributes:
+        number: position of the task in the order of all tasks.
+        task: the task.
+        result: return value of the method.
+        error: exception that the method raised; None if it returned.
+    """
+
+    number: int
+    task: Task
+    result: Any = None
+    error: Exception | None = None
+
+
+class TaskQueue:
+    """Queue of tasks in order, taken from a lazy iterable.
+
+    A task whose worker died comes first again.
+
+    Args:
+        tasks: the tasks; may be lazy.
+        lead: maximum number of tasks started from the oldest unfinished one on, itself included; None for no limit.
+
+    Attributes:
+        coming: tasks not started, with their numbers.
+        again: tasks whose worker died, with their numbers.
+        begun: number of tasks started.
+        unfinished: numbers of tasks started and not finished.
+        tries: number of workers that died at a task, by task number.
+    """
+
+    def __init__(self, tasks: Iterable[Task], lead: int | None = None) -> None:
+        self.coming, self.lead = enumerate(tasks), lead
+        self.again: list[tuple[int, Task]] = []
+        self.begun = 0
+        self.unfinished: set[int] = set()
+        self.tries: Counter[int] = Counter()
+
+    def take(self) -> tuple[int, Task] | None:
+        """Remove the next task from the queue, and return its number and the task. The result is None if no task is
+        left, or if too many have been started since the oldest unfinished one.
+
+        Tasks put back come first; `lead` is the number that may be started from the oldest unfinished one on.
+        """
+        if self.again:
+            return self.again.pop()
+        if self.lead is not None and self.unfinished and self.begun - min(self.unfinished) >= self.lead:
+            return None
+
+        numbered_task = next(self.coming, None)
+        if numbered_task is not None:
+            self.begun += 1
+            self.unfinished.add(numbered_task[0])
+
+        return numbered_task
+
+    def finish(self, number: int) -> None:
+        """Mark the task with this number as finished."""
+        self.unfinished.discard(number)
+
+    def put_back(self, number: int, task: Task, why: str) -> None:
+        """Put a task back into the queue because its worker died. The next free worker gets it.
+
+        Args:
+            number: number of the task.
+            task: the task.
+            why: cause of the worker's death, for messages.
+
+        Raises:
+            EngineError: if this is the `MAX_TRIES`-th worker that died at the task.
+        """
+        self.tries[number] += 1
+        # A task at which several workers die is to blame itself, such as by a text that exhausts memory.
+        if self.tries[number] == MAX_TRIES:
+            raise EngineError(
+                f"{MAX_TRIES} workers died at {task.name}, the last one so: {why}. If their memory ran out, "
+                "take fewer workers (--workers) or machines with more of it"
+            )
+
+        self.again.append((number, task))
+
 
 POLL_SECONDS = 0.5
 """Seconds between two checks of the workers."""
@@ -203,3 +315,74 @@ def _explain_error(error: Exception) -> str:
     if OUT_OF_MEMORY in str(error):  # Ray's last line is a page of its manual
         return f"out of memory; {MORE_MEMORY}"
     return lines[-1] if lines else type(error).__name__
+
+
+class ShardTasks:
+    """Iterable of a run's tasks, which also collects their outcomes.
+
+    A task encodes one unfinished shard of a local file, or all shards of a remote one.
+
+    Args:
+        run: the shards, their folders and the encoder.
+        positions: position of each shard at the start.
+
+    Attributes:
+        token: token written to the run's folder.
+        shards: unfinished shards by folder; files of the same name and content share a folder.
+        damaged: names of damaged files, with the reasons; further shards of these files are skipped.
+    """
+
+    def __init__(self, run: EncodingRun, positions: Mapping[Shard, Position]) -> None:
+        self.run = run
+        self.token = Token.write(run.root)
+        self.damaged: dict[str, str] = {}
+        self.shards: dict[Path, list[Shard]] = {}
+        for shard in run.plan.shards:
+            if positions[shard].rows < shard.rows:
+                self.shards.setdefault(run.folders[shard].absolute(), []).append(shard)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield the tasks of encoding the shards, file by file. Files that have been found damaged by then are left
+        out.
+        """
+        for file, folders in groupby(self.shards, lambda folder: self.shards[folder][0].file):
+            here = list(folders)
+            # All shards of a remote file are one task, so that it is downloaded once.
+            for together in [here] if is_remote(file) or is_hub(file) else [[folder] for folder in here]:
+                if self.run.source.name_of(file) not in self.damaged:
+                    yield self._build_task(file, together)
+
+    def _build_task(self, file: str, folders: list[Path]) -> Task:
+        location = str(Path(file).absolute()) if is_path(file) else file
+        shards = [replace(self.shards[folder][0], file=location) for folder in folders]
+        name = f"{self.run.source.name_of(file)}, rows {shards[0].start:,} to {shards[-1].stop:,}"
+        return Task(name, "encode", (shards, self.run.source.field, folders, self.token))
+
+    def report_progress(self, tasks: Iterable[Task], report: Report) -> None:
+        """Call `report` with the rows done of each shard of the tasks, as read from the shards' folders."""
+        for task in tasks:
+            for folder in _list_folders(task):
+                for shard in self.shards[folder]:
+                    report(shard, read_position(folder).rows)
+
+    def record_outcome(self, done: TaskResult, report: Report) -> None:
+        """Record how a task ended. Its rows are reported, or a damaged file is added to `damaged` with the reason, or
+        the worker's error is raised.
+
+        Raises:
+            SourceError: for a damaged file, unless the source skips such files.
+            Exception: any other error that the worker raised.
+        """
+        if isinstance(done.error, SourceError):
+            file = self.shards[_list_folders(done.task)[0]][0].file
+            self.run.source.record_or_raise(file, done.error, self.damaged)
+        elif done.error is not None:
+            raise done.error
+        else:
+            self.report_progress([done.task], report)
+
+
+def _list_folders(task: Task) -> list[Path]:
+    """Return the folders that a task encodes its shards into."""
+    folders: list[Path] = task.arguments[2]
+    return folders

@@ -10,20 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lathe.training.encoder.allocator import keep_freed_blocks
 from lathe.training.encoder.batching import (
     Batch,
     Features,
     estimate_tokens,
+    map_in_threads,
+    prefetch,
     sort_longest_first,
     split_features,
     split_padded_batches,
-)
-from lathe.training.encoder.chat_template import (
-    count_template_tokens,
-    describe_chat_template,
-    remove_chat_template,
-    uses_chat_template,
 )
 from lathe.training.encoder.cutting import (
     PIECE,
@@ -33,24 +28,33 @@ from lathe.training.encoder.cutting import (
     build_too_long_error,
     split_at_spaces,
 )
+from lathe.training.encoder.devices import (
+    PROBES,
+    Agreement,
+    convert_dtype,
+    keep_freed_blocks,
+    measure_agreement,
+    resolve_dtype,
+)
 from lathe.training.encoder.fast_tokenizing import open_fast_tokenizer
-from lathe.training.encoder.fingerprint import compute_fingerprint
-from lathe.training.encoder.finite import require_finite
 from lathe.training.encoder.loading import (
     choose_attention,
+    compute_fingerprint,
     convert_load_errors,
     load_with_chat_template,
     locate_model,
 )
 from lathe.training.encoder.long_texts import MARGIN_TOKENS, Pieces, split_texts
-from lathe.training.encoder.model_checks import describe_default_pooling, find_smaller_vocabulary
+from lathe.training.encoder.model_checks import describe_default_pooling, find_first_position, find_smaller_vocabulary
 from lathe.training.encoder.packing import try_packing, unpack_linear_layers
-from lathe.training.encoder.parallel import map_in_threads, prefetch
-from lathe.training.encoder.positions import find_first_position
-from lathe.training.encoder.precision import PROBES, Agreement, convert_dtype, measure_agreement, resolve_dtype
+from lathe.training.encoder.prompts import (
+    count_template_tokens,
+    describe_chat_template,
+    remove_chat_template,
+    uses_chat_template,
+)
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side
-from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
-from lathe.training.encoder.texts import require_unicode
+from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder, require_finite, require_unicode
 from lathe.training.encoder.unpadding import (
     NAME,
     attend_on_gpu,
@@ -113,7 +117,7 @@ class Encoder(PromptedEncoder):
         max_length: tokens that it reads of a text, special tokens included.
         prompts: prompts by name.
         default_prompt_name: name of the prompt for texts that name none; None for none.
-        fingerprint: see `lathe.training.encoder.fingerprint`.
+        fingerprint: see `lathe.training.encoder.loading`.
         batch_tokens: tokens of one forward pass, padding included.
         template_tokens: tokens that the model's chat template adds to each text; 0 without one.
         vocabulary: number of tokens that the model has vectors for, if its tokenizer has more; else None.

@@ -1,15 +1,22 @@
-"""Opening of an encoder by its spec: a model is loaded, or an embeddings API is asked."""
+"""Opening of an encoder by its spec: a model is loaded, or an embeddings API is asked.
+
+The vectors of an encoder may be stored: a text that was encoded before, by any command or job, is not encoded again.
+"""
 
 import atexit
+import hashlib
 import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.spec import EncoderSpec, VectorStores
-from lathe.training.encoder.stored_encoder import StoredEncoder
-from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.encoder.spec import EncoderSpec, LongText, Side, VectorStores
+from lathe.training.encoder.text_encoder import NO_PROMPT, Encoding, PromptedEncoder, TextEncoder, require_unicode
 from lathe.training.encoder.upstream.encoder import UpstreamEncoder
-from lathe.training.encoder.vector_database import VectorDatabase
-from lathe.training.errors import UpstreamError
+from lathe.training.encoder.vector_database import StoredVector, VectorDatabase
+from lathe.training.errors import EncoderError, UpstreamError
 
 log = logging.getLogger(__name__)
 
@@ -53,3 +60,143 @@ def _open_model(spec: EncoderSpec, device: str | None, stores: VectorStores | No
         return encoder
     atexit.register(database.close)
     return StoredEncoder(encoder, database)
+
+
+STORE_TEXTS = 1024
+"""Number of texts that are encoded between two writes."""
+
+
+class StoredEncoder(PromptedEncoder):
+    """A loaded model and the database of its vectors.
+
+    If the database cannot be read or written, texts are encoded as if it were empty, and the log says so once.
+
+    Args:
+        encoder: the model.
+        database: vectors by key.
+
+    Attributes:
+        dimensions: dimensions of the vectors.
+        max_length: tokens that the model reads of a text.
+    """
+
+    def __init__(self, encoder: Encoder, database: VectorDatabase) -> None:
+        self.encoder = encoder
+        self.database: VectorDatabase | None = database
+        self.spec = encoder.spec
+        self.fingerprint = encoder.fingerprint
+        self.prompts = encoder.prompts
+        self.default_prompt_name = encoder.default_prompt_name
+        self.dimensions = encoder.dimensions
+        self.max_length = encoder.max_length
+
+    @property
+    def device(self) -> str:
+        """Name of the torch device that the model is on."""
+        return self.encoder.device
+
+    def describe(self) -> dict[str, Any]:
+        """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata."""
+        return self.encoder.describe()
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        prompt_name: str | None = None,
+        long_text: LongText | None = None,
+        truncation_side: Side = "right",
+        normalize: bool = True,
+        on_batch: Callable[[int], None] | None = None,
+    ) -> Encoding:
+        """Encode texts to vectors `(n, d)` in the order given, reading stored vectors instead of computing them. New
+        vectors are stored, and texts that repeat are encoded once.
+
+        In the result, `padded` counts padded tokens of the texts that were encoded now, and `cut` is not known.
+
+        Raises:
+            EncoderError: as `lathe.training.encoder.encoder.Encoder.encode`.
+        """
+        if isinstance(texts, str):
+            return self.encoder.encode(texts)  # which raises
+        require_unicode(texts)
+        name = self.default_prompt_name if prompt_name is None else prompt_name
+        options: dict[str, Any] = {
+            "prompt_name": NO_PROMPT if name is None else name,
+            "long_text": long_text or self.spec.long_text,
+            "truncation_side": truncation_side,
+            "normalize": normalize,
+        }
+        keys = self._compute_keys(texts, options)
+        stored = self._read(keys)
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in stored}
+        missing_keys = list(missing)
+        padded = 0
+        for start in range(0, len(missing), STORE_TEXTS):
+            block = missing_keys[start : start + STORE_TEXTS]
+            done = len(texts) - len(missing) + start
+            report = None if on_batch is None else (lambda count, done=done: on_batch(done + count))
+            try:
+                encoding = self.encoder.encode([missing[key] for key in block], on_batch=report, **options)
+            except EncoderError:
+                if len(block) < len(texts):  # the message counts the texts of the block, not those of the caller
+                    self.encoder.encode(texts, **options)
+                raise
+            padded += encoding.padded
+            stored |= self._write(block, encoding)
+
+        vectors = np.empty((len(texts), self.dimensions), np.float32)
+        tokens = np.empty(len(texts), np.int64)
+        for row, key in enumerate(keys):
+            vectors[row], tokens[row] = stored[key].vector, stored[key].tokens
+        if on_batch is not None:
+            on_batch(len(texts))
+        return Encoding(vectors, tokens, padded)
+
+    def _compute_keys(self, texts: Sequence[str], options: Mapping[str, Any]) -> list[bytes]:
+        """Return the key under which the vector of each text is stored. It is a digest of the encoder, the options of
+        the call, the prompt and the text.
+        """
+        prompt = self.prompt(options["prompt_name"])
+        rest = {name: value for name, value in options.items() if name != "prompt_name"}
+        context = hashlib.blake2b(repr((self.fingerprint, self.spec.dtype, prompt, rest)).encode(), digest_size=16)
+        keys = []
+        for text in texts:
+            key = context.copy()
+            key.update(text.encode())
+            keys.append(key.digest())
+        return keys
+
+    def _read(self, keys: Sequence[bytes]) -> dict[bytes, StoredVector]:
+        """Return the stored vectors by key, without the keys that have none. If the database fails, it is given up and
+        the result is empty.
+        """
+        if self.database is None:
+            return {}
+        try:
+            rows = self.database.get(keys)
+        except UpstreamError as error:
+            self._give_up(error)
+            return {}
+        return {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
+
+    def _write(self, keys: Sequence[bytes], encoding: Encoding) -> dict[bytes, StoredVector]:
+        """Store the vectors of an encoding under their keys, and return the vectors by key. If the database fails, it
+        is given up.
+        """
+        if self.database is not None:
+            try:
+                self.database.put(keys, encoding.vectors, encoding.tokens.tolist(), self.fingerprint)
+            except UpstreamError as error:
+                self._give_up(error)
+        rows = zip(keys, encoding.vectors, encoding.tokens.tolist(), strict=True)
+        return {key: StoredVector(vector, tokens) for key, vector, tokens in rows}
+
+    def _give_up(self, error: UpstreamError) -> None:
+        """Encode all texts from now on, without reading and storing vectors."""
+        self.database = None
+        log.warning("vectors of %s are computed again and not stored: %s", self.name, error)
+
+
+def without_store(encoder: TextEncoder) -> TextEncoder:
+    """Return the encoder that computes all vectors: the model of a `StoredEncoder`, any other encoder unchanged."""
+    return encoder.encoder if isinstance(encoder, StoredEncoder) else encoder

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from lathe.training.encoder.precision import Agreement
+from lathe.training.encoder.devices import Agreement
 from lathe.transforms.products import prefers_onednn
 
 PACKED_AGREEMENT = 0.99

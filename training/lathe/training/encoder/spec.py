@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from lathe.training.encoder.precision import Dtype
+from lathe.training.encoder.devices import Dtype
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 """Hub id of the model used if none is named."""

@@ -1,8 +1,13 @@
-"""Interface of what turns texts into vectors: a model that is loaded here, or an embeddings API."""
+"""Interface of what turns texts into vectors: a model that is loaded here, or an embeddings API.
+
+Texts are Unicode: Python's strings can hold half of a surrogate pair, which no tokenizer or API reads. Vectors are
+finite: NaN and inf are errors of their texts, never vectors. Vectors may be compared only if their space ids are equal.
+"""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -10,7 +15,7 @@ from numpy.typing import NDArray
 
 from lathe.training.digests import digest
 from lathe.training.encoder.spec import EncoderSpec, HasSpace, LongText, SearchSide, Side
-from lathe.training.errors import EncoderError
+from lathe.training.errors import EncoderError, NotFiniteError, TextError
 
 SIDE_PROMPTS: dict[SearchSide, tuple[str, ...]] = {
     "query": ("query", "search_query"),
@@ -232,3 +237,64 @@ def encode_queries(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.flo
     An encoder without one uses its default prompt.
     """
     return encoder.encode(texts, find_side_prompt(encoder.prompts, "query", encoder.default_prompt_name)).vectors
+
+
+@lru_cache(maxsize=1024)  # asked for each request
+def compute_space_id(
+    encoder_fingerprint: str | None, chain: str | None, chain_digest: str | None, dimensions: int
+) -> str:
+    """Return an id of a vector space, equal only for vectors that may be compared.
+
+    The id is 24 hexadecimal digits.
+
+    Vectors of different dtypes or prompts share an id, because such vectors are meant to be compared.
+
+    Args:
+        encoder_fingerprint: covers weights, pooling, layer, maximum length and prompts; None for vectors without an
+            encoder.
+        chain: `name@version`; None for raw vectors.
+        chain_digest: SHA-256 of the chain's tensors; None for raw vectors.
+        dimensions: dimensions of the vectors served.
+    """
+    return digest(encoder_fingerprint, chain, chain_digest, dimensions)[:24]
+
+
+def require_unicode(texts: Sequence[str]) -> None:
+    """Check that texts hold no lone surrogate (half of a UTF-16 pair), such as `json.loads` makes of a cut emoji.
+
+    Raises:
+        TextError: for the first text that does.
+    """
+    for position, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            code = ord(text[error.start])
+            raise TextError(
+                f"character {error.start} is \\u{code:04x}, half of a surrogate pair without the other", position
+            ) from None
+
+
+def require_finite(
+    vectors: NDArray[np.float32], spec: EncoderSpec, positions: Sequence[int] | None = None
+) -> NDArray[np.float32]:
+    """Check that all numbers in vectors `(n, d)` are finite, and return the vectors unchanged.
+
+    Args:
+        vectors: output of the encoder.
+        spec: spec of the encoder, with the dtype in use, for the message.
+        positions: positions of the texts in the user's input, for the message; None counts them from 0.
+
+    Raises:
+        NotFiniteError: naming the first text whose vector holds NaN or inf.
+    """
+    finite = np.isfinite(vectors).all(axis=1)
+    if finite.all():
+        return vectors
+
+    row = int((~finite).argmax())
+    advice = "; float16 overflows beyond 65,504: set the encoder's dtype to bfloat16 or float32"
+    raise NotFiniteError(
+        f"{spec.name} gives NaN or inf for this text in {spec.dtype}{advice if spec.dtype == 'float16' else ''}",
+        row if positions is None else positions[row],
+    )

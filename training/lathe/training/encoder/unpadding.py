@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import normalize, pad, scaled_dot_product_attention
 
 from lathe.training.encoder.batching import Batch, Features, split_unpadded_batches
-from lathe.training.encoder.positions import find_first_position
+from lathe.training.encoder.model_checks import find_first_position
 
 NAME = "lathe_unpadded"
 """Name under which the attention is registered with transformers. The attention of another device has its own, as the

@@ -19,8 +19,7 @@ from lathe.training.evaluation.tables import (
     list_problems,
 )
 from lathe.training.reporting.figures import draw_figures, new_panels, plot_intervals
-from lathe.training.reporting.files import describe_environment, write_files
-from lathe.training.reporting.page import Section, format_text, render_page
+from lathe.training.reporting.page import Section, describe_environment, format_text, render_page, write_files
 from lathe.training.reporting.tables import Table
 from lathe.training.reporting.text import format_count
 

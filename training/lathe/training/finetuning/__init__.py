@@ -4,15 +4,14 @@ job.py, extras.py            the YAML that a user writes                      �
 opening.py                   data sets that a job names                       │
 mixture.py                   all pairs, and a report on each source           │ training data
 mixture_builder.py           reads all sources into one mixture               │
-candidates.py, mining.py     mined hard negatives of the sources              ┘
+mining.py                    mined hard negatives of the sources              ┘
 reference.py                 base-model vectors and relations of pairs
 regularizers/                what is added to InfoNCE: REZE, distillation, nothing
 loss.py                      InfoNCE and the regularizer                      ┐
 evaluators.py                evaluation during training                       │ training
 trainer.py                   the sentence-transformers trainer with all three │
 callbacks.py                 training log and complete checkpoints            ┘
-judged_texts.py              searches that a job's training has not seen      ┐ certificate
-certificate.py               how they change from the base to the result      ┘
+certificate.py               searches that training has not seen, before and after
 requests.py                  a job with the name of its encoder, as command, HTTP body and job
 run.py                       a whole job, resumed where it stopped
 """

@@ -1,6 +1,11 @@
-"""Certificate of a trained encoder: what it finds of what its base finds, on texts that it was not trained on."""
+"""Certificate of a trained encoder: what it finds of what its base finds, on texts that it was not trained on.
 
-from collections.abc import Mapping, Sequence
+These are searches with known relevant documents that a job's training has not seen: tests of its data sets, or
+held-out pairs.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,13 +13,177 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lathe.training.datasets.data_set import DataSet, find_pairs, normalize_text
+from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.pairs import PairSettings
+from lathe.training.datasets.records import Search, Warnings
 from lathe.training.encoder.text_encoder import NO_PROMPT, TextEncoder, encode_queries, with_document_prompt
-from lathe.training.finetuning.judged_texts import JobTests, JudgedTexts
+from lathe.training.errors import DataSetError
+from lathe.training.finetuning.job import TrainingJob
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.mixture_builder import JobSources, is_searchable
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
-from lathe.training.fitting.pairs import MIN_TEST_QUERIES, encode_halves
+from lathe.training.fitting.pairs import MIN_TEST_QUERIES, encode_halves, find_own_texts, gather_pairs
+from lathe.training.settings import Prompts
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.progress import Progress
 from lathe.transforms.quality import compare_searches
+
+NO_PROMPTS = Prompts()
+"""Prompts of a source that names none."""
+
+MAX_QUERIES = 1000
+"""Maximum number of queries of a data set; more are sampled evenly."""
+
+MAX_DOCUMENTS = 20_000
+"""Maximum number of documents of a data set: relevant ones, and others sampled evenly."""
+
+
+@dataclass(frozen=True)
+class JudgedTexts:
+    """Texts of queries and documents, and which document is relevant to which query.
+
+    Attributes:
+        queries: texts of the queries.
+        documents: texts of the documents, among which each query searches.
+        relevant: row of a query and row of a document that is relevant to it, `(p, 2)`; every query has one or more.
+        excluded: row of a query and row of a document that is the query's own text, `(e, 2)`.
+        prompts: prompts put before the texts; empty ones mean the encoder's own prompts of queries and documents.
+    """
+
+    queries: Sequence[str]
+    documents: Sequence[str]
+    relevant: NDArray[np.int64]
+    excluded: NDArray[np.int64]
+    prompts: Prompts = NO_PROMPTS
+
+    @classmethod
+    def from_answers(
+        cls, answers: Mapping[str, Iterable[str]], others: Iterable[str] = (), prompts: Prompts = NO_PROMPTS
+    ) -> "JudgedTexts":
+        """Build judged texts from the relevant documents of each query, and further documents to search among.
+
+        A document that is the query's own text does not count as relevant, and queries without another are left out.
+        More than `MAX_QUERIES` queries and `MAX_DOCUMENTS` documents are sampled evenly; relevant documents stay.
+        """
+        found = gather_pairs((query, text, 1.0) for query, texts in answers.items() for text in texts).documents
+        queries = _sample_evenly(list(found), MAX_QUERIES)
+        relevant_texts = dict.fromkeys(text for query in queries for text in found[query])
+        rivals = [text for text in dict.fromkeys(others) if text not in relevant_texts]
+        documents = [*relevant_texts, *_sample_evenly(rivals, max(0, MAX_DOCUMENTS - len(relevant_texts)))]
+
+        row_of = {text: row for row, text in enumerate(documents)}
+        pairs = sorted({(row, row_of[text]) for row, query in enumerate(queries) for text in found[query]})
+        relevant = np.array(pairs, np.int64).reshape(-1, 2)
+        return cls(queries, documents, relevant, find_own_texts(queries, documents), prompts)
+
+
+@dataclass(frozen=True)
+class JobTests:
+    """What a job's trained encoder can be certified with.
+
+    Attributes:
+        judged: searches by the name of the data set.
+        target: target of the job if its test is no search, to be measured by mteb; None if there is none.
+        target_prompts: prompts of that target.
+        warnings: sentences on what is not measured, for the certificate.
+    """
+
+    judged: dict[str, JudgedTexts] = field(default_factory=dict)
+    target: FolderDataSet | None = None
+    target_prompts: Prompts = NO_PROMPTS
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_job_tests(job: TrainingJob) -> JobTests:
+    """Read the tests of a job's data sets, and the pairs that a training with `holds_out` leaves out.
+
+    These are searches: the test split of each retrieval or pairs data set and of the target, without queries that are
+    trained on, and held-out pairs of data sets that have no test.
+
+    Raises:
+        JobError: if a source cannot be used.
+        DataSetError: if a data set that the job names itself cannot be read.
+    """
+    sources = JobSources(job)
+    builder, target = sources.builder, sources.target
+    mixture, held_out = sources.hold_out_for_certificate(sources.split()[0])
+    prompts_of = [builder.sources[name].prompts.anchor for name in mixture.names]
+    trained_on = {
+        normalize_text(anchor.removeprefix(prompts_of[source]))
+        for anchor, source in zip(mixture.anchors, mixture.sources.tolist(), strict=True)
+    }
+    tests = JobTests()
+
+    for name, data in builder.data.items():
+        if not is_searchable(data):
+            continue
+        prompts = builder.sources[name].prompts
+        if "test" in data.list_splits():
+            answers, others = _read_test_answers(data)
+            _add_judged(tests, name, _without(answers, trained_on), others, prompts)
+        else:
+            answers = _without(_gather_held_out(held_out, name, prompts), trained_on)
+            _add_judged(tests, name, answers, (), prompts)
+
+    if target is None or job.target is None or "test" not in target.list_splits():
+        return tests
+    if is_searchable(target):
+        answers, others = _read_test_answers(target)
+        _add_judged(tests, target.name, _without(answers, trained_on), others, job.target.prompts)
+        return tests
+    return JobTests(tests.judged, target, job.target.prompts, tests.warnings)
+
+
+def _add_judged(
+    tests: JobTests, name: str, answers: dict[str, list[str]], others: Iterable[str], prompts: Prompts
+) -> None:
+    """Add the searches of a data set to the tests, or a warning if no query is left."""
+    judged = JudgedTexts.from_answers(answers, others, prompts)
+    if judged.queries:
+        tests.judged[name] = judged
+    else:
+        tests.warnings.append(f"{name} is not measured: it has no queries that the training has not seen")
+
+
+def _read_test_answers(data: DataSet) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the relevant documents of each query of a data set's test, and all documents of its corpus."""
+    if isinstance(data, FolderDataSet) and data.task == "retrieval":
+        search = data.read_test(Warnings())
+        assert isinstance(search, Search)
+        texts = {key: f"{title} {text}".strip() for key, (title, text) in search.corpus.items()}
+        answers: dict[str, list[str]] = {}
+        for query, grades in search.relevant.items():
+            relevant = [texts[document] for document, grade in grades.items() if grade > 0]
+            answers.setdefault(search.queries[query], []).extend(relevant)
+        return answers, list(texts.values())
+
+    try:
+        pairs = find_pairs(data, PairSettings(split="test")).pairs
+    except DataSetError:  # a test without a positive pair measures nothing
+        return {}, []
+    answers = {}
+    for pair in pairs:
+        answers.setdefault(pair.anchor, []).append(pair.positive)
+    return answers, []
+
+
+def _without(answers: dict[str, list[str]], trained_on: set[str]) -> dict[str, list[str]]:
+    return {query: texts for query, texts in answers.items() if normalize_text(query) not in trained_on}
+
+
+def _gather_held_out(held_out: Mixture, name: str, prompts: Prompts) -> dict[str, list[str]]:
+    """Return the positives of each held-out anchor of a source, without the source's prompts."""
+    answers: dict[str, list[str]] = {}
+    for row in np.flatnonzero(held_out.sources == held_out.names.index(name)):
+        anchor = held_out.anchors[row].removeprefix(prompts.anchor)
+        answers.setdefault(anchor, []).append(held_out.positives[row].removeprefix(prompts.positive))
+    return answers
+
+
+def _sample_evenly(texts: Sequence[str], count: int) -> list[str]:
+    rows = np.linspace(0, len(texts) - 1, min(len(texts), count)).astype(int)
+    return [texts[row] for row in rows]
 
 
 def certify_encoder(

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from lathe.training.datasets.data_set import DataSet, FoundPairs, find_pairs
-from lathe.training.datasets.folder import FileDataSet, FolderDataSet
-from lathe.training.datasets.overlap import (
+from lathe.training.datasets.data_set import (
+    DataSet,
+    FoundPairs,
     collect_test_texts,
     collect_training_texts,
     find_overlap,
+    find_pairs,
     normalize_text,
     refuse_overlap,
 )
+from lathe.training.datasets.folder import FileDataSet, FolderDataSet
 from lathe.training.datasets.pairs import Pair, distinct_pairs
 from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.evaluators import (

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.opening import StoredEncoder
 from lathe.training.encoder.spec import StoreSettings
-from lathe.training.encoder.stored_encoder import StoredEncoder
 from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.encoder.vector_database import VectorDatabase
 from lathe.training.errors import JobError

@@ -17,7 +17,7 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from lathe.training.encoder.cutting import TextCutter
-from lathe.training.encoder.precision import PROBES, has_bfloat16
+from lathe.training.encoder.devices import PROBES, has_bfloat16
 from lathe.training.encoder.unpadding import try_unpadding
 from lathe.training.errors import JobError
 from lathe.training.finetuning.callbacks import (

@@ -21,10 +21,9 @@ from lathe.training.digests import digest
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EngineError, FitError, NotFiniteError, SourceError
 from lathe.training.locks import lock_file
-from lathe.training.sources.kinds import RowBatch
+from lathe.training.sources.rows import RowBatch
 from lathe.training.sources.shards import BATCH_ROWS, Shard, open_local_copy, read_shards
-from lathe.transforms.files import continue_file, create_file, make_folder
-from lathe.transforms.json_files import read_json_file
+from lathe.transforms.files import continue_file, create_file, make_folder, read_json_file
 
 VECTORS, HASHES, POSITION = "vectors.f32", "hashes.u64", "position.json"
 """File names in a shard's folder."""

@@ -1,33 +1,190 @@
 """Fits of chains: source → vectors on disk → fitted chain → certificate, in stages.
 
-Each stage is a function that reads and extends the `FitState`, and `STAGES` lists them in order. What becomes of the
-fitted chain, such as its publication, is the caller's business.
+Each stage is a function that reads and extends the `FitState`, and `STAGES` lists them in order. The last one makes
+the certificate of the chain and its provenance. What becomes of the fitted chain, such as its publication, is the
+caller's business.
 """
 
-from collections.abc import Callable, Iterator
+import platform
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
-from lathe.training.fitting.certifying import certify_chain
-from lathe.training.fitting.code_search import encode_heldout_halves, keep_default, read_queries, search_codes
-from lathe.training.fitting.encoding import encode_source
-from lathe.training.fitting.engines import LOCAL, FitEngine
+from lathe.training.errors import FitError
+from lathe.training.fitting.code_search import (
+    CodeSearch,
+    encode_heldout_halves,
+    keep_default,
+    read_queries,
+    search_codes,
+)
+from lathe.training.fitting.encoding import LOCAL, EncodedSource, FitEngine, encode_source
 from lathe.training.fitting.fit_state import FitState, FittedChain
-from lathe.training.fitting.gates import list_failed_gates
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
 from lathe.training.fitting.pairs import encode_pairs
-from lathe.training.fitting.requests import NewFit
-from lathe.training.fitting.split import split_heldout
+from lathe.training.fitting.requests import NewFit, list_failed_gates
+from lathe.training.fitting.split import sort_distinct, split_heldout
 from lathe.training.fitting.stacked import SelectedRows
-from lathe.training.fitting.targets import encode_targets
-from lathe.training.sources.source import open_source
+from lathe.training.sources.source import Source, open_source
 from lathe.training.workspace import claim_workspace_folder
-from lathe.transforms.chain import Chain
+from lathe.transforms.artifact import FitDistribution
+from lathe.transforms.base import Transform
+from lathe.transforms.chain import Chain, retained_subspace
 from lathe.transforms.progress import Progress, part_of
-from lathe.transforms.vectors import FloatArray
+from lathe.transforms.quality import certify
+from lathe.transforms.vectors import FloatArray, Vectors
+
+
+@contextmanager
+def encode_targets(
+    written: str | None,
+    source: Source,
+    encoder: TextEncoder | None,
+    encoded: EncodedSource,
+    workspace: Path,
+    on_progress: Progress,
+    engine: FitEngine,
+) -> Iterator[Vectors | None]:
+    """Encode or read the target vectors of an encoded source, and yield them, one for each row, `(n, k)`. Without
+    targets, yield None.
+
+    The vectors exist only within the block; see `claim_workspace_folder`.
+
+    Args:
+        written: a source of target vectors, as `open_source` reads it; None encodes the source's own texts.
+        source: the source that is fitted on.
+        encoder: target encoder; None for target vectors.
+        encoded: the source as vectors.
+        workspace: folder for workspace folders.
+        on_progress: called with progress in [0, 1] and a message.
+        engine: encodes the targets.
+
+    Raises:
+        SourceError: if the targets cannot be read.
+        FitError: if the targets are texts without an encoder, differ in number from the rows, or the source has files
+            left out.
+    """
+    if written is None and encoder is None:
+        yield None
+        return
+    if written is not None and encoded.left_out:
+        left_out = ", ".join(encoded.left_out)
+        raise FitError(f"{left_out} of the source was left out: its rows and the targets are no pairs")
+    targets = source if written is None else open_source(written)
+    if encoder is None and targets.kind() == "texts":
+        raise FitError(f"the targets {targets.name} are texts; they must be vectors, or name a target encoder")
+    with claim_workspace_folder(
+        workspace, f"{targets.workspace_key(encoder.vectors_key if encoder else None)[:30]}-t"
+    ) as folder:
+        found = encode_source(targets, encoder, folder, on_progress, engine)
+        have, wanted = found.vectors.shape[0], encoded.vectors.shape[0]
+        if have != wanted:
+            raise FitError(
+                f"the targets have {have} rows and the source {wanted}: they must be pairs "
+                "(blank texts count for nothing)"
+            )
+        yield found.vectors
+
+
+def certify_chain(state: FitState, on_progress: Progress) -> None:
+    """Measure the chain on held-out rows, and set its metadata to encoders, provenance and certificate. Also sets
+    `state.certificate`, and `state.distribution`, the distribution of the rows.
+    """
+    on_progress(0.0, "measuring on held-out vectors")
+    encoder, pairs = state.encoder, state.pairs
+    certificate = certify(
+        state.chain,
+        state.heldout,
+        n_fit=len(state.fit_rows),
+        seed=state.request.seed,
+        out_of_domain=state.out_of_domain,
+        warnings=_list_source_warnings(state) + (pairs.warnings if pairs else []),
+        targets=None if state.targets is None else np.array(state.targets[state.heldout_rows]),
+        pairs=pairs.test if pairs else None,
+        out_of_domain_pairs=pairs.out_of_domain if pairs else None,
+    )
+    if "codes" in certificate:
+        certificate["codes"] |= (state.search or CodeSearch(state.chain, [], {})).describe()
+    state.certificate = certificate
+    state.chain.metadata = {
+        "encoder": encoder.describe() if encoder else None,
+        "target_encoder": state.target_encoder.describe() if state.target_encoder else None,
+        "provenance": build_provenance(
+            state.source.name,
+            rows=int(state.encoded.vectors.shape[0]),
+            rows_digest=state.encoded.digest,
+            seed=state.request.seed,
+            command=state.command,
+            gates=state.request.gates,
+            left_out=state.encoded.left_out,
+        )
+        | {"training": list_training_logs(state.chain)},
+        "certificate": certificate,
+    }
+    state.distribution = FitDistribution.measure(state.rows, state.heldout, retained_subspace(state.chain))
+
+
+def build_provenance(
+    source: str,
+    *,
+    rows: int,
+    rows_digest: str,
+    seed: int,
+    command: str | None,
+    gates: Mapping[str, float] | None = None,
+    left_out: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the provenance of a chain as a dict that can be serialized as JSON. It holds no texts and no paths of this
+    machine.
+
+    Args:
+        source: name of the source.
+        rows: number of its rows.
+        rows_digest: digest of these rows.
+        seed: seed of the split.
+        command: the user's command; None for none.
+        gates: bounds on the certificate.
+        left_out: reasons why files of the source were left out, by name.
+    """
+    return {
+        "source": source,
+        "left_out": dict(left_out or {}),
+        "rows": rows,
+        "rows_digest": rows_digest,
+        "seed": seed,
+        "gates": dict(gates or {}),
+        "command": command,
+        "libraries": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+    }
+
+
+def list_training_logs(chain: Chain) -> list[dict[str, Any]]:
+    """Return kind and training log, as a dict, of each step that was trained by gradient descent."""
+    steps = [step for step in chain.transforms if isinstance(step, Transform)]
+    return [{"kind": step.kind} | step.training_log.as_json() for step in steps if step.training_log is not None]
+
+
+def _list_source_warnings(state: FitState) -> list[str]:
+    """Return warnings about the source for the certificate. They report missing out-of-domain text, files left out or
+    empty, blank texts, and repeated rows.
+    """
+    encoded, warnings = state.encoded, []
+    if not state.out_of_domain:
+        warnings.append("not measured on out-of-domain text: the vectors name no encoder to make any with")
+    warnings += [f"{name} was left out: {reason}" for name, reason in encoded.left_out.items()]
+    warnings += [f"{name} holds no rows" for name in encoded.empty]
+    if encoded.blank:
+        warnings.append(f"{encoded.blank} blank texts were left out")
+    if repeated := len(encoded.hashes) - len(sort_distinct(encoded.hashes)):
+        warnings.append(f"{repeated} rows repeat others; they count in the fit, and once among the held-out")
+    return warnings
+
 
 Stage = tuple[Callable[[Any, Progress], None], str, float]
 """A stage's function of the state and a progress callback, what it does, and the progress at its end, in [0, 1]."""

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.fitting.code_search import CodeSearch
-from lathe.training.fitting.encoding import EncodedSource
-from lathe.training.fitting.engines import FitEngine
+from lathe.training.fitting.encoding import EncodedSource, FitEngine
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
 from lathe.training.fitting.pairs import EncodedPairs
 from lathe.training.fitting.requests import NewFit

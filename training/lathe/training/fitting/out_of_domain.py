@@ -15,8 +15,7 @@ from lathe.training.errors import SourceError
 from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.readers import BUILT_IN
 from lathe.training.sources.source import Source, open_source
-from lathe.transforms.files import create_file, make_folder
-from lathe.transforms.json_files import read_json_file
+from lathe.transforms.files import create_file, make_folder, read_json_file
 from lathe.transforms.npy import open_npy
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray

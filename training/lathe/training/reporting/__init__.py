@@ -4,6 +4,5 @@ text.py       numbers, intervals and counts as text            ┐
 sentences.py  a Jinja template with one sentence per line      │ what a section
 tables.py     data frames with a format per column             │ is made of
 figures.py    Matplotlib figures as SVG, in one style          ┘
-page.py       sections, and the HTML page that is made of them
-files.py      atomically written report files, and the versions they name
+page.py       sections, the HTML page that is made of them, and its atomically written files
 """

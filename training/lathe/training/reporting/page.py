@@ -1,13 +1,21 @@
-"""Self-contained HTML page of a report, and its text for the terminal, made of sections."""
+"""Self-contained HTML page of a report, its text for the terminal, made of sections, and the files it is written to.
 
+Beside the page stands what is known of the machine and the libraries that made it.
+"""
+
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import orjson
 from jinja2 import Environment, FileSystemLoader
 
 from lathe.training.reporting.tables import Table
+from lathe.transforms.files import replace_synced
 
 TEMPLATE = "page.html.j2"
 """File name of the Jinja template beside this module."""
@@ -58,3 +66,29 @@ def format_text(section: Section) -> str:
     if section.problems:
         parts.append("Problems\n" + "\n".join(section.problems))
     return "\n\n".join(parts)
+
+
+def write_files(folder: Path, contents: Mapping[str, str | bytes | Mapping[str, Any]]) -> list[Path]:
+    """Write files with the given contents, by name, into an existing folder, and return their paths. Older files are
+    replaced atomically.
+
+    Text is encoded as UTF-8, and a mapping is written as JSON.
+    """
+    for name, content in contents.items():
+        if isinstance(content, Mapping):
+            content = orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)
+        replace_synced(folder / name, content.encode() if isinstance(content, str) else content)
+    return [folder / name for name in contents]
+
+
+def describe_environment(*libraries: str) -> dict[str, Any]:
+    """Return the versions of installed libraries, the number of cores and today's UTC date, for a JSON report.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: if a library is not installed.
+    """
+    return {
+        "libraries": {name: version(name) for name in libraries},
+        "cores": os.cpu_count(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.errors import AccessError, SourceError
-from lathe.training.sources.raw import RawBatch, Readable, Span, native_path, require_dimensions
+from lathe.training.sources.rows import RawBatch, Readable, Span, native_path, require_dimensions
 
 
 def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:

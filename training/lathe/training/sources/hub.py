@@ -19,10 +19,9 @@ from textwrap import shorten
 from typing import Any
 
 from lathe.training.errors import AccessError, EmptyError, SourceError
-from lathe.training.sources.kinds import Kind, detect_batch_kind, validate_rows
 from lathe.training.sources.parquet import count_parquet
-from lathe.training.sources.raw import WHOLE, RawBatch, Span
 from lathe.training.sources.remote import RemoteFile, is_remote
+from lathe.training.sources.rows import WHOLE, Kind, RawBatch, Span, detect_batch_kind, validate_rows
 from lathe.transforms.files import expand_home
 
 HUB = "hf:"

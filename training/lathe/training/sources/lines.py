@@ -15,7 +15,7 @@ from typing import IO, Any
 import orjson
 
 from lathe.training.errors import SourceError
-from lathe.training.sources.raw import (
+from lathe.training.sources.rows import (
     MAX_BATCH_BYTES,
     WHOLE,
     RawBatch,

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lathe.training.errors import AccessError, EmptyError, SourceError
-from lathe.training.sources.kinds import Kind
-from lathe.training.sources.raw import MAX_BATCH_BYTES, RawBatch, Readable, Record, Span, split_bounded_batches
+from lathe.training.sources.rows import MAX_BATCH_BYTES, Kind, RawBatch, Readable, Record, Span, split_bounded_batches
 
 DICTIONARY_PAGE = 2
 """Type of a dictionary page in a parquet page header."""

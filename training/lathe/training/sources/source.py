@@ -17,12 +17,19 @@ from lathe.training.digests import digest
 from lathe.training.errors import AccessError, EmptyError, SourceError
 from lathe.training.sources.bad_shards import BadShards
 from lathe.training.sources.hub import HubFile, is_hub, list_hub
-from lathe.training.sources.kinds import Kind, RowBatch, detect_batch_kind, kind_name, validate_rows
-from lathe.training.sources.local import display_path, list_local, parse_local_path
-from lathe.training.sources.raw import RawBatch, Span
 from lathe.training.sources.readers import BUILT_IN, FORMATS, detect_kind, file_format, read_rows
 from lathe.training.sources.remote import RemoteFile, is_remote, list_remote
-from lathe.training.sources.shards import BATCH_ROWS, Shard, inspect_file, open_for_inspection, open_local_copy
+from lathe.training.sources.rows import Kind, RawBatch, RowBatch, Span, detect_batch_kind, kind_name, validate_rows
+from lathe.training.sources.shards import (
+    BATCH_ROWS,
+    Shard,
+    display_path,
+    inspect_file,
+    list_local,
+    open_for_inspection,
+    open_local_copy,
+    parse_local_path,
+)
 from lathe.transforms.files import expand_home
 
 log = logging.getLogger(__name__)

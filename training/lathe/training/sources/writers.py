@@ -10,7 +10,7 @@ import orjson
 from numpy.typing import NDArray
 
 from lathe.training.errors import SourceError
-from lathe.training.sources.raw import Record
+from lathe.training.sources.rows import Record
 
 FIELD = "embedding"
 """Name of the field or column of the vectors."""

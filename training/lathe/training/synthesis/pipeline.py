@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lathe.training.datasets.overlap import normalize_text
+from lathe.training.datasets.data_set import normalize_text
 from lathe.training.synthesis.answer_log import AnswerLog
 from lathe.training.synthesis.calls import Call
 from lathe.training.synthesis.held_out import HeldOut

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from lathe.transforms.beneath import read_beneath
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.files import make_folder, make_root, read_plain_file, sync_folder, write_synced
-from lathe.transforms.json_files import parse_json_object
+from lathe.transforms.files import make_folder, make_root, parse_json_object, read_plain_file, sync_folder, write_synced
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,20 +1,69 @@
 """Base class of row-wise functions of vectors that can be applied and perhaps inverted.
 
-`Transform` adds fitting.
+`Transform` adds fitting. A signature says what is known of the vectors between two steps before fitting, to reject
+impossible chains early. A view transforms rows when they are read.
 """
 
 import inspect
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, overload
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lathe.transforms.base.signature import Signature
 from lathe.transforms.errors import InputError, NotFittedError, StepError
-from lathe.transforms.vectors import as_tensor, standardize_layout
+from lathe.transforms.statistics import RowTransform, SharedVectors
+from lathe.transforms.vectors import Vectors, as_tensor, standardize_layout
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What is known, without data, of the vectors between two steps of a chain: dimensions, rank, codes or floats.
+
+    Attributes:
+        dimensions: number of dimensions; None while unknown.
+        zero_variance_directions: number of directions in which earlier steps leave no variance, so that the rank is at
+            most `dimensions − zero_variance_directions`.
+        codes: kind of the quantizer if the vectors are codes; None for floats.
+        target_dimensions: number of output dimensions of steps fitted on pairs; None while unknown.
+    """
+
+    dimensions: int | None = None
+    zero_variance_directions: int = 0
+    codes: str | None = None
+    target_dimensions: int | None = None
+
+    def add_zero_variance(self, directions: int) -> "Signature":
+        """Return a copy with `directions` more directions without variance."""
+        return replace(self, zero_variance_directions=self.zero_variance_directions + directions)
+
+    def reduce(self, kind: str, dimensions: int, allow_same: bool = True) -> "Signature":
+        """Return the signature of vectors after a reduction to `dimensions`. The rank becomes the smaller of the rank
+        and `dimensions`.
+
+        Without known input dimensions the outputs are taken to have full rank.
+
+        Args:
+            kind: kind of the reducing step, for the error message.
+            dimensions: number of output dimensions.
+            allow_same: whether the number of dimensions may stay the same.
+
+        Raises:
+            StepError: if the vectors have too few dimensions.
+        """
+        if self.dimensions is None:
+            return replace(self, dimensions=dimensions, zero_variance_directions=0)
+        if dimensions > self.dimensions or (dimensions == self.dimensions and not allow_same):
+            needed = f"at least {dimensions}" if allow_same else f"more than {dimensions}"
+            raise StepError(f"{kind} to {dimensions} needs vectors of {needed} dimensions, not {self.dimensions}")
+
+        # A reduction keeps at most `rank` directions that vary, so only dimensions beyond the rank are surely empty.
+        rank = self.dimensions - self.zero_variance_directions
+        return replace(self, dimensions=dimensions, zero_variance_directions=max(0, dimensions - rank))
+
 
 Spec = dict[str, Any]
 """A step as a JSON object: `{"kind": …}` and its parameters."""
@@ -294,3 +343,32 @@ def _like_tensor(module: FittedMap, rows: Any) -> Tensor:
     dtype = rows.dtype if isinstance(rows, Tensor) and rows.is_floating_point() else torch.float32
     device = next((buffer.device for buffer in module.buffers()), rows.device if isinstance(rows, Tensor) else None)
     return torch.empty(0, dtype=dtype, device=device)
+
+
+class TransformedView:
+    """A lazy view `(n, k)` of vectors `(n, d)`: indexing reads the chosen rows and transforms them.
+
+    Args:
+        vectors: `(n, d)`, the rows before the transform.
+        dimensions: k, the number of output dimensions.
+        transform: function applied to the rows that are read.
+    """
+
+    def __init__(self, vectors: Vectors, dimensions: int, transform: Callable[[Any], Any]) -> None:
+        self.vectors = vectors
+        self.transform = transform
+        self.shape = (vectors.shape[0], dimensions)
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        """Read the rows at the given index or slice and return them transformed."""
+        return self.transform(self.vectors[rows])
+
+
+def view_through(vectors: Vectors, chain: RowTransform) -> Vectors:
+    """Return a view `(n, k)` of vectors `(n, d)` whose rows the fitted chain transforms only when they are read."""
+    # The owner makes the view, so that it can still compute the moments itself, where the rows are.
+    if isinstance(vectors, SharedVectors):
+        return vectors.view_through(chain)
+    # Not `transform`: a fit names the rows with NaN and inf itself.
+    transform = partial(apply, chain)  # type: ignore[arg-type]  # a chain is a `FittedMap`, too
+    return TransformedView(vectors, chain.dimensions_after(vectors.shape[1]), transform)

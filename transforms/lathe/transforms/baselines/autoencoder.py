@@ -20,10 +20,10 @@ from lathe.transforms.learned.descent import (
     autograd_loss,
     checkpoint_for,
     mean_of_varied,
+    paper_config,
     train,
     uniform_start,
 )
-from lathe.transforms.learned.paper_config import paper_config
 from lathe.transforms.statistics import Moments, zero_where_zero
 from lathe.transforms.vectors import Vectors
 

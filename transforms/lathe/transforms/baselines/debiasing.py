@@ -5,9 +5,8 @@ import torch
 from torch import Tensor
 
 from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_flag, require_seed
-from lathe.transforms.linear.affine import InverseAffine, translation
+from lathe.transforms.linear.affine import InverseAffine, Normalize, translation
 from lathe.transforms.linear.debias import DirectionRemoval, mean_warnings
-from lathe.transforms.linear.normalize import Normalize
 from lathe.transforms.statistics import (
     Moments,
     dimensions_of,

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_seed, require_whole
-from lathe.transforms.linear.linear import Linear
+from lathe.transforms.linear.affine import Linear
 from lathe.transforms.linear.selection import ScatterColumns, Selection, require_columns
 from lathe.transforms.statistics import Moments, dimensions_of
 from lathe.transforms.vectors import Vectors

@@ -32,8 +32,7 @@ from lathe.transforms.base import (
     restore_on_error,
     view_through,
 )
-from lathe.transforms.chain.encoder_module import EncoderModule
-from lathe.transforms.chain.folding import fold_primitives
+from lathe.transforms.chain.folding import EncoderModule, fold_primitives
 from lathe.transforms.chain.steps import build_steps
 from lathe.transforms.codes import Quantizer
 from lathe.transforms.errors import ArtifactError, InputError, NotFittedError, StepError

@@ -6,7 +6,7 @@ from typing import Any
 
 from lathe.transforms.base import TRANSFORMS, Spec, Transform, build_transform, parameter_names
 from lathe.transforms.errors import StepError
-from lathe.transforms.json_files import parse_json
+from lathe.transforms.files import parse_json
 
 PARAMETER = re.compile(r"^[A-Za-z_][A-Za-z_0-9]*=")
 """Start of a parameter, `key=`."""

@@ -24,11 +24,11 @@ from lathe.transforms.learned.descent import (
     checkpoint_for,
     mean_of_varied,
     one_thread_if_small,
+    paper_config,
     train,
     uniform_start,
 )
 from lathe.transforms.learned.losses import LOSSES, Loss, LossSetup, prefix_losses
-from lathe.transforms.learned.paper_config import paper_config
 from lathe.transforms.linear import Linear
 from lathe.transforms.statistics import Moments, Spectrum, distances, unit_moments, unit_rows
 from lathe.transforms.vectors import Vectors

@@ -1,11 +1,8 @@
 """Transforms that are affine maps: normalization, debiasing, PCA, whitening, alignment, truncation."""
 
-from lathe.transforms.linear.abtt import ABTT
-from lathe.transforms.linear.affine import Affine
+from lathe.transforms.linear.affine import Affine, Linear, Normalize
 from lathe.transforms.linear.alignment import LowRankAffine, Procrustes
-from lathe.transforms.linear.debias import MIN_MEAN_NORM, R2
-from lathe.transforms.linear.linear import Linear
-from lathe.transforms.linear.normalize import Normalize
+from lathe.transforms.linear.debias import ABTT, MIN_MEAN_NORM, R2
 from lathe.transforms.linear.pca import PCA
 from lathe.transforms.linear.selection import Selection, Truncation
 from lathe.transforms.linear.whitening import Whitening

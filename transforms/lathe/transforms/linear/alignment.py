@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from lathe.transforms.base import FitContext, Map, Signature, require_between, require_flag, require_whole
 from lathe.transforms.errors import InputError
-from lathe.transforms.linear.affine import Affine, InverseAffine, pseudo_inverse
-from lathe.transforms.linear.linear import Linear
+from lathe.transforms.linear.affine import Affine, InverseAffine, Linear, pseudo_inverse
 from lathe.transforms.statistics import Moments, PairedMoments, Spectrum, drop_rounding_residue
 from lathe.transforms.vectors import Vectors
 

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 import torch
 
 from lathe.transforms.base import FitContext, Signature, require_choice, require_whole
-from lathe.transforms.linear.linear import Linear
+from lathe.transforms.linear.affine import Linear
 from lathe.transforms.statistics import Moments, Spectrum, moments_of
 from lathe.transforms.vectors import Vectors
 

@@ -6,8 +6,7 @@ from torch import Tensor
 from lathe.transforms.base import FitContext, Map, Signature, Transform, require_entries, require_whole
 from lathe.transforms.base.validation import MAX_WHOLE
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.linear.affine import Affine
-from lathe.transforms.linear.normalize import Normalize
+from lathe.transforms.linear.affine import Affine, Normalize
 from lathe.transforms.statistics import Moments, dimensions_of, unit_rows
 from lathe.transforms.vectors import Vectors
 

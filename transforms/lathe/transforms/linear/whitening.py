@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lathe.transforms.base import FitContext, Signature, require_between, require_choice, require_flag, require_whole
 from lathe.transforms.errors import InputError, StepError
-from lathe.transforms.linear.linear import Linear
+from lathe.transforms.linear.affine import Linear
 from lathe.transforms.statistics import RANK_TOLERANCE, Moments, Spectrum, moments_of, tempered_power
 from lathe.transforms.vectors import Vectors
 
@@ -45,7 +45,7 @@ class Whitening(Linear):
         form: `pca` rotates to the principal directions (every prefix is the whitening of that
             size); `zca` rotates back, U(Λ + ε)^{−p/2}Uᵀ, and stays closest to the vectors.
         power: p; 1 whitens fully, 0 only rotates, values between whiten in part. `auto` derives p from the eigenvalues
-            and k alone, by spectral tempering (`lathe.transforms.statistics.tempering`); a prefix of the outputs then
+            and k alone, by spectral tempering (`lathe.transforms.statistics.spectrum`); a prefix of the outputs then
             has the p of all k dimensions.
         epsilon: ε, added to the variances, in units of tr(C)/d. An absolute ε hardly whitens unit
             vectors of many dimensions.

@@ -18,6 +18,7 @@ from lathe.transforms.quality.diagnostics import (
 from lathe.transforms.quality.metrics import (
     anchor_blocks,
     angular_stress,
+    compare_neighbours,
     cross_recall_at_k,
     isoscore,
     local_spearman,
@@ -27,7 +28,6 @@ from lathe.transforms.quality.metrics import (
     recall_at_k,
     recall_of_anchors,
 )
-from lathe.transforms.quality.neighbours import compare_neighbours
 
 __all__ = [
     "Certificate",

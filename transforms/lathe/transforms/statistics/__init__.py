@@ -1,15 +1,15 @@
 """Statistics of rows: norms, moments, spectra, subspaces and fitted Gaussians."""
 
-from lathe.transforms.statistics.fit_data import (
+from lathe.transforms.statistics.moments import (
+    Moments,
     RowTransform,
     SharedVectors,
     at_unit_length,
+    block_moments,
     dimensions_of,
     moments_of,
     unit_moments,
 )
-from lathe.transforms.statistics.gaussian import Gaussian
-from lathe.transforms.statistics.moments import Moments, block_moments
 from lathe.transforms.statistics.norms import (
     MIN_ORDINARY_NORM,
     distances,
@@ -25,12 +25,13 @@ from lathe.transforms.statistics.norms import (
 from lathe.transforms.statistics.paired_moments import PairedMoments, PairedRows
 from lathe.transforms.statistics.spectrum import (
     RANK_TOLERANCE,
+    Gaussian,
     Spectrum,
     Subspace,
     participation_ratio,
     query_metric_roots,
+    tempered_power,
 )
-from lathe.transforms.statistics.tempering import tempered_power
 
 __all__ = [
     "Gaussian",

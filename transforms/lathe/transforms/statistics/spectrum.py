@@ -1,9 +1,11 @@
 """Eigenvalues and eigenvectors of covariance matrices, in descending order and with reproducible signs.
 
-Subspaces are here too.
+Subspaces are here too, and what follows from the eigenvalues alone: probabilistic PCA, a Gaussian with equal variance
+in all but a few directions, and spectral tempering, which says how strongly to whiten a reduction.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,3 +138,137 @@ class Subspace:
             # ‖x − Px‖² = ‖x‖² − ‖Px‖² for the projection P; rounding can make the difference negative.
             energy = np.maximum(np.vecdot(rows, rows) - energy, 0)
         return energy
+
+
+MAX_DIRECTIONS = 128
+"""Maximum number of principal directions r of a fitted Gaussian."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """The Gaussian of probabilistic PCA: variances λᵢ along r principal directions vᵢ, σ² in all other directions.
+
+    N(μ, Σ λᵢ vᵢvᵢᵀ + σ² (I − Σ vᵢvᵢᵀ)), with the r largest variances λᵢ, and σ² the mean of the others. This is the
+    maximum-likelihood fit of Tipping and Bishop, *Probabilistic Principal Component Analysis* (1999), Eq. 7 and 8;
+    r is 128, or less if the rows vary in fewer directions.
+
+    Attributes:
+        mean: `(d,)` float32, μ.
+        directions: `(r, d)` float32, the vᵢ as orthonormal rows.
+        variances: `(r + 1,)` float32, the λᵢ descending, then σ².
+    """
+
+    mean: NDArray[np.float32]
+    directions: NDArray[np.float32]
+    variances: NDArray[np.float32]
+
+    @classmethod
+    def fit(cls, moments: Moments) -> "Gaussian":
+        """Fit a Gaussian (probabilistic PCA) to moments, and return it. It has the mean, up to 128 principal directions
+        with their variances, and one variance for all other directions.
+        """
+        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
+        # At least one direction is left over, because σ² is the mean of the other variances (Eq. 8).
+        r = min(MAX_DIRECTIONS, moments.dimensions - 1, spectrum.rank)
+        min_variance = max(RANK_TOLERANCE * float(spectrum.values.sum()), float(np.finfo(np.float32).tiny))  # σ divides
+        noise_variance = max(float(spectrum.values[r:].mean()), min_variance)
+        variances = np.append(spectrum.values[:r], noise_variance)
+        return cls(*(array.astype(np.float32) for array in (moments.mean, spectrum.directions[:r], variances)))
+
+    @property
+    def dimensions(self) -> int:
+        """Number of dimensions d."""
+        return len(self.mean)
+
+    @property
+    def mean_norm(self) -> float:
+        """L2 norm of the mean, ‖μ‖."""
+        return float(np.linalg.norm(self.mean.astype(np.float64)))
+
+    @cached_property
+    def spread(self) -> np.float32:
+        """Standard deviation σ outside the principal directions, by which `standardize` divides."""
+        deviation: np.float32 = np.sqrt(self.variances[-1])
+        return deviation
+
+    @cached_property
+    def gains(self) -> NDArray[np.float32]:
+        """Weights σ²/λ − 1 `(r,)` of the squared coordinates along the principal directions, used by `score`."""
+        weights: NDArray[np.float32] = self.variances[-1] / self.variances[:-1] - np.float32(1)
+        return weights
+
+    @property
+    def shares(self) -> list[float]:
+        """Share of the variance along each principal direction, in descending order, rounded to 6 decimals."""
+        noise_variance = float(self.variances[-1]) * (self.dimensions - len(self.directions))
+        shares = self.variances[:-1] / (float(self.variances[:-1].sum(dtype=np.float64)) + noise_variance)
+        return [round(float(share), 6) for share in shares]
+
+    def standardize(self, rows: FloatArray) -> NDArray[np.float32]:
+        """Standardize rows x `(n, d)` to (x − μ)/σ in float32, with one σ for all dimensions. A number that overflows
+        is inf.
+        """
+        with np.errstate(over="ignore"):
+            standardized: NDArray[np.float32] = (rows.astype(np.float32, copy=False) - self.mean) / self.spread
+        return standardized
+
+    def score(self, standardized: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Score how far standardized rows lie from the mean, and return the scores `(n,)`. A score is the squared
+        Mahalanobis distance divided by d.
+
+        That is (x − μ)ᵀ C⁻¹ (x − μ)/d, near 1 for rows like the fitted ones, and inf where float32 overflows. A lower
+        score is a higher likelihood.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            # σ²C⁻¹ = I + Σ (σ²/λᵢ − 1) vᵢvᵢᵀ, so a row costs r dot products; C⁻¹ itself would cost d.
+            along = standardized @ self.directions.T
+            distances = np.vecdot(standardized, standardized) + (along * along) @ self.gains
+
+        # Where squares overflow, a gain below 0 gives inf − inf = NaN.
+        per_dimension = np.nan_to_num(distances / self.dimensions, nan=np.inf, posinf=np.inf)
+        scores: NDArray[np.float64] = per_dimension.astype(np.float64)
+        return scores
+
+
+NOISE_SHARE = 0.1
+"""Share of the eigenvalues, the smallest, whose mean is taken for the variance of noise."""
+
+
+def tempered_power(values: NDArray[np.float64], dimensions: int) -> float:
+    """Return the power p, from 0 to 1, with which a reduction to `dimensions` principal directions should be whitened.
+    A direction of variance λ is then scaled by λ^{−p/2}.
+
+    SpecTemp (arXiv 2603.19339): with σ² the mean of the smallest tenth of the eigenvalues and SNR(k) = λ_k/σ² − 1,
+
+        p(k) = min(1, SNR(k) / SNR(knee)),
+
+    where the knee is the eigenvalue farthest below the straight line from the first to the last one before that tenth
+    (Kneedle, Satopää et al., 2011). So a reduction up to the knee is whitened fully, and one that keeps directions of
+    noise hardly at all. Kneedle's sensitivity is left out: the knee is the farthest point, and not the first one from
+    which the distance falls.
+
+    Args:
+        values: eigenvalues `(d,)`, descending and nonnegative.
+        dimensions: k, from 1 to d. If k is above nine tenths of d, p is that of k at nine tenths of d.
+    """
+    signals = max(1, int(len(values) * (1 - NOISE_SHARE)))
+    # The division by σ² cancels, so that empty directions, whose σ² is 0, need no case of their own.
+    excess = values[:signals] - values[signals:].mean() if signals < len(values) else values
+    knee = _find_knee(excess)
+    if excess[knee] <= 0:  # all variances are equal: every power gives the same map up to a factor
+        return 1.0
+    return float(min(1.0, max(0.0, excess[min(dimensions, signals) - 1]) / excess[knee]))
+
+
+def _find_knee(curve: NDArray[np.float64]) -> int:
+    """Return the position of the knee of a descending curve. It is the point farthest below the straight line between
+    the ends.
+
+    Both axes are scaled to [0, 1]; the position is 0 for a curve of fewer than three points, or one that is flat.
+    """
+    height = curve[0] - curve[-1]
+    if len(curve) < 3 or height <= 0:
+        return 0
+    # Both axes on [0, 1], so that the distance does not depend on the scale of the eigenvalues.
+    line = np.linspace(1, 0, len(curve))
+    return int((line - (curve - curve[-1]) / height).argmax())

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lathe.service.chains.chain_ref import ChainRef
+from lathe.service.chains.folded_forms import ChainRef
 from lathe.service.encoders.engine.work import EncodeOptions, Part, Work
 from lathe.service.errors import BadValueError, OverloadedError, ServiceError, TooLargeError
 

@@ -17,11 +17,10 @@ from typing import Any, Protocol
 from lathe.service.encoder_settings import WorkerOptions
 from lathe.service.encoders.engine import framing, metrics
 from lathe.service.encoders.engine.admission_queue import NO_WAIT, AdmissionQueue, BatchWait
-from lathe.service.encoders.engine.encoder_info import EncoderInfo
-from lathe.service.encoders.engine.work import Part, PartResult, Reply
+from lathe.service.encoders.engine.work import EncoderInfo, Part, PartResult, Reply
 from lathe.service.errors import ServiceError, UnavailableError
 from lathe.service.processes.program import ProcessStarter, Program, get_environment_without_keys
-from lathe.training.encoder.precision import Agreement
+from lathe.training.encoder.devices import Agreement
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import EncoderError, NotFiniteError, TooLongError, UnknownTokenError
 from lathe.transforms.errors import ArtifactError

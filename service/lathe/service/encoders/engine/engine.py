@@ -20,7 +20,7 @@ from typing import Literal
 from lathe.service.encoders.engine import metrics
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
 from lathe.service.encoders.engine.dispatcher import Dispatcher, EncoderWorker, EngineOptions, build_crash_error
-from lathe.service.encoders.engine.encoder_info import EncoderInfo
+from lathe.service.encoders.engine.work import EncoderInfo
 from lathe.service.errors import UnavailableError
 from lathe.training.encoder.encoder import WINDOW_BATCHES
 from lathe.training.encoder.spec import EncoderSpec

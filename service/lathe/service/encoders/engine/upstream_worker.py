@@ -10,8 +10,7 @@ from collections import deque
 import numpy as np
 
 from lathe.service.encoders.engine import metrics
-from lathe.service.encoders.engine.encoder_info import EncoderInfo
-from lathe.service.encoders.engine.work import EncodeOptions, Part, PartResult, Reply
+from lathe.service.encoders.engine.work import EncodeOptions, EncoderInfo, Part, PartResult, Reply
 from lathe.service.errors import UnavailableError
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings
 from lathe.training.encoder.upstream.calls import Usage

@@ -31,11 +31,11 @@ from lathe.service import logs
 from lathe.service.chains.folded_forms import FoldedForms
 from lathe.service.encoders.engine import framing
 from lathe.training.encoder.batching import Batch
+from lathe.training.encoder.devices import PROBES
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.finite import require_finite
 from lathe.training.encoder.long_texts import MAX_LONG_TOKENS, Pieces
-from lathe.training.encoder.precision import PROBES
 from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.encoder.text_encoder import require_finite
 from lathe.training.errors import EncoderError, NotFiniteError, TooLongError
 from lathe.transforms.chain import Chain
 from lathe.transforms.errors import ArtifactError

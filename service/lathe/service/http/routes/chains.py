@@ -7,12 +7,11 @@ from starlette.responses import Response
 
 from lathe.service.chains.names import require_number
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.promotion import promote_with_gates
 from lathe.service.chains.usage import read_recorded_uses, require_unused
+from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
-from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.parameters import ChainName, ChainReference, Force, VersionNumber
+from lathe.service.http.openapi import ERRORS, ChainName, ChainReference, Force, VersionNumber, describe_body
 from lathe.service.http.schemas import PromoteBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.services import ADMIN, USE, Services, ServicesDep

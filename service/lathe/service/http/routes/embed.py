@@ -19,12 +19,10 @@ from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncodeOptions
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.service.http.answers import answer_json, build_json_response, build_npy_response, encode_answer, wants_npy
-from lathe.service.http.disconnect import wait_for_encoding
+from lathe.service.http.encoding import list_texts, wait_for_encoding
 from lathe.service.http.json_body import read_json, release_parse_memory, validate_json
-from lathe.service.http.openapi import BINARY, ERRORS, describe_body, describe_vectors_response
-from lathe.service.http.parameters import ModelName
+from lathe.service.http.openapi import BINARY, ERRORS, ModelName, describe_body, describe_vectors_response
 from lathe.service.http.schemas import EmbedBody, OpenAIBody, SimilarityBody, TextsBody
-from lathe.service.http.texts import list_texts
 from lathe.service.http.unknown_names import StrictRoute, list_ignored_parameters, name_ignored
 from lathe.service.services import USE, Services, ServicesDep
 

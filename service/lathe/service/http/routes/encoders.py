@@ -1,5 +1,9 @@
-"""Routes of encoders: serving them, and the size routes of their vectors."""
+"""Routes of encoders: serving them, the size routes of their vectors, and the versions of those that were trained.
 
+Versions are listed, promoted, rolled back and deleted.
+"""
+
+import time
 from typing import Any
 
 from fastapi import APIRouter
@@ -8,15 +12,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lathe.service.chains.names import require_number
+from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.encoders.engine.engine import SERVING, Engine
-from lathe.service.errors import UnavailableError, UnknownNameError
+from lathe.service.errors import ConflictError, ServiceError, UnavailableError, UnknownNameError
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
-from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.parameters import EncoderName, SizeRouteDimensions
-from lathe.service.http.schemas import SizeRouteBody
+from lathe.service.http.openapi import ERRORS, EncoderName, Force, SizeRouteDimensions, VersionNumber, describe_body
+from lathe.service.http.queueing import queue_reindex
+from lathe.service.http.schemas import EncoderPromoteBody, ReindexBody, SizeRouteBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
+from lathe.training.finetuning.requests import require_encoder_gates
 
 router = APIRouter(route_class=StrictRoute, prefix="/encoders", tags=["encoders"], responses=ERRORS)
 
@@ -107,3 +114,115 @@ def _assign_size_route(name: str, value: str, services: Services, json_body: byt
     services.embedder.resolver.resolve_for_encoder(encoder, body.chain, dimensions)
     services.registry.size_routes.assign(encoder.fingerprint, str(dimensions), body.chain, replace=True)
     return {"encoder": engine.spec.name, "dimensions": dimensions, "chain": body.chain}
+
+
+READY_SECONDS = 120.0
+"""Maximum seconds that a promotion with `reindex` waits until the new version is ready."""
+
+
+@router.get("/{name}/versions", dependencies=USE)
+async def list_versions(name: EncoderName, services: ServicesDep) -> Response:
+    """Show a trained encoder: its versions, which one is live, and the certificate of each."""
+    return await answer_json(await run_in_threadpool(services.trained.describe, name))
+
+
+@router.post("/{name}/promote", dependencies=ADMIN, openapi_extra=describe_body(EncoderPromoteBody))
+async def promote(name: EncoderName, request: Request, services: ServicesDep) -> Response:
+    """Make a version of a trained encoder live, if it passes the gates of its training and of this request.
+
+    The server starts it, and answers the name by the last version until the new one is ready. `indexes` lists the
+    indexes of other versions, with the request that re-encodes each; with `reindex` these are sent.
+    """
+    services.require_writable()
+    answer = await run_in_threadpool(_promote, name, services, await read_json(request, services.settings))
+    return await answer_json(answer)
+
+
+@router.post("/{name}/rollback", dependencies=ADMIN)
+async def rollback(name: EncoderName, services: ServicesDep) -> Response:
+    """Make the version live that was live before."""
+    services.require_writable()
+    return await answer_json(await run_in_threadpool(_rollback, name, services))
+
+
+@router.delete("/{name}/versions/{version}", dependencies=ADMIN)
+async def delete(name: EncoderName, version: VersionNumber, services: ServicesDep, force: Force = False) -> Response:
+    """Delete a version permanently.
+
+    A version that an index uses is deleted only with `force`.
+    """
+    services.require_writable()
+    number = require_number(version, "version")
+    await run_in_threadpool(_delete, name, number, services, force)
+    return await answer_json({"deleted": f"{name}@{number}"})
+
+
+def _promote(name: str, services: Services, json_body: bytes) -> dict[str, Any]:
+    body = validate_json(json_body, EncoderPromoteBody)
+    pointer = promote_with_gates(
+        services.trained, name, body.version, body.gates, body.force, require_known_gates=require_encoder_gates
+    )
+    answer = _apply_pointer(name, pointer, services)
+    if body.reindex:
+        _reindex(f"{name}@{pointer.live}", answer["indexes"], services)
+    return answer
+
+
+def _rollback(name: str, services: Services) -> dict[str, Any]:
+    return _apply_pointer(name, services.trained.rollback(name), services)
+
+
+def _apply_pointer(name: str, pointer: Pointer, services: Services) -> dict[str, Any]:
+    """Start the version that is live now, and describe the pointer, the engine and the indexes of other versions."""
+    ref = f"{name}@{pointer.live}"
+    services.trained_serving.stopped.discard(ref)
+    services.trained_serving.update()
+    engine = services.embedder.engines.get(ref)
+    return {
+        "name": name,
+        "live": pointer.live,
+        "earlier": list(pointer.earlier),
+        "forced": list(pointer.overridden_gates),
+        "state": engine.state if engine else None,
+        "indexes": _list_other_indexes(name, ref, services),
+    }
+
+
+def _list_other_indexes(name: str, ref: str, services: Services) -> list[dict[str, Any]]:
+    """List the indexes whose vectors are of another version of an encoder, or of its base, with a request each."""
+    base = services.trained.manifest(name, int(ref.partition("@")[2])).get("base") or {}
+    others = []
+    for index in services.indexes.describe():
+        encoder = index.get("encoder")
+        is_version = isinstance(encoder, str) and encoder.partition("@")[0] == name and encoder != ref
+        if is_version or (encoder is not None and encoder == base.get("name")):
+            request = {"method": "POST", "path": f"/indexes/{index['name']}/reindex", "body": {"encoder": ref}}
+            others.append({"index": index["name"], "encoder": encoder, "request": request})
+    return others
+
+
+def _reindex(ref: str, others: list[dict[str, Any]], services: Services) -> None:
+    """Queue the reindexing of each listed index, and note its job, or why there is none, in its entry."""
+    deadline = time.monotonic() + READY_SECONDS
+    engine = services.embedder.engines.get(ref)
+    while others and engine is not None and engine.state not in SERVING and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for entry in others:
+        try:
+            entry["job_id"] = queue_reindex(entry["index"], services, ReindexBody(encoder=ref)).id
+        except ServiceError as error:  # the others are reindexed all the same
+            entry["error"] = error.message
+
+
+def _delete(name: str, version: int, services: Services, force: bool) -> None:
+    ref = f"{name}@{version}"
+    users = [index["name"] for index in services.indexes.describe() if index.get("encoder") == ref]
+    if users and not force:
+        raise ConflictError(
+            f"{ref} is used by the indexes {', '.join(users)}; to delete it all the same, use ?force=true",
+            param="version",
+            code="encoder_in_use",
+        )
+    services.trained.delete(name, version)
+    services.trained_serving.requested.discard(ref)
+    services.trained_serving.update()

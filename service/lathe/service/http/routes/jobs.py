@@ -10,11 +10,10 @@ from starlette.responses import Response, StreamingResponse
 from lathe.service.codec import NPY, dump_json
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.http.answers import answer_json, stream_file
-from lathe.service.http.openapi import ERRORS
-from lathe.service.http.parameters import JobId
+from lathe.service.http.openapi import ERRORS, JobId
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.kinds.advise import REPORT
-from lathe.service.jobs.training_log import LOG
+from lathe.service.jobs.store import LOG
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
 
 router = APIRouter(route_class=StrictRoute, prefix="/jobs", tags=["jobs"], responses=ERRORS)

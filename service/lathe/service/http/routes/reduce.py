@@ -8,8 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lathe.service.chains.names import require_number
-from lathe.service.chains.output_dtype import OutputDtype
-from lathe.service.chains.resolve import InputType
+from lathe.service.chains.resolve import InputType, OutputDtype
 from lathe.service.codec import NPY, Body, as_vectors, parse_npy
 from lathe.service.encoders.embedder import Answer
 from lathe.service.errors import BadValueError

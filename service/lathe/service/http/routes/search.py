@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from lathe.service.errors import BadValueError, ConflictError, TooLargeError
 from lathe.service.http.answers import build_json_response
-from lathe.service.http.index_vectors import (
+from lathe.service.http.encoding import (
     encode_body_texts,
     get_space_id,
     parse_body_vectors,
@@ -21,15 +21,13 @@ from lathe.service.http.index_vectors import (
     require_space_id,
 )
 from lathe.service.http.json_body import read_json, validate_json
-from lathe.service.http.openapi import ERRORS, VECTOR_HEADERS, describe_body
-from lathe.service.http.parameters import IndexName
+from lathe.service.http.openapi import ERRORS, VECTOR_HEADERS, IndexName, describe_body
 from lathe.service.http.schemas import SearchBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.bridge import Bridge
-from lathe.service.index.filters import Filter, parse_filter
 from lathe.service.index.items import require_small_response
 from lathe.service.index.protocol import SearchIndex, Serving
-from lathe.service.index.query import Query
+from lathe.service.index.query import Filter, Query, parse_filter
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec
 from lathe.service.services import USE, Services, ServicesDep

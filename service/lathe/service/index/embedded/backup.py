@@ -25,14 +25,20 @@ from lathe.service.chains.names import is_name, require_name
 from lathe.service.errors import BadValueError, ConflictError, UnavailableError, UnknownNameError
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.record_file import MAX_CHAIN_BYTES
-from lathe.service.index.fields import INDEXED_CHARACTERS, MAX_NAME, list_entries
-from lathe.service.index.items import ID_CHARACTERS, METADATA_BYTES, parse_metadata, require_ids
+from lathe.service.index.items import (
+    ID_CHARACTERS,
+    INDEXED_CHARACTERS,
+    MAX_NAME,
+    METADATA_BYTES,
+    list_entries,
+    parse_metadata,
+    require_ids,
+)
 from lathe.service.index.reducer import Reducer
 from lathe.service.index.spec import MAX_TEXT, MAX_WIDTH, IndexSpec
 from lathe.transforms.artifact.folder import MAX_MANIFEST_BYTES as MAX_CHAIN_MANIFEST_BYTES
 from lathe.transforms.beneath import open_beneath, read_beneath
-from lathe.transforms.files import create_file, make_folder, make_root, sync_folder, write_synced
-from lathe.transforms.json_files import parse_json_object
+from lathe.transforms.files import create_file, make_folder, make_root, parse_json_object, sync_folder, write_synced
 
 MANIFEST = "backup.json"
 """Name of the manifest file."""

@@ -12,8 +12,8 @@ from lathe.service.errors import TooLargeError
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.record_file import STEPS_BETWEEN, placeholders
 from lathe.service.index.embedded.rows import Labels, RowsView
-from lathe.service.index.fields import Value
-from lathe.service.index.filters import Condition, Filter, Mask, evaluate_filter
+from lathe.service.index.items import Value
+from lathe.service.index.query import Condition, Filter, Mask, evaluate_filter
 
 SIDES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 """SQL operator of each range test."""

@@ -26,8 +26,7 @@ from lathe.service.index.embedded.graphs import create_graph, find_graph_problem
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.rows import GenerationRows, Labels, RowsView
 from lathe.service.index.embedded.vector_formats import choose_format
-from lathe.service.index.filters import Filter, Mask
-from lathe.service.index.query import DEFAULT_EF, Query
+from lathe.service.index.query import DEFAULT_EF, Filter, Mask, Query
 from lathe.service.index.reducer import Reducer, Vectors, normalize_rows
 from lathe.service.index.spec import IndexSpec, require_originals
 from lathe.transforms.files import make_folder

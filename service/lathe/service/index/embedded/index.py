@@ -27,9 +27,9 @@ from lathe.service.index.embedded.record import IndexRecord, RecordWrite
 from lathe.service.index.embedded.rows import Labels
 from lathe.service.index.embedded.serving import GenerationServing, PayloadCache, wrap_json
 from lathe.service.index.embedded.snapshot import Snapshots, open_generation
-from lathe.service.index.filters import Filter
 from lathe.service.index.items import get_text, serialize_metadata
 from lathe.service.index.protocol import Artifact, Change, Payload, SpaceMovedError
+from lathe.service.index.query import Filter
 from lathe.service.index.reducer import Reducer, Vectors, require_float16
 from lathe.service.index.spec import IndexSpec, require_originals
 from lathe.training.thread_problem import ThreadProblem

@@ -24,8 +24,7 @@ from lathe.service.index.protocol import Artifact, Capabilities
 from lathe.service.index.spec import IndexSpec
 from lathe.service.settings import Settings
 from lathe.training.locks import lock_file
-from lathe.transforms.files import create_file, make_folder, make_root, sync_folder
-from lathe.transforms.json_files import read_json_file
+from lathe.transforms.files import create_file, make_folder, make_root, read_json_file, sync_folder
 
 log = logging.getLogger(__name__)
 

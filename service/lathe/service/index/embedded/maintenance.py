@@ -38,8 +38,7 @@ from lathe.service.index.protocol import Artifact
 from lathe.service.index.reducer import Reducer, read_artifact_files
 from lathe.service.index.spec import parse_spec
 from lathe.training.locks import lock_file
-from lathe.transforms.files import replace_synced
-from lathe.transforms.json_files import read_json_file
+from lathe.transforms.files import read_json_file, replace_synced
 
 CHUNK_ROWS = 128
 """Number of rows added to the graph at once, while searches wait: about 20 ms."""

@@ -35,8 +35,7 @@ from lathe.service.index.embedded.record_file import (
     write_spec,
 )
 from lathe.service.index.embedded.rows import Labels
-from lathe.service.index.fields import list_entries
-from lathe.service.index.items import parse_metadata
+from lathe.service.index.items import list_entries, parse_metadata
 from lathe.service.index.protocol import Artifact, Change, Payload
 from lathe.service.index.spec import IndexSpec
 from lathe.transforms.files import create_file

@@ -13,7 +13,7 @@ from typing import Any
 
 from lathe.service.errors import TooLargeError, UnavailableError
 from lathe.service.index.spec import IndexSpec, parse_spec
-from lathe.transforms.json_files import parse_json
+from lathe.transforms.files import parse_json
 
 SCHEMA_VERSION = 1
 """Version of the tables; records of newer versions are rejected."""

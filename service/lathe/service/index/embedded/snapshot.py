@@ -22,8 +22,7 @@ from typing import Any
 from lathe.service.index.embedded.generation import Generation
 from lathe.service.index.embedded.graphs.graph import Graph
 from lathe.transforms.beneath import open_beneath, read_beneath
-from lathe.transforms.files import create_file, replace_synced, sync_folder
-from lathe.transforms.json_files import parse_json_object
+from lathe.transforms.files import create_file, parse_json_object, replace_synced, sync_folder
 
 SNAPSHOT = "snapshot.json"
 """Name of the snapshot's description."""

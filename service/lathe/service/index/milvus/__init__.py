@@ -2,8 +2,8 @@
 
 indexes.py      all indexes of a Milvus: create, find, delete       (as service/lathe/service/index/embedded/indexes.py)
 index.py        one index: insert, search, rescore                  (as service/lathe/service/index/embedded/index.py)
-collections.py  the fields and parameters of its collection
-catalogue.py    settings and chains of all indexes, in a collection of their own
+collections.py  the fields and parameters of its collection, and the catalogue: settings and chains of all indexes, in a
+                collection of their own
 expressions.py  filters as Milvus expressions, and the fields that they need
 client.py       the connection: time limits, and conversion of pymilvus's errors
 

@@ -1,19 +1,158 @@
-"""Collection of an index: its fields, and the rows that items become."""
+"""Collections in a Milvus: that of an index, with its fields and rows, and the catalogue of all indexes.
 
+The catalogue has the settings and chains of all indexes, in a collection of its own that every server reads.
+
+An entry has a key, and a value of at most 65,535 bytes; longer ones are cut into parts:
+
+index:<name>            {"collection", "spec", "artifact": [bytes of manifest, of tensors]}
+chain:<collection>:<n>  part n of the artifact, in base64
+note:<name>             progress of an import, stored by the last write
+"""
+
+import base64
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
 
-from lathe.service.errors import TooLargeError
-from lathe.service.index.fields import MAX_FIELDS, list_entries
-from lathe.service.index.items import ID_CHARACTERS
-from lathe.service.index.milvus.client import MilvusConnection
+from lathe.service.errors import TooLargeError, UnavailableError
+from lathe.service.index.items import ID_CHARACTERS, MAX_FIELDS, list_entries
+from lathe.service.index.milvus.client import CollectionGoneError, MilvusConnection
 from lathe.service.index.milvus.expressions import DIGEST_BYTES, build_entries, build_ranges
+from lathe.service.index.protocol import Artifact
 from lathe.service.index.reducer import Vectors
-from lathe.service.index.spec import IndexSpec
+from lathe.service.index.spec import IndexSpec, parse_spec
+
+COLLECTION = "lathe_catalogue"
+"""Name of the collection of the catalogue."""
+PART_BYTES = 48_000
+"""Size of a part of a chain, in bytes; its base64 fits into one value."""
+INDEX, CHAIN, NOTE = "index:", "chain:", "note:"
+"""Prefixes of the keys."""
+DUMMY_VECTOR = [0.0, 0.0]
+"""Dummy vector of every entry, because Milvus requires a vector in every collection."""
+
+
+@dataclass(frozen=True)
+class CatalogueEntry:
+    """Entry of an index in the catalogue.
+
+    Attributes:
+        artifact_bytes: sizes of the chain's manifest and tensors in bytes; None for raw vectors.
+    """
+
+    collection: str
+    spec: IndexSpec
+    artifact_bytes: tuple[int, int] | None
+
+
+class Catalogue:
+    """Catalogue of all indexes in a Milvus."""
+
+    def __init__(self, connection: MilvusConnection) -> None:
+        self.connection = connection
+
+    def create(self) -> None:
+        """Create the catalogue's collection unless it exists."""
+        if self.connection.call("has_collection", COLLECTION):
+            return
+        from pymilvus import DataType, MilvusClient
+
+        schema = MilvusClient.create_schema(enable_dynamic_field=False)
+        schema.add_field("key", DataType.VARCHAR, is_primary=True, max_length=512)
+        schema.add_field("value", DataType.VARCHAR, max_length=65_535)
+        schema.add_field("nothing", DataType.FLOAT_VECTOR, dim=len(DUMMY_VECTOR))
+        indexes = MilvusClient.prepare_index_params()
+        indexes.add_index("nothing", index_type="FLAT", metric_type="L2")
+        self.connection.call(
+            "create_collection", COLLECTION, schema=schema, index_params=indexes, consistency_level="Strong"
+        )
+
+    def list_names(self) -> list[str]:
+        """Return the sorted names of all indexes in the Milvus, or [] if it has no catalogue."""
+        try:
+            rows = self.connection.call("query", COLLECTION, filter=f'key like "{INDEX}%"', output_fields=["key"])
+        except CollectionGoneError:
+            return []
+        return sorted(row["key"].removeprefix(INDEX) for row in rows)
+
+    def find(self, name: str) -> CatalogueEntry | None:
+        """Return the catalogue's entry of an index (collection, settings, chain sizes), or None if there is none."""
+        content = self.read_value(f"{INDEX}{name}")
+        if content is None:
+            return None
+        sizes = content["artifact"]
+        return CatalogueEntry(content["collection"], parse_spec(content["spec"]), tuple(sizes) if sizes else None)
+
+    def add(self, name: str, collection: str, spec: IndexSpec, artifact: Artifact) -> None:
+        """Store an index's chain, then its entry with collection and settings, which makes the index visible."""
+        parts = [] if artifact is None else _split_base64(b"".join(artifact))
+        self.write_values({f"{CHAIN}{collection}:{number}": part for number, part in enumerate(parts)})
+        sizes = None if artifact is None else [len(file) for file in artifact]
+        content = {"collection": collection, "spec": spec.to_json(), "artifact": sizes}
+        self.write_values({f"{INDEX}{name}": orjson.dumps(content).decode()})
+
+    def read_artifact(self, entry: CatalogueEntry) -> Artifact:
+        """Return an index's chain as (manifest, tensors) bytes, or None if it stores raw vectors without a chain.
+
+        Raises:
+            UnavailableError: if parts are missing, because the index is being deleted.
+        """
+        if entry.artifact_bytes is None:
+            return None
+        total = sum(entry.artifact_bytes)
+        keys = [f"{CHAIN}{entry.collection}:{number}" for number in range(-(-total // PART_BYTES))]
+        parts = {row["key"]: row["value"] for row in self._get_entries(keys)}
+        if len(parts) < len(keys):
+            raise UnavailableError(f"the chain of {entry.collection} is being deleted", code="closing")
+        content = b"".join(base64.b64decode(parts[key]) for key in keys)
+        return content[: entry.artifact_bytes[0]], content[entry.artifact_bytes[0] :]
+
+    def remove(self, name: str, entry: CatalogueEntry) -> None:
+        """Delete the entry and note of an index, so that no server finds it any more, then its chain."""
+        count = 0 if entry.artifact_bytes is None else -(-sum(entry.artifact_bytes) // PART_BYTES)
+        self.delete_values(f"{INDEX}{name}", f"{NOTE}{name}")
+        if count:
+            self.delete_values(*(f"{CHAIN}{entry.collection}:{number}" for number in range(count)))
+
+    def read_value(self, key: str) -> Any:
+        """Return the JSON value stored under a key, or None if the key or the whole catalogue is missing."""
+        try:
+            rows = self._get_entries([key])
+        except CollectionGoneError:
+            return None
+        return orjson.loads(rows[0]["value"]) if rows else None
+
+    def _get_entries(self, keys: Sequence[str]) -> list[dict[str, Any]]:
+        return list(
+            self.connection.call("query", COLLECTION, filter=_build_key_filter(keys), output_fields=["key", "value"])
+        )
+
+    def write_values(self, values: dict[str, str]) -> None:
+        """Insert or replace values in the catalogue, given as `{key: JSON text}`."""
+        if values:
+            rows = [{"key": key, "value": value, "nothing": DUMMY_VECTOR} for key, value in values.items()]
+            self.connection.call("upsert", COLLECTION, rows)
+
+    def delete_values(self, *keys: str) -> None:
+        """Delete the entries of the keys."""
+        self.connection.call("delete", COLLECTION, filter=_build_key_filter(keys))
+
+
+def _build_key_filter(keys: Sequence[str]) -> str:
+    """Return the Milvus expression for the entries of keys, which need no quoting, since they are made of names."""
+    return "key in [" + ", ".join(f'"{key}"' for key in keys) + "]"
+
+
+def _split_base64(content: bytes) -> list[str]:
+    """Split bytes into parts short enough for a value of Milvus, and return each part as base64 text."""
+    return [
+        base64.b64encode(content[start : start + PART_BYTES]).decode() for start in range(0, len(content), PART_BYTES)
+    ]
+
 
 ID, METADATA, ENTRIES, RANGES, VECTOR, ORIGINAL = "id", "metadata", "entries", "ranges", "vector", "original"
 """Names of the fields of the collection."""

@@ -11,9 +11,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 
 from lathe.service.errors import BadValueError
-from lathe.service.index.fields import Value
-from lathe.service.index.filters import Condition, Filter, Junction
-from lathe.service.index.items import CONTROL, ID_CHARACTERS
+from lathe.service.index.items import CONTROL, ID_CHARACTERS, Value
+from lathe.service.index.query import Condition, Filter, Junction
 
 EVERYTHING = 'id != ""'
 """Expression that every item satisfies."""

@@ -10,14 +10,22 @@ import numpy as np
 import orjson
 
 from lathe.service.errors import UnavailableError, UnknownNameError
-from lathe.service.index.filters import Filter
 from lathe.service.index.items import serialize_metadata
-from lathe.service.index.milvus.catalogue import NOTE, Catalogue, CatalogueEntry
 from lathe.service.index.milvus.client import CollectionGoneError, MilvusConnection
-from lathe.service.index.milvus.collections import ID, METADATA, ORIGINAL, VECTOR, build_rows, stack_vectors
+from lathe.service.index.milvus.collections import (
+    ID,
+    METADATA,
+    NOTE,
+    ORIGINAL,
+    VECTOR,
+    Catalogue,
+    CatalogueEntry,
+    build_rows,
+    stack_vectors,
+)
 from lathe.service.index.milvus.expressions import EVERYTHING, build_following_filter, build_id_filter, translate_filter
 from lathe.service.index.protocol import Artifact, Change, Hit, Payload
-from lathe.service.index.query import DEFAULT_EF, Query
+from lathe.service.index.query import DEFAULT_EF, Filter, Query
 from lathe.service.index.reducer import Reducer, Vectors, normalize_rows
 from lathe.transforms.progress import Progress
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from lathe.service.chains.names import is_name, require_name
 from lathe.service.errors import NotSupportedError, ServiceError, UnavailableError, UnknownNameError, convert_error
-from lathe.service.index.milvus.catalogue import Catalogue
 from lathe.service.index.milvus.client import CollectionGoneError, MilvusConnection
-from lathe.service.index.milvus.collections import build_alias, create_collection, generate_collection_name
+from lathe.service.index.milvus.collections import Catalogue, build_alias, create_collection, generate_collection_name
 from lathe.service.index.milvus.index import MilvusIndex
 from lathe.service.index.protocol import Artifact, Capabilities
 from lathe.service.index.spec import IndexSpec

@@ -12,12 +12,12 @@ from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.index.backend import StoredItems
 from lathe.service.index.pgvector.column_types import VectorType
 from lathe.service.index.pgvector.connection import Connection
-from lathe.service.index.pgvector.fields import encode_vectors
 from lathe.service.index.pgvector.table import (
     PgvectorTable,
     TableName,
     VectorColumn,
     describe_space,
+    encode_vectors,
     ensure_column,
     find_table,
     format_type,

@@ -11,11 +11,12 @@ from psycopg import sql
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.index.pgvector.column_types import VectorType
 from lathe.service.index.pgvector.connection import Connection
-from lathe.service.index.pgvector.fields import decode_vectors, encode_vectors
 from lathe.service.index.pgvector.table import (
     Column,
     PgvectorTable,
     VectorColumn,
+    decode_vectors,
+    encode_vectors,
     ensure_column,
     format_type,
     require_column,

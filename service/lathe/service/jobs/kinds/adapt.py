@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 from lathe.service.chains.fits import wait_for_redis
 from lathe.service.encoders.adaptations import AdaptationSetting, run_adaptation
 from lathe.service.home import Home
-from lathe.service.jobs.inputs import locate_inputs
 from lathe.service.jobs.sources import resolve_allowed_folder
-from lathe.service.jobs.training_log import TrainingLog
+from lathe.service.jobs.store import TrainingLog, locate_inputs
 from lathe.service.registries import open_registry, open_trained
 from lathe.service.settings import Settings
 from lathe.training.encoder.opening import open_encoder

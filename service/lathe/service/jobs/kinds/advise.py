@@ -10,7 +10,7 @@ from lathe.service.registries import open_registry
 from lathe.service.settings import Settings
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.errors import TrainingError
-from lathe.training.sources.local import RootedFile
+from lathe.training.sources.shards import RootedFile
 from lathe.transforms.errors import TransformError
 from lathe.transforms.files import write_synced
 from lathe.transforms.progress import Progress, part_of

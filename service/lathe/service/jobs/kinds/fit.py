@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from lathe.service.chains.fits import FitSetting, run_fit, wait_for_redis
 from lathe.service.home import Home
-from lathe.service.jobs.inputs import locate_inputs
+from lathe.service.jobs.store import locate_inputs
 from lathe.service.registries import open_registry
 from lathe.service.settings import Settings
 from lathe.training.encoder.opening import open_encoder

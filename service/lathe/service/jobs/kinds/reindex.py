@@ -24,8 +24,8 @@ from lathe.service.index.embedded.snapshot import save_snapshot
 from lathe.service.index.items import get_text
 from lathe.service.index.reducer import Reducer, Vectors
 from lathe.service.index.spec import IndexSpec
-from lathe.service.jobs.inputs import FILE_OF_NEW_TEXTS
 from lathe.service.jobs.requests import ReindexJob
+from lathe.service.jobs.store import FILE_OF_NEW_TEXTS
 from lathe.service.settings import Settings
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
@@ -33,8 +33,7 @@ from lathe.training.errors import NotFiniteError
 from lathe.training.locks import lock_file
 from lathe.transforms.artifact import MANIFEST, TENSORS
 from lathe.transforms.beneath import read_beneath
-from lathe.transforms.files import make_folder, replace_synced, write_synced
-from lathe.transforms.json_files import parse_json_object, read_json_file
+from lathe.transforms.files import make_folder, parse_json_object, read_json_file, replace_synced, write_synced
 from lathe.transforms.progress import Progress
 
 GRAPH_ROWS = 2048

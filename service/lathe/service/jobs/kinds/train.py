@@ -7,7 +7,7 @@ from lathe.service.chains.fits import wait_for_redis
 from lathe.service.encoders.training import TrainingSetting, require_free_name, train_encoder
 from lathe.service.home import Home
 from lathe.service.jobs.sources import locate_data_sets
-from lathe.service.jobs.training_log import TrainingLog
+from lathe.service.jobs.store import TrainingLog
 from lathe.service.registries import open_trained
 from lathe.service.settings import Settings
 from lathe.transforms.progress import Progress, part_of

@@ -21,8 +21,7 @@ from lathe.service.jobs.requests import TRAINING_KINDS, JobRequest, parse_reques
 from lathe.service.jobs.store import Job, create_job
 from lathe.service.jobs.worker_class import COMMANDS, WorkerClass
 from lathe.service.processes.program import Process, ProcessStarter, Program
-from lathe.service.redis.connection import RedisConnection, as_unavailable
-from lathe.service.redis.damage import note_damage
+from lathe.service.redis.connection import RedisConnection, as_unavailable, note_damage
 from lathe.training.thread_problem import ThreadProblem
 
 POLL_SECONDS = 1.0

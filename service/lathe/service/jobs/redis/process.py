@@ -17,14 +17,12 @@ from redis import exceptions as redis_errors
 from lathe.service.chains.fits import wait_for_redis
 from lathe.service.errors import ForbiddenError
 from lathe.service.home import Home
-from lathe.service.jobs.inputs import INPUT_NAMES
 from lathe.service.jobs.redis.queue import JobRecords
 from lathe.service.jobs.redis.worker import SOCKET_SECONDS, may_pass
 from lathe.service.jobs.requests import AnyJob, JobRequest
 from lathe.service.jobs.runners import JobOutcome, ProgressReporter, limit_resources, run_request
 from lathe.service.jobs.sources import resolve_allowed_path
-from lathe.service.jobs.store import Job
-from lathe.service.jobs.training_log import LOG
+from lathe.service.jobs.store import INPUT_NAMES, LOG, Job
 from lathe.service.redis.connection import connect
 from lathe.service.registries import open_trained
 from lathe.service.settings import Settings, read_settings

@@ -23,11 +23,24 @@ from redis import Redis
 from redis import exceptions as redis_errors
 
 from lathe.service.errors import UnknownNameError
-from lathe.service.jobs.redis.files import LIMITS, FileLimits, JobFiles, build_input_keys, split_pieces, write_file
 from lathe.service.jobs.redis.heartbeats import describe_missing_worker, list_live_workers, read_server_time
-from lathe.service.jobs.redis.record import FIELDS, JOBS, RECORD, JobRecord, decode_id, filter_job_ids, parse_record
+from lathe.service.jobs.redis.record import (
+    FIELDS,
+    JOBS,
+    LIMITS,
+    RECORD,
+    FileLimits,
+    JobFiles,
+    JobRecord,
+    build_input_keys,
+    decode_id,
+    filter_job_ids,
+    parse_record,
+    split_pieces,
+    write_file,
+)
 from lathe.service.jobs.store import Job, is_job_id
-from lathe.service.redis.damage import is_wrong_type, note_damage
+from lathe.service.redis.connection import is_wrong_type, note_damage
 
 QUEUE = "lathe:queue:"
 RUNNING = "lathe:running"

@@ -1,4 +1,4 @@
-"""A job's record in Redis, checked when it is read.
+"""A job's record and files in Redis, checked when they are read.
 
 lathe:job:<id>   hash:
     job          the job as submitted, JSON
@@ -11,15 +11,27 @@ lathe:job:<id>   hash:
     cancel       present once a stop was requested
     result:<f>   bytes of a result file
     end          the job as it ended, JSON; written once
+
+Files are inputs that came with the requests, and results.
+
+lathe:job:<id>:<file>   list: the file's bytes, in pieces
+lathe:results           hash: id of a job → bytes of its results
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from lathe.service.jobs.requests import KINDS
-from lathe.service.jobs.store import Job, is_job_id, parse_job
-from lathe.service.redis.damage import note_damage
+from pydantic import TypeAdapter
+from redis import Redis
+from redis import exceptions as redis_errors
+from redis.client import Pipeline
+
+from lathe.service.jobs.jobs import PIECE_BYTES, ResultFile
+from lathe.service.jobs.requests import KINDS, InputName
+from lathe.service.jobs.store import INPUT_NAMES, MAX_JOBS, Job, is_job_id, parse_job
+from lathe.service.redis.connection import note_damage
 
 JOBS = "lathe:jobs"
 RECORD = "lathe:job:"
@@ -106,3 +118,152 @@ def filter_job_ids(members: Iterable[bytes]) -> list[str]:
 def decode_id(member: bytes) -> str:
     """Decode bytes from Redis to text, replacing invalid UTF-8."""
     return member.decode(errors="replace")
+
+
+RESULTS = "lathe:results"
+INPUTS: TypeAdapter[tuple[InputName, ...]] = TypeAdapter(tuple[InputName, ...])
+
+
+@dataclass(frozen=True)
+class FileLimits:
+    """Limits on what Redis keeps of jobs.
+
+    Attributes:
+        jobs: number of ended jobs; the oldest are removed.
+        result_bytes: bytes of one result; a larger one is not stored.
+        results_bytes: bytes of all results; the oldest are removed.
+    """
+
+    jobs: int = MAX_JOBS
+    result_bytes: int = 256 << 20
+    results_bytes: int = 512 << 20
+
+
+LIMITS = FileLimits()
+
+
+class JobFiles:
+    """The files of all jobs in Redis.
+
+    Args:
+        client: Redis client; its errors are not caught here.
+    """
+
+    def __init__(self, client: Redis, limits: FileLimits) -> None:
+        self.client = client
+        self.limits = limits
+
+    def read_input_names(self, job_id: str) -> tuple[str, ...]:
+        """Return the names of a job's inputs.
+
+        Raises:
+            ValueError: if the record of the names is damaged.
+        """
+        content: Any = self.client.hget(RECORD + job_id, "files")
+        return INPUTS.validate_json(content or b"")
+
+    def read(self, job_id: str, name: str) -> ResultFile | None:
+        """Return a job's file from Redis: its size and an iterator over its pieces. None if there is no such file."""
+        key = build_file_key(job_id, name)
+        count = int(self.client.llen(key))
+        if not count:
+            return None
+        size = (count - 1) * PIECE_BYTES + len(self._read_piece(key, -1))
+        return ResultFile(size, self._read_pieces(key, count))
+
+    def read_size(self, job_id: str, name: str) -> int:
+        """Return the bytes of a job's result file, 0 if there is none."""
+        size: Any = self.client.hget(RECORD + job_id, f"result:{name}")
+        return int(size or 0)
+
+    def _read_pieces(self, key: str, count: int) -> Iterator[bytes]:
+        for index in range(count):
+            yield self._read_piece(key, index)
+
+    def _read_piece(self, key: str, index: int) -> bytes:
+        piece: Any = self.client.lindex(key, index)
+        return piece or b""
+
+    def store_results(self, job_id: str, paths: list[Path]) -> list[str]:
+        """Store a job's result files in Redis, and return the names of those that were too large for it.
+
+        Then the results of the oldest jobs are removed until all results are within their limit.
+
+        Returns:
+            Names of the files that were not stored: those over the limit of a file, or for which Redis is full.
+        """
+        refused = []
+        for path in paths:
+            size = path.stat().st_size
+            if size > self.limits.result_bytes:
+                refused.append(path.name)
+                continue
+            try:
+                growth = size - self.read_size(job_id, path.name)
+                with self.client.pipeline() as pipe:
+                    write_file(pipe, job_id, path.name, ResultFile.from_file(path.open("rb")).pieces)
+                    pipe.hset(RECORD + job_id, f"result:{path.name}", size)
+                    pipe.hincrby(RESULTS, job_id, growth)
+                    pipe.execute()
+            except redis_errors.OutOfMemoryError:
+                refused.append(path.name)
+        self.enforce_limit()
+        return refused
+
+    def enforce_limit(self) -> None:
+        """Remove result files of the oldest jobs from Redis until all results together are within the limit.
+
+        The results of one job are always left. The jobs themselves stay.
+        """
+        stored_sizes: Any = self.client.hgetall(RESULTS)
+        ids: Any = self.client.zrange(JOBS, 0, -1)
+        sizes = {decode_id(job_id): int(size) for job_id, size in stored_sizes.items() if size.isdigit()}
+        for job_id in [job_id for job_id in filter_job_ids(ids) if job_id in sizes]:
+            if sum(sizes.values()) <= self.limits.results_bytes or len(sizes) == 1:
+                return
+            self.delete_results(job_id)
+            del sizes[job_id]
+
+    def delete_results(self, job_id: str) -> None:
+        """Remove all result files of a job from Redis. Its record stays."""
+        try:
+            record: Any = self.client.hkeys(RECORD + job_id)
+        except redis_errors.ResponseError:  # another type of value, which names no files
+            record = []
+        names = [decode_id(key).removeprefix("result:") for key in record if key.startswith(b"result:")]
+        if names:
+            self.client.delete(*(build_file_key(job_id, name) for name in names))
+        self.client.hdel(RESULTS, job_id)
+
+    def delete_inputs(self, job_id: str) -> None:
+        """Remove a job's input files."""
+        self.client.delete(*build_input_keys(job_id))
+
+
+def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:
+    """Queue Redis commands on `pipe` that write a job's file piece by piece, replacing an earlier one.
+
+    An empty file gets one empty piece, so that it can be told from a missing one.
+    """
+    key, is_empty = build_file_key(job_id, name), True
+    pipe.delete(key)
+    for piece in content:
+        pipe.rpush(key, piece)
+        is_empty = False
+    if is_empty:
+        pipe.rpush(key, b"")
+
+
+def split_pieces(content: bytes) -> Iterator[bytes]:
+    """Return an iterator over the bytes in pieces of `PIECE_BYTES`."""
+    return (content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES))
+
+
+def build_input_keys(job_id: str) -> list[str]:
+    """Return the Redis keys of all inputs that a job may have."""
+    return [build_file_key(job_id, name) for name in INPUT_NAMES]
+
+
+def build_file_key(job_id: str, name: str) -> str:
+    """Return the Redis key of a job's file."""
+    return f"{RECORD}{job_id}:{name}"

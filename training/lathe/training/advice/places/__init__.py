@@ -1,9 +1,7 @@
 """Which form of the vectors to store in a place, such as pgvector: its bytes, its recall, and the commands.
 
-forms.py       forms of a vector that places store, and searches through them
+forms.py       forms of a vector that places store, searches through them, and what a place can hold, with its bytes
 recall.py      recall among the sampled rows, and what to expect among more
-place.py       what a place can hold, as candidates with their bytes
-databases.py   the places
-commands.py    lines that create, fill and search each place, from the templates in snippets/
+databases.py   the places, and lines that create, fill and search each, from the templates in snippets/
 decision.py    the choice among the candidates, and the sentence that says it
 """

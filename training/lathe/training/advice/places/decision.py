@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from lathe.training.advice.places.commands import NamedSource, write_commands
-from lathe.training.advice.places.forms import FormSearch, StoredForm
-from lathe.training.advice.places.place import Candidate, Place, PlaceCost
+from lathe.training.advice.places.databases import NamedSource, write_commands
+from lathe.training.advice.places.forms import Candidate, FormSearch, Place, PlaceCost, StoredForm
 from lathe.training.advice.places.recall import (
     CANDIDATES,
     PART,

@@ -28,15 +28,9 @@ its explicit positive.
 """
 
 from lathe.training.datasets.layout import Layout
-from lathe.training.datasets.layouts.classification import Classification
-from lathe.training.datasets.layouts.clustering import Clustering
-from lathe.training.datasets.layouts.pair_classification import PairClassification
-from lathe.training.datasets.layouts.pairs import Pairs
-from lathe.training.datasets.layouts.reranking import Reranking
-from lathe.training.datasets.layouts.retrieval import Retrieval
-from lathe.training.datasets.layouts.sts import Sts
-from lathe.training.datasets.layouts.summarization import Summarization
-from lathe.training.datasets.layouts.translations import Translations
+from lathe.training.datasets.layouts.classification import Classification, Clustering
+from lathe.training.datasets.layouts.retrieval import Pairs, Reranking, Retrieval
+from lathe.training.datasets.layouts.sentences import PairClassification, Sts, Summarization, Translations
 
 _ALL: tuple[Layout, ...] = (
     Retrieval(),

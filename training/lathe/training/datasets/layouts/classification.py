@@ -1,12 +1,23 @@
-"""Layout of texts with class labels."""
+"""Layouts of texts with class labels, and with cluster labels."""
 
 from pathlib import Path
 from typing import Any
 
-from lathe.training.datasets.contents import Tables
 from lathe.training.datasets.layout import Layout
 from lathe.training.datasets.pairs import Pair, PairRows
-from lathe.training.datasets.records import LABEL, TEXT, Warnings, read_records, to_columns, warn_of_single_labels
+from lathe.training.datasets.records import (
+    LABEL,
+    TEXT,
+    Record,
+    Search,
+    Tables,
+    Warnings,
+    is_blank,
+    read_records,
+    require_several_labels,
+    to_columns,
+    warn_of_single_labels,
+)
 from lathe.training.errors import DataSetError
 
 
@@ -59,3 +70,78 @@ class Classification(Layout):
         labelled = list(rows.read_nonblank("text", "label"))
         texts = rows.label_texts(labelled)
         return [Pair(row.text("text"), texts[str(row["label"])], row.place, (row["text"],)) for row in labelled]
+
+
+class Clustering(Layout):
+    """Texts with the label of their cluster."""
+
+    task = "clustering"
+    fields = {"text": TEXT, "label": LABEL}
+    text_columns = ("text",)
+    mteb_class, mteb_type, main_score = "AbsTaskClustering", "Clustering", "v_measure"
+
+    def read_test(self, folder: Path, warnings: Warnings) -> Tables:
+        """Read the test texts with their cluster labels, and return them as columns. Labels that occur once add a
+        warning.
+
+        Raises:
+            DataSetError: if the file is invalid, or has fewer than two labels.
+        """
+        rows = read_records(folder, "test", self.fields, warnings)
+        warn_of_single_labels(rows, warnings, "test")
+        require_several_labels(rows)
+        return Tables({"test": to_columns(rows, self.fields, label=str)})
+
+    def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
+        """Return the class attributes of the mteb task: the columns' names, and how many texts a clustering draws. Each
+        of mteb's ten clusterings draws as many texts as there are, with replacement.
+        """
+        assert isinstance(data, Tables)
+        sampled = {
+            "max_fraction_of_documents_to_embed": None,
+            "max_documents_per_cluster": len(data.splits["test"]["text"]),
+        }
+        return {"input_column_name": "text", "label_column_name": "label"} | sampled
+
+    def build_pairs(self, rows: PairRows) -> list[Pair]:
+        """Return pairs whose anchor is several consecutive texts of a cluster, joined by newlines. The positive is the
+        text of the cluster's label.
+
+        An anchor holds `texts_per_cluster` texts, the last one of a cluster perhaps fewer. Rows of lists, as in old
+        mteb sets, are split into rows. Blank texts are recorded as left out.
+
+        Raises:
+            DataSetError: if a row lacks text or label, or a label has no text.
+        """
+        labelled = [row for record in rows.read() for row in _split_row_of_lists(record)]
+        clusters: dict[str, list[Record]] = {}
+        for row in labelled:
+            row.require("text", "label")
+            if is_blank(row["text"]):
+                rows.dropped.add("blank text", row.place)
+            else:
+                clusters.setdefault(str(row["label"]), []).append(row)
+
+        texts = rows.label_texts(labelled)
+        size, pairs = rows.settings.texts_per_cluster, []
+        for label, cluster in clusters.items():
+            for start in range(0, len(cluster), size):
+                group = [row.text("text") for row in cluster[start : start + size]]
+                pairs.append(Pair("\n".join(group), texts[label], cluster[start].place, tuple(group)))
+
+        return pairs
+
+
+def _split_row_of_lists(record: Record) -> list[Record]:
+    """Split a row that holds lists of sentences and labels, as in old mteb sets, into one record per sentence. Any
+    other row is returned alone, in a list.
+
+    Raises:
+        DataSetError: if the lists have different lengths.
+    """
+    sentences, labels = record.get("sentences"), record.get("labels")
+    if not isinstance(sentences, list) or not isinstance(labels, list):
+        return [record]
+    if len(sentences) != len(labels):
+        raise DataSetError(f"{record.place}: {len(sentences)} sentences and {len(labels)} labels")
+    return [Record(record.place, {"text": t, "label": x}) for t, x in zip(sentences, labels, strict=True)]

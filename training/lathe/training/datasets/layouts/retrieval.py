@@ -1,4 +1,4 @@
-"""Layout of searches in a corpus."""
+"""Layouts of searches: in a corpus, among given candidates, and anchors with positives."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -6,15 +6,18 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from lathe.training.datasets.contents import Search, Tables
 from lathe.training.datasets.layout import SPLITS, Layout
 from lathe.training.datasets.pairs import Judgement, Pair, PairRows, RowReader
 from lathe.training.datasets.records import (
     ID,
     TEXT,
     TEXT_OR_BLANK,
+    TEXTS,
     Record,
+    Search,
+    Tables,
     Warnings,
+    find_file,
     is_blank,
     read_records,
     require_distinct,
@@ -194,3 +197,119 @@ def _read_identified_rows(data: RowReader, name: str) -> Iterator[Record]:
 def _join_title_and_text(record: Record) -> str:
     """Return a document's title and text, joined by a space, as mteb passes it to an encoder."""
     return f"{record.get('title') or ''} {record.text('text')}".strip()
+
+
+class Reranking(Layout):
+    """Queries, each with positive and negative documents."""
+
+    task = "reranking"
+    fields = {"query": TEXT, "positive": TEXTS, "negative": TEXTS}
+    mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Reranking", "map_at_1000"
+
+    def read_test(self, folder: Path, warnings: Warnings) -> Search:
+        """Read the test's queries with their positive and negative documents, and return them as a search. Each query
+        ranks its own documents only. Queries without a positive or a negative are left out.
+
+        Raises:
+            DataSetError: if the file is invalid, or no query has both.
+        """
+        corpus: dict[str, tuple[str, str]] = {}
+        queries, relevant, ranked = {}, {}, {}
+        ids: dict[str, str] = {}
+
+        for number, row in enumerate(read_records(folder, "test", self.fields, warnings)):
+            positives, negatives = ([text for text in row[name] if text.strip()] for name in ("positive", "negative"))
+            if len(positives) + len(negatives) < len(row["positive"]) + len(row["negative"]):
+                warnings.add("documents left out because they hold only spaces", row.place)
+
+            if not positives or not negatives:
+                warnings.add("queries left out because they have no positive or no negative document", row.place)
+                continue
+
+            for text in positives + negatives:
+                # A text that several queries have as a candidate is one document.
+                corpus.setdefault(ids.setdefault(text, f"d{len(ids)}"), ("", text))
+
+            key = f"q{number}"
+            queries[key] = row["query"]
+            relevant[key] = {ids[text]: 1 for text in positives}
+            ranked[key] = list(dict.fromkeys(ids[text] for text in positives + negatives))
+
+        if not queries:
+            raise DataSetError("test.jsonl has no query with a positive and a negative document")
+
+        return Search(corpus, queries, relevant, ranked)
+
+    def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
+        """Return the cut-offs of the metrics, with that of the main score."""
+        return {"k_values": (*RANKS, 1000)}
+
+    def build_pairs(self, rows: PairRows) -> list[Pair]:
+        """Return a pair of query and document for each positive document of each row.
+
+        Blank queries, and queries without a positive, are recorded as left out. The row's negatives are used only if
+        the settings say `given`.
+
+        Raises:
+            DataSetError: if a row lacks a field, or a field is not text.
+        """
+        pairs = []
+        for row in rows.read_nonblank("query", "positive"):
+            positives = row.texts("positive")
+            if not positives:
+                rows.dropped.add("query without a positive", row.place)
+            negatives = rows.supplied_negatives(row) if rows.settings.negatives == "given" else ()
+            pairs += [Pair(row.text("query"), text, row.place, (), negatives) for text in positives]
+
+        return pairs
+
+
+class Pairs(Layout):
+    """Pairs of an anchor and a positive.
+
+    In two languages they are evaluated as translations.
+    """
+
+    task = "pairs"
+    fields = {"anchor": TEXT, "positive": TEXT}
+    mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
+
+    def read_test(self, folder: Path, warnings: Warnings) -> Search:
+        """Read the test's pairs, and return them as a search. Each anchor is a query, its positives are relevant, and
+        all positives are the corpus.
+
+        Raises:
+            DataSetError: if the file is invalid.
+        """
+        rows = read_records(folder, "test", self.fields, warnings)
+        documents = {text: f"d{index}" for index, text in enumerate(dict.fromkeys(row["positive"] for row in rows))}
+        queries = {text: f"q{index}" for index, text in enumerate(dict.fromkeys(row["anchor"] for row in rows))}
+        relevant: dict[str, dict[str, int]] = {}
+
+        for row in rows:
+            relevant.setdefault(queries[row["anchor"]], {})[documents[row["positive"]]] = 1
+
+        corpus = {key: ("", text) for text, key in documents.items()}
+        return Search(corpus, {key: text for text, key in queries.items()}, relevant)
+
+    def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
+        """Return the cut-offs of the metrics."""
+        return {"k_values": RANKS}
+
+    def build_pairs(self, rows: PairRows) -> list[Pair]:
+        """Build a pair of each row, from the fields in the settings.
+
+        Rows with a blank anchor are recorded as left out.
+
+        Raises:
+            DataSetError: if a row has no anchor field or no positive.
+        """
+        return rows.pair_fields(rows.settings.anchor, rows.settings.positive)
+
+    def evaluated_task(self, folder: Path, language: str) -> str | None:
+        """Return the task that the data set is evaluated as: `translations` if there are two languages, else `pairs`.
+        The result is None if there is no test.
+        """
+        if find_file(folder, "test") is None:
+            return None
+        return "translations" if "-" in language else self.task

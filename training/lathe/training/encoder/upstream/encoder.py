@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from lathe.training.encoder.batching import estimate_tokens
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side, StoreSettings
-from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
-from lathe.training.encoder.texts import require_unicode
+from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder, require_unicode
 from lathe.training.encoder.upstream.calls import OnUsage, UpstreamCalls, Usage
 from lathe.training.encoder.upstream.client import CallError, UpstreamClient, count_call_texts
 from lathe.training.encoder.upstream.protocols import PROTOCOLS, ApiAnswer, CallOptions

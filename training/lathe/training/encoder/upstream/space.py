@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.digests import digest
-from lathe.training.encoder.precision import PROBES
+from lathe.training.encoder.devices import PROBES
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.upstream.calls import UpstreamCalls
 from lathe.training.encoder.upstream.client import CallError

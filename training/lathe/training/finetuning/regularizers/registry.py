@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lathe.training.finetuning.regularizers.regularizer import Regularizer
     from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 
-NONE = "none.NoRegularizer"
+NONE = "regularizer.NoRegularizer"
 """The class that regularizes nothing, as in `Method.regularizer`."""
 
 
@@ -36,7 +36,7 @@ METHODS = {
     "ft": Method(NONE, "FT", "#9467bd", "Fine-tune on the pairs of the task itself."),
     "pft": Method(NONE, "PFT", "#d62728", "Pre-finetune on many sources without a regulariser."),
     "distill": Method(
-        "distillation.Distillation",
+        "reze.Distillation",
         "distillation",
         "#1f77b4",
         "Pre-finetune near the encoder as it was: the control that REZE must beat.",
@@ -48,7 +48,7 @@ METHODS = {
         "Pre-finetune on many sources, near targets in which the directions that separate them are shrunk.",
     ),
 }
-"""Training methods by name. A new regularizer is a file in this folder and an entry here."""
+"""Training methods by name. A new regularizer is a class in this folder and an entry here."""
 REGULARIZED = tuple(name for name, method in METHODS.items() if method.regularizer != NONE)
 """Names of the methods with a regularizer."""
 

@@ -1,7 +1,8 @@
-"""Interface of a regularizer."""
+"""Interface of a regularizer, and the one that does nothing: plain InfoNCE."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,3 +79,22 @@ class Regularizer(ABC):
     @abstractmethod
     def summarize(self, mixture: Mixture) -> list[str]:
         """Return sentences on the targets that `prepare` computed, for the terminal."""
+
+
+class NoRegularizer(Regularizer):
+    """Regularizer that adds nothing to InfoNCE.
+
+    Any settings are ignored.
+    """
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def prepare(self, *_: Any) -> None:
+        """Do nothing."""
+
+    def loss(self, *_: Any) -> None:
+        """Return None."""
+
+    def summarize(self, mixture: Mixture) -> list[str]:
+        """Return a sentence that says that there is no regularizer."""
+        return ["There is no regulariser: the encoder is free to move."]

@@ -5,11 +5,9 @@ To add a loss, write it in a new file and add a line to `LOSSES`.
 
 from functools import partial
 
-from lathe.transforms.learned.losses.blend import blend, blend_starts
-from lathe.transforms.learned.losses.cosine_losses import angular
+from lathe.transforms.learned.losses.cosine_losses import angular, blend, blend_starts, spearman
 from lathe.transforms.learned.losses.loss import Loss, LossAndGradient, LossKind, LossSetup, prefix_losses
 from lathe.transforms.learned.losses.positional import positional
-from lathe.transforms.learned.losses.spearman import spearman
 
 __all__ = [
     "LOSSES",

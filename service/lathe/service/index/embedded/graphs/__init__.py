@@ -6,8 +6,7 @@ The engine is chosen by what the rows hold, and by what is installed.
 from importlib.util import find_spec
 
 from lathe.service.index.embedded.graphs.faiss_graph import FaissGraph
-from lathe.service.index.embedded.graphs.graph import Graph
-from lathe.service.index.embedded.graphs.hnsw import HnswGraph
+from lathe.service.index.embedded.graphs.graph import Graph, HnswGraph
 from lathe.service.index.embedded.graphs.scoring import FloatScoring, choose_scoring
 from lathe.service.index.embedded.vector_formats import CodeFormat, VectorFormat
 from lathe.service.index.spec import IndexSpec

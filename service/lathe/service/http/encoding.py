@@ -1,0 +1,207 @@
+"""Encoding of the texts of a request: their checks, and its cancellation if the client has disconnected.
+
+Texts and vectors for an index are encoded by the encoder that its vectors are from, and checked to belong in its
+space.
+"""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from lathe.service.chains.resolve import InputType
+from lathe.service.codec import as_vectors, require_rows
+from lathe.service.encoders.embedder import Embedder
+from lathe.service.encoders.engine.engine import Engine
+from lathe.service.encoders.engine.work import EncodeOptions, Work
+from lathe.service.errors import BadValueError, ConflictError, ServiceError, WrongShapeError
+from lathe.service.http.schemas import TextsOrVectors
+from lathe.service.index.reducer import Vectors, require_directions, require_finite_norms
+from lathe.service.index.spec import IndexSpec
+from lathe.service.services import Services
+from lathe.training.encoder.text_encoder import compute_space_id
+from lathe.training.sources.rows import count_written_numbers, explain_written_vector
+
+
+def get_space_id(body: TextsOrVectors, request: Request) -> str | None:
+    """Return the space id that the request names in its body, else in its header `x-space-id`.
+
+    The result is None if it names none.
+    """
+    return body.space_id or request.headers.get("x-space-id")
+
+
+def require_space(space_id: str | None, spec: IndexSpec, originals_only: bool) -> None:
+    """Raise `ConflictError` if the space that a request names for its vectors is not the index's.
+
+    A space is a set of comparable vectors.
+
+    Args:
+        space_id: space that the request names; None passes.
+        spec: settings of the index.
+        originals_only: whether only the space of the original vectors passes, not that of the reduced ones.
+    """
+    if space_id not in (None, spec.raw_space_id) and (originals_only or space_id != spec.space_id):
+        raise ConflictError(
+            f"the vectors belong to the space {space_id}, the index to {spec.space_id} "
+            f"(its original vectors to {spec.raw_space_id})",
+            param="space_id",
+            code="space_mismatch",
+        )
+
+
+def require_space_id(space_id: str | None, spec: IndexSpec) -> None:
+    """Raise `ConflictError` if a request must name the space of its vectors and does not.
+
+    It must if the index has held vectors of another encoder before.
+    """
+    if space_id is None and spec.vectors > 1:
+        raise ConflictError(
+            f"space_id is missing: this index was moved to another encoder, so vectors must name their space; "
+            f"that of {spec.encoder} is {spec.raw_space_id}",
+            param="space_id",
+            code="space_unnamed",
+        )
+
+
+async def encode_body_texts(
+    request: Request, body: TextsOrVectors, spec: IndexSpec, services: Services, side: InputType
+) -> Vectors:
+    """Encode the texts in a request body with the index's encoder, and return original vectors `(n, d)`.
+
+    They are not reduced by the chain. Without a `prompt_name`, texts get the encoder's prompt for their side of a
+    search, if it has one. The encoding is cancelled if the client disconnects.
+
+    Raises:
+        ServiceError: if the texts are not valid, or the encoder is not served, not ready or overloaded.
+    """
+    texts = list_texts(body.texts, services.settings.max_texts, "texts")
+    engine = find_index_engine(services.embedder, spec)
+    prompt_name = engine.require_ready().choose_prompt(body.prompt_name or None, side)
+    pending = await run_in_threadpool(
+        services.embedder.begin, texts, engine, None, None, EncodeOptions(prompt_name, body.long_text)
+    )
+    await wait_for_encoding(request, pending.work)
+    return (await run_in_threadpool(pending.wait_for_answer)).vectors
+
+
+def parse_body_vectors(body: TextsOrVectors, spec: IndexSpec, services: Services, reduced: bool = False) -> Vectors:
+    """Check the vectors in a request body, and return them as an array `(n, d)`, or `(n, k)` if `reduced`.
+
+    Args:
+        body: body with vectors.
+        spec: settings of the index.
+        services: services with the limit of vectors per request.
+        reduced: whether the vectors are reduced ones, `(n, k)`, instead of original ones, `(n, d)`.
+
+    Raises:
+        ServiceError: if there are none or too many, their dimensions differ from the index's, a number or norm is not
+            finite in float32, or one is zero although the metric is cosine.
+    """
+    dimensions = spec.dimensions if reduced else spec.width
+    vectors = as_vectors(body.vectors or [], services.settings.max_vectors, dimensions)
+    require_finite_norms(vectors)
+    if spec.metric == "cosine":
+        require_directions(vectors)
+    return vectors
+
+
+def list_texts(inputs: Any, max_texts: int, param: str) -> list[str]:
+    """Return the texts in a request, one or a list, as a checked list. Raise for empty texts or token ids.
+
+    Raises:
+        BadValueError: if there are no texts, a text is empty, or there are token ids.
+        TooLargeError: if there are too many texts.
+    """
+    texts = [inputs] if isinstance(inputs, str) else inputs
+    require_rows(len(texts), max_texts, param)
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise BadValueError(
+                f"{param} holds token ids, which mean nothing to another tokenizer: send texts "
+                "(with LangChain's OpenAIEmbeddings set check_embedding_ctx_length=False)",
+                param=param,
+            )
+        if count := count_written_numbers(text):
+            raise BadValueError(f"{param}[{index}] is {explain_written_vector(count)}", param=param)
+        if not text:
+            raise BadValueError(f"{param}[{index}] is an empty text", param=param)
+    return texts
+
+
+async def wait_for_encoding(request: Request, work: Work | None) -> None:
+    """Wait until a request's texts are encoded. If the client disconnects, cancel the encoding and raise.
+
+    Args:
+        request: request whose client is watched.
+        work: the encoding; None returns at once.
+
+    Raises:
+        ServiceError: 499 if the client disconnected.
+        Exception: the error with which the encoding failed.
+    """
+    if work is None:
+        return
+    # Cancelling the work's future frees its place in the queue, and ends the wait below.
+    watch = asyncio.ensure_future(_cancel_on_disconnect(request, work))
+    try:
+        await asyncio.wrap_future(work.future)
+    except asyncio.CancelledError:
+        if watch.done():
+            raise ServiceError("the client disconnected", status=499) from None
+        raise  # the server itself cancelled the request
+    finally:
+        watch.cancel()
+
+
+async def _cancel_on_disconnect(request: Request, work: Work) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    work.future.cancel()
+
+
+def find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
+    """Return the engine that runs an index's encoder, after checking that the encoder is still the same.
+
+    Raises:
+        WrongShapeError: if the index has no encoder and takes vectors only.
+        ConflictError: if the encoder is not served, or its vectors are now of another space; the message names both
+            spaces.
+        UnavailableError: while the encoder is not ready.
+    """
+    if spec.encoder is None:
+        raise WrongShapeError("this index has no encoder: send vectors instead of texts", param="texts")
+    engine = embedder.engines.get(spec.encoder)
+    if engine is None:
+        raise ConflictError(
+            f"this index holds vectors of the encoder {spec.encoder}, which is not served here (served: "
+            f"{', '.join(embedder.engines)}): send vectors, or add it",
+            param="texts",
+            code="space_mismatch",
+        )
+    encoder = engine.require_ready()
+    if encoder.fingerprint != spec.encoder_fingerprint:
+        current_space = compute_space_id(encoder.fingerprint, None, None, encoder.dimensions)
+        raise ConflictError(
+            f"{spec.encoder} is no longer the encoder that this index was created with: its vectors are in the space "
+            f"{current_space}, the index's to {spec.raw_space_id}; reindex with an encoder, or restore the old one",
+            param="texts",
+            code="space_mismatch",
+        )
+    return engine
+
+
+def encode_for_index(embedder: Embedder, spec: IndexSpec, texts: list[str]) -> NDArray[np.float32]:
+    """Encode texts with an index's encoder, and return the raw vectors `(n, d)`, before any chain.
+
+    Waits for the encoder to encode them.
+
+    Raises:
+        ServiceError: if the index has no encoder, or the encoder is not served, is not ready or has changed.
+    """
+    engine = find_index_engine(embedder, spec)
+    options = EncodeOptions(engine.require_ready().find_side_prompt("document"))
+    return embedder.begin(texts, engine, None, None, options).wait_for_answer().vectors

@@ -1,0 +1,81 @@
+"""What routes hand to jobs: pairs of a query and a relevant document as files, and the reindexing of an index.
+
+An index is reindexed for requests of indexes and for promotions of encoders.
+"""
+
+from pathlib import Path
+
+import orjson
+
+from lathe.service.errors import BadValueError, ConflictError, NotSupportedError
+from lathe.service.http.schemas import ReindexBody
+from lathe.service.index.spec_resolver import ReindexRequest, SpecResolver
+from lathe.service.jobs.requests import ReindexJob
+from lathe.service.jobs.sources import resolve_allowed_path
+from lathe.service.jobs.store import FILE_OF_NEW_TEXTS, FILE_OF_PAIRS, FILE_OF_TEST_PAIRS, Job
+from lathe.service.services import Services
+from lathe.training.fitting.requests import Pairs
+from lathe.training.journal import serialize_lines
+from lathe.transforms.artifact import MANIFEST, TENSORS
+
+PAIR_FILES = {"pairs": FILE_OF_PAIRS, "test_pairs": FILE_OF_TEST_PAIRS}
+"""Name of the file in which pairs of a field go with the job."""
+
+
+def require_pairs(*fields: Pairs | None) -> None:
+    """Raise `BadValueError` if a list of pairs is empty. None stands for a field that was not sent."""
+    if [] in fields:
+        raise BadValueError("the list of pairs is empty", param="pairs")
+
+
+def store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: Path | None) -> str:
+    """Return the path from which the job reads pairs. Pairs in the request are first added to `files`.
+
+    Raises:
+        ForbiddenError, UnknownNameError, BadValueError: as `resolve_allowed_path`, for a file.
+    """
+    if isinstance(pairs, str):
+        return resolve_allowed_path(pairs, data_root, field)
+    name = PAIR_FILES[field]
+    files[name] = serialize_lines(pair.model_dump() for pair in pairs)
+    return name
+
+
+def queue_reindex(name: str, services: Services, body: ReindexBody) -> Job:
+    """Check a reindex request, queue its job with any new texts, and return the job.
+
+    What can be checked before the work begins is checked here, so that the client is told at once.
+    """
+    index = services.indexes.get(name)
+    backend = services.indexes.capabilities
+    if not backend.reindexing:
+        raise NotSupportedError(
+            f"an index in {backend.name} cannot be reindexed in place: export it with `lathe index export {name}`, "
+            "create another with the settings you want, and import into that"
+        )
+
+    request = ReindexRequest(**body.model_dump(exclude={"texts"}))
+    spec, artifact, encoder = build_specs(services).resolve_reindexed(request, index)
+    if body.texts and encoder is None:
+        raise BadValueError("texts are encoded again only by another encoder: name it in `encoder`", param="texts")
+    files = {} if artifact is None else dict(zip((MANIFEST, TENSORS), artifact, strict=True))
+    if body.texts:
+        files[FILE_OF_NEW_TEXTS] = orjson.dumps(body.texts)
+
+    text_field = spec.text_field or "text"
+    job = ReindexJob(encoder=encoder.spec if encoder else None, index=name, spec=spec, text_field=text_field)
+    with services.submitting_reindex:  # of two requests at once, the second sees the first's job
+        if services.list_reindex_jobs(name):
+            raise ConflictError(f"the index {name} is being reindexed already", param="name")
+        return services.jobs.submit("reindex", job.to_json(), files)
+
+
+def build_specs(services: Services) -> SpecResolver:
+    """Build the resolver of the settings of indexes from the served encoders and chains."""
+    embedder = services.embedder
+    return SpecResolver(
+        services.registry,
+        embedder.resolver,
+        lambda name: embedder.find_engine(name, param="encoder").require_ready(),
+        lambda: [engine.require_ready() for engine in embedder.engines.values()],
+    )

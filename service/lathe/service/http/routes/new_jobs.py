@@ -1,0 +1,307 @@
+"""Routes that queue jobs: fits of chains, advice on vectors, trainings of encoders, adaptations to judged searches."""
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lathe.service.chains.names import require_name
+from lathe.service.codec import as_vectors, dump_npy
+from lathe.service.encoders.engine.engine import Engine
+from lathe.service.encoders.training import require_free_name, require_trainable
+from lathe.service.errors import BadValueError, ConflictError, NotSupportedError, UnknownNameError
+from lathe.service.http.answers import answer_job
+from lathe.service.http.json_body import parse_object, read_json, validate_json, validate_object
+from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.queueing import PAIR_FILES, require_pairs, store_pairs
+from lathe.service.http.schemas import AdviseBody
+from lathe.service.http.unknown_names import StrictRoute
+from lathe.service.jobs.requests import AdaptJob, AdviseJob, FitJob, TrainJob
+from lathe.service.jobs.sources import (
+    JobSource,
+    locate_data_sets,
+    receive,
+    require_distinct,
+    resolve_allowed_folder,
+    resolve_allowed_path,
+)
+from lathe.service.jobs.store import (
+    FILE_OF_QUERIES,
+    FILE_OF_QUERY_TEXTS,
+    FILE_OF_TARGETS,
+    Job,
+)
+from lathe.service.services import ADMIN, Services, ServicesDep
+from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.advice.request import AdviceRequest, find_missing_module
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.finetuning.requests import NewTraining
+from lathe.training.fitting.pairs import divide_pairs, read_pairs
+from lathe.training.fitting.requests import NewFit, RowSource
+
+router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
+
+
+@router.post("/fit-transform", dependencies=ADMIN, openapi_extra=describe_body(NewFit), status_code=202)
+async def fit_transform(request: Request, services: ServicesDep) -> Response:
+    """Queue the fit of a chain.
+
+    Answers 202 with the URL of the job.
+    """
+    services.require_writable()
+    job = await run_in_threadpool(_create_fit_job, services, await read_json(request, services.settings))
+    return await answer_job(job.id)
+
+
+def _create_fit_job(services: Services, json_body: bytes) -> Job:
+    """Check the JSON body of a fit as far as possible, queue its job with the data sent, and return the job.
+
+    Vectors for which the request names no encoder are fitted without one.
+    """
+    request = validate_object(parse_object(json_body), NewFit)
+    require_name(request.name)
+    request.check()
+    engine = services.embedder.find_engine(request.encoder, param="encoder")
+    source = receive(request.source, services.settings.data_root)
+    spec = engine.spec if source.texts or request.encoder is not None else None  # vectors may have no encoder
+    dimensions = _count_dimensions(source, spec, engine)
+    require_distinct(source, "a fit")
+    if dimensions is not None:
+        request.build_chain().signature(dimensions)
+
+    target = None
+    if request.target_encoder is not None:
+        target = services.embedder.find_engine(request.target_encoder, param="target_encoder").spec
+    queries = _store_queries(request.queries, dimensions, source.files, services)
+    targets = _store_targets(request.targets, source.files, services)
+    return _submit(request, spec, target, queries | targets, source, services)
+
+
+def _count_dimensions(source: JobSource, spec: EncoderSpec | None, engine: Engine) -> int | None:
+    """Return the number of dimensions of the vectors to fit on, or None if it is not known yet.
+
+    Raises:
+        ConflictError: if vectors that were sent do not have those of their encoder.
+    """
+    if spec is None:
+        return source.width
+    dimensions = engine.info.dimensions if engine.info else None
+    if None not in (dimensions, source.width) and dimensions != source.width:
+        raise ConflictError(
+            f"the source's vectors have {source.width} dimensions, those of {engine.spec.name} have {dimensions}",
+            param="source.vectors",
+            code="space_mismatch",
+        )
+    return dimensions
+
+
+def _submit(
+    request: NewFit,
+    spec: EncoderSpec | None,
+    target: EncoderSpec | None,
+    paths: dict[str, str],
+    source: JobSource,
+    services: Services,
+) -> Job:
+    """Resolve the paths of all inputs of a fit, add the pairs to the job's files, queue the job and return it.
+
+    Args:
+        request: the fit.
+        spec: encoder of the rows, or None.
+        target: encoder of the targets, or None.
+        paths: where the job reads queries and targets, by field.
+        source: the rows to fit on; files of pairs are added to its own.
+        services: the services.
+    """
+    data_root = services.settings.data_root
+    _require_usable_pairs(request)
+    for field, pairs in (("pairs", request.pairs), ("test_pairs", request.test_pairs)):
+        if pairs is not None:
+            paths[field] = store_pairs(field, pairs, source.files, data_root)
+    corpora = {
+        name: resolve_allowed_path(path, data_root, f"out_of_domain.{name}")
+        for name, path in request.out_of_domain.items()
+    }
+    located = request.with_paths(paths | {"source": source.path}).model_copy(update={"out_of_domain": corpora})
+    job = FitJob(encoder=spec, target_encoder=target, request=located, files=tuple(source.files))
+    return services.jobs.submit("fit", job.to_json(), source.files)
+
+
+def _require_usable_pairs(request: NewFit) -> None:
+    """Raise unless the pairs that were sent can be divided into some to fit on and some to certify with.
+
+    Raises:
+        BadValueError: for an empty list.
+        FitError: for too few queries, or if queries to certify with are among those to fit on.
+    """
+    require_pairs(request.pairs, request.test_pairs)
+    if isinstance(request.pairs, str) or isinstance(request.test_pairs, str):
+        return  # files are read by the job
+    fit, test = (None if pairs is None else read_pairs(pairs) for pairs in (request.pairs, request.test_pairs))
+    if fit is not None or test is not None:
+        divide_pairs(fit, test, request.seed)
+
+
+def _store_queries(
+    queries: RowSource | None, dimensions: int | None, files: dict[str, bytes], services: Services
+) -> dict[str, str]:
+    """Return `{"queries": path}` for the job, or {} without queries. Queries sent are added to `files`.
+
+    Raises:
+        BadValueError: if they do not have the dimensions of the rows to fit on.
+    """
+    if queries is None:
+        return {}
+    received = receive(queries, services.settings.data_root)
+    if None not in (dimensions, received.width) and dimensions != received.width:
+        raise BadValueError(
+            f"the queries have {received.width} dimensions, the fitted vectors {dimensions}", param="queries"
+        )
+    if not received.files:
+        return {"queries": received.path}
+    name = FILE_OF_QUERY_TEXTS if received.texts else FILE_OF_QUERIES
+    files[name] = received.files[received.path]
+    return {"queries": name}
+
+
+def _store_targets(targets: RowSource | None, files: dict[str, bytes], services: Services) -> dict[str, str]:
+    """Return `{"targets": path}` for the job, or {} without targets. Targets sent are added to `files`.
+
+    Raises:
+        BadValueError: if they are texts.
+    """
+    if targets is None:
+        return {}
+    if targets.texts is not None:
+        raise BadValueError("targets are vectors; for texts name their target_encoder", param="targets.texts")
+    if targets.path is not None:
+        return {"targets": resolve_allowed_path(targets.path, services.settings.data_root)}
+    rows = targets.vectors or []
+    files[FILE_OF_TARGETS] = dump_npy(as_vectors(rows, max_rows=len(rows) + 1))
+    return {"targets": FILE_OF_TARGETS}
+
+
+@router.post("/advise", dependencies=ADMIN, openapi_extra=describe_body(AdviseBody), status_code=202)
+async def advise(request: Request, services: ServicesDep) -> Response:
+    """Queue a decision in what form to store vectors, as a job.
+
+    Answers 202 with the URL of the job.
+    """
+    services.require_writable()
+    job = await run_in_threadpool(_create_advice_job, services, await read_json(request, services.settings))
+    return await answer_job(job.id)
+
+
+def _create_advice_job(services: Services, json_body: bytes) -> Job:
+    """Check the JSON body of an advice request, queue its job with the data sent, and return the job.
+
+    What can be checked before the work begins is checked here, so that the client is told at once.
+
+    Raises:
+        NotSupportedError: if the extra `evaluation` is not installed.
+        ServiceError, TrainingError: if the body, the name in `fit`, the encoder or the source is not valid, too few
+            distinct rows were sent, or an encoder is named for vectors without `fit`.
+    """
+    body = validate_json(json_body, AdviseBody)
+    if module := find_missing_module():
+        raise NotSupportedError(f"advice needs {module}: pip install 'lathe-training[evaluation]'")
+    if body.fit is not None:
+        require_name(body.fit, param="fit")
+    engine = services.embedder.find_engine(body.encoder, param="encoder")
+    source = receive(body.source, services.settings.data_root)
+    require_distinct(source, "advice")
+
+    needs_encoder = source.texts or body.encoder is not None
+    if not source.texts and body.encoder is not None and body.fit is None:
+        raise BadValueError(
+            "the source holds vectors: leave `encoder` out, or name a chain to `fit` for that encoder", param="encoder"
+        )
+
+    advice_request = AdviceRequest(
+        source=source.path,
+        sample_rows=body.sample_rows,
+        seed=body.seed,
+        place=body.place,
+        rows=body.rows,
+        metric=body.metric,
+        recall=body.recall,
+        encoder=body.encoder,
+        chain=body.fit,
+        evidence=body.evidence,
+    )
+    spec = engine.spec if needs_encoder else None
+    job = AdviseJob(encoder=spec, question=advice_request, fit=body.fit, files=tuple(source.files))
+    return services.jobs.submit("advise", job.to_json(), source.files)
+
+
+@router.post("/train", dependencies=ADMIN, openapi_extra=describe_body(NewTraining), status_code=202)
+async def train(request: Request, services: ServicesDep) -> Response:
+    """Queue the training of an encoder, whose result is the next version of a name.
+
+    Answers 202 with the URL of the job.
+    """
+    services.require_writable()
+    job = await run_in_threadpool(_create_train_job, services, await read_json(request, services.settings))
+    return await answer_job(job.id)
+
+
+def _create_train_job(services: Services, json_body: bytes) -> Job:
+    """Check the request for a training as far as possible, queue its job, and return the job."""
+    request = validate_json(json_body, NewTraining)
+    require_free_name(request.name, services.settings)
+    request.check()
+    located = locate_data_sets(request.job, services.settings.data_root)
+    request = request.model_copy(update={"job": located})
+
+    job = request.check()
+    base = _find_encoder(services, job.encoder, "job.encoder")
+    require_trainable(base)
+    mining = job.negatives.model if job.negatives else None
+    auxiliary = _find_encoder(services, mining, "job.negatives.model")
+    return services.jobs.submit("train", TrainJob(encoder=base, auxiliary=auxiliary, request=request).to_json(), {})
+
+
+def _find_encoder(services: Services, name: str | None, field: str) -> EncoderSpec:
+    """Return the spec of an encoder that the server knows. No folder or hub id is taken from a request."""
+    if name is None:
+        return services.embedder.default.spec
+    spec = services.settings.find_encoder_spec(name)
+    if spec is None:
+        known = ", ".join(spec.name for spec in services.settings.specs)
+        raise UnknownNameError(f"there is no encoder {name[:80]!r}; there are: {known}", param=field)
+    return spec
+
+
+@router.post("/adapt", dependencies=ADMIN, openapi_extra=describe_body(AdaptRequest), status_code=202)
+async def adapt(request: Request, services: ServicesDep) -> Response:
+    """Queue the trial of what judged searches can improve, from a map of queries to a trained encoder.
+
+    Answers 202 with the URL of the job, which recommends one change, and publishes it if the request has a name.
+    """
+    services.require_writable()
+    job = await run_in_threadpool(_create_adapt_job, services, await read_json(request, services.settings))
+    return await answer_job(job.id)
+
+
+def _create_adapt_job(services: Services, json_body: bytes) -> Job:
+    """Check the JSON body of an adaptation, queue its job with the data sent, and return the job."""
+    request = validate_json(json_body, AdaptRequest)
+    request.check()
+    if request.name is not None:
+        require_name(request.name)
+        if request.train:
+            require_free_name(request.name, services.settings)
+    require_pairs(request.pairs, request.test_pairs)
+
+    data_root = services.settings.data_root
+    engine = services.embedder.find_engine(request.encoder, param="encoder")
+    source = receive(request.source, data_root)
+    require_distinct(source, "an adaptation")
+    paths = {"source": source.path}
+    for field in PAIR_FILES:
+        if (pairs := getattr(request, field)) is not None:
+            paths[field] = store_pairs(field, pairs, source.files, data_root)
+    folders = [resolve_allowed_folder(folder, data_root, "folders") for folder in request.folders]
+    located = request.with_paths(paths).model_copy(update={"folders": folders})
+    job = AdaptJob(encoder=engine.spec, request=located, files=tuple(source.files))
+    return services.jobs.submit("adapt", job.to_json(), source.files)

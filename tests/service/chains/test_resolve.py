@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+from lathe.service.chains.resolve import encode_output, find_dtype_problem
+from lathe.transforms import Chain, parse_steps
+
+
+@pytest.fixture
+def rows():
+    """Draw unit vectors `(300, 64)`."""
+    found = np.random.default_rng(0).normal(size=(300, 64)).astype(np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+@pytest.fixture
+def int8_chain(rows):
+    return Chain(parse_steps("r2,int8")).fit(rows)
+
+
+def test_encode_output_packs_bits_from_the_highest_and_binary_is_ubinary_minus_128():
+    row = np.array([[1, -1, -1, -1, -1, -1, -1, 1, 1, 0]], np.float32)
+    ubinary, binary = (encode_output(row, dtype, None) for dtype in ("ubinary", "binary"))
+    assert ubinary.dtype == np.uint8 and ubinary.tolist() == [[129, 128]]
+    assert binary.dtype == np.int8 and binary.tolist() == [[1, 0]]
+
+
+def test_encode_output_to_int8_is_row_wise_and_preserves_inner_products(rows):
+    codes = encode_output(rows, "int8", None)
+    assert codes.dtype == np.int8 and codes.shape == rows.shape
+    np.testing.assert_array_equal(codes, np.concatenate([encode_output(row[None], "int8", None) for row in rows]))
+    unit = codes / np.linalg.norm(codes, axis=1, keepdims=True)
+    np.testing.assert_allclose(unit @ unit.T, rows @ rows.T, atol=0.03)
+    assert encode_output(np.array([[1.0, 0], [-1, 0]], np.float32), "int8", None).max() <= 127
+    far = np.eye(1, 400, dtype=np.float32)
+    assert encode_output(np.concatenate([far, -far]), "int8", None)[:, 0].tolist() == [127, -127]
+
+
+def test_encode_output_to_bytes_uses_the_codes_of_a_chain_that_ends_in_int8(int8_chain, rows):
+    floats, codes = int8_chain.floats(rows), int8_chain.transform(rows)
+    for dtype in ("int8", "codes"):
+        np.testing.assert_array_equal(encode_output(floats, dtype, int8_chain.quantizer), codes)
+    unsigned = encode_output(floats, "uint8", int8_chain.quantizer)
+    assert unsigned.dtype == np.uint8
+    np.testing.assert_array_equal(unsigned.astype(int) - 128, codes)
+
+
+def test_find_dtype_problem_explains_impossible_encodings(int8_chain):
+    quantizer = int8_chain.quantizer
+    for dtype in ("float", "binary", "ubinary"):
+        assert find_dtype_problem(dtype, None, True, False) is None
+    assert "needs a chain that ends in a quantizer" in find_dtype_problem("codes", None, False, True)
+    assert "queries have no codes" in find_dtype_problem("codes", quantizer, True, True)
+    assert find_dtype_problem("codes", quantizer, False, True) is None
+    assert "norm 1, or a chain that ends in int8" in find_dtype_problem("uint8", None, False, False)
+    assert find_dtype_problem("uint8", quantizer, False, False) is find_dtype_problem("int8", None, True, True) is None

@@ -1,0 +1,85 @@
+import hashlib
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from lathe.training.sources.readers import (
+    BUILT_IN,
+    MAX_CHARACTERS,
+    MIN_CHARACTERS,
+    distinct_paragraphs,
+    read_docstring_paragraphs,
+    read_topic_paragraphs,
+)
+from lathe.training.sources.source import open_source
+
+COMMON = {"the", "a", "an", "of", "to", "is", "in", "and", "for", "if", "or", "be", "this", "that", "it", "by"}
+
+DIGEST = """
+import hashlib, json
+from lathe.training.sources.readers import read_docstring_paragraphs, read_topic_paragraphs
+print(hashlib.sha256(json.dumps([read_docstring_paragraphs(), read_topic_paragraphs()]).encode()).hexdigest())
+"""
+
+
+@pytest.fixture(params=[read_docstring_paragraphs, read_topic_paragraphs])
+def paragraphs(request):
+    return request.param()
+
+
+def test_paragraphs_are_over_1000_distinct_single_lines_of_allowed_length(paragraphs):
+    assert 1000 < len(set(paragraphs)) == len(paragraphs)
+    assert MIN_CHARACTERS <= min(map(len, paragraphs))
+    assert max(map(len, paragraphs)) <= MAX_CHARACTERS
+    assert all(paragraph == " ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def test_paragraphs_are_english(paragraphs):
+    words = [set(re.findall(r"[a-z]+", paragraph.lower())) for paragraph in paragraphs]
+    assert sum(bool(found & COMMON) for found in words) > 0.9 * len(words)
+    characters = "".join(paragraphs)
+    assert sum(c.isalpha() or c == " " for c in characters) > 0.85 * len(characters)
+
+
+def test_topic_paragraphs_share_less_than_1_percent_with_docstring_paragraphs():
+    docstrings, topics = set(read_docstring_paragraphs()), set(read_topic_paragraphs())
+    assert len(docstrings & topics) < 0.01 * len(topics)
+
+
+@pytest.mark.release
+def test_paragraphs_do_not_depend_on_the_hash_seed_and_raise_no_warnings():
+    here = hashlib.sha256(json.dumps([read_docstring_paragraphs(), read_topic_paragraphs()]).encode()).hexdigest()
+    there = subprocess.run(
+        [sys.executable, "-W", "error", "-c", DIGEST],
+        env={"PYTHONHASHSEED": "7", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert there.stdout.strip() == here
+
+
+def test_distinct_paragraphs_splits_at_blank_lines_and_drops_repeated_short_and_long_ones():
+    long, other = "word " * 20, "another " * 20
+    assert distinct_paragraphs([f"{long}\n\n  {other}\n\ntoo short", long, "x" * (MAX_CHARACTERS + 1)]) == [
+        long.strip(),
+        other.strip(),
+    ]
+
+
+def test_distinct_paragraphs_keeps_texts_of_the_minimum_and_maximum_length():
+    lengths = [MIN_CHARACTERS - 1, MIN_CHARACTERS, MAX_CHARACTERS, MAX_CHARACTERS + 1]
+    assert [len(text) for text in distinct_paragraphs("x" * length for length in lengths)] == [
+        MIN_CHARACTERS,
+        MAX_CHARACTERS,
+    ]
+
+
+def test_the_built_in_sources_count_their_texts():
+    for written in BUILT_IN:
+        source = open_source(written)
+        assert (source.kind(), source.name) == ("texts", written)
+        assert sum(len(batch) for batch in source.batches()) == source.count() > 100

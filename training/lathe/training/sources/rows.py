@@ -1,0 +1,318 @@
+"""Rows of a file, unvalidated at first, then of one kind, texts or vectors, and the interface of readable files."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeVar
+
+import numpy as np
+import orjson
+
+from lathe.training.errors import SourceError
+from lathe.transforms.vectors import FloatArray
+
+T = TypeVar("T")
+
+Record = dict[str, Any]
+"""Whole row of a source, a dict from field names to values."""
+
+
+def _iterate_scalars(value: Any) -> Iterator[Any]:
+    """Yield the texts, numbers, booleans and nulls of a JSON value, which may be nested deeper than Python's calls."""
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        kind = type(value)
+        if kind is list:
+            pending.extend(value)
+        elif kind is dict:
+            pending.extend(value.values())
+        else:
+            yield value
+
+
+def find_long_integer(value: Any) -> int | None:
+    """Search a JSON value for an integer beyond 64 bits, which cannot be stored as it is. Return it, or None."""
+    return next((x for x in _iterate_scalars(value) if type(x) is int and not -(2**63) <= x < 2**64), None)
+
+
+def restore_long_integers(content: bytes, parsed: Any, searched: Any) -> Any:
+    """Return parsed JSON with integers of any length.
+
+    orjson, which reads all JSON here, rounds integers beyond 64 bits to floats, and does not say so.
+
+    Args:
+        content: the JSON text.
+        parsed: what orjson made of it.
+        searched: the part of it in which rounded integers matter. If it has no float of 2^64 or more, nothing is parsed
+            again.
+    """
+    if all(type(x) is not float or -(2.0**64) < x < 2.0**64 for x in _iterate_scalars(searched)):
+        return parsed
+    try:
+        return json.loads(content)
+    except RecursionError:  # whoever stores it refuses it for its depth
+        return parsed
+
+
+class Readable(Protocol):
+    """File that can be opened, local or remote."""
+
+    @property
+    def name(self) -> str:
+        """File name without its folder."""
+
+    @property
+    def suffix(self) -> str:
+        """File extension with the dot."""
+
+    def open(self, mode: Any = ..., /) -> IO[Any]:
+        """Open the file for reading bytes."""
+
+
+@contextmanager
+def native_path(file: Readable) -> Iterator[str]:
+    """Yield a path under which libraries that only open paths can open the file. It is the file's own, or `/dev/fd/N`
+    of a descriptor that is closed after the block.
+    """
+    if isinstance(file, Path):
+        yield str(file)
+        return
+    with file.open("rb") as stored:
+        yield f"/dev/fd/{stored.fileno()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Consecutive rows of a file.
+
+    Attributes:
+        start: index of the first row.
+        stop: index after the last row; None is the end of the file.
+        byte: in a file of lines, the byte offset of the first row's line in the decompressed content, so that readers
+            can skip what comes before.
+        line: number of lines before the first row's line, blank ones included.
+    """
+
+    start: int = 0
+    stop: int | None = None
+    byte: int = 0
+    line: int = 0
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows, or None if `stop` is None."""
+        return None if self.stop is None else self.stop - self.start
+
+
+WHOLE = Span()
+"""Span of all rows of a file."""
+
+MAX_DIMENSIONS = 65_536
+"""Maximum dimensions of a source's vectors. A file of a kilobyte can claim vectors of gigabytes each."""
+
+MAX_BATCH_BYTES = 2**30
+"""Maximum bytes that the rows of one batch may take once decompressed."""
+
+
+def split_bounded_batches(
+    sized: Iterator[tuple[T, float]], rows: int, refusal: Callable[[list[T]], str]
+) -> Iterator[list[T]]:
+    """Collect items into lists of `rows` items, the last perhaps shorter, and yield each list. An error is raised if
+    the items of a list take too much memory.
+
+    Args:
+        sized: each item with the bytes that it takes once decompressed.
+        rows: maximum items of a list.
+        refusal: returns the error message, given the items of a list up to the one that exceeds the limit.
+
+    Raises:
+        SourceError: if the items of a list take more than `MAX_BATCH_BYTES`, as highly compressible rows can.
+    """
+    batch: list[T] = []
+    size = 0.0
+    for item, item_bytes in sized:
+        batch.append(item)
+        size += item_bytes
+        if size > MAX_BATCH_BYTES:
+            raise SourceError(refusal(batch))
+        if len(batch) == rows:
+            yield batch
+            batch, size = [], 0.0
+
+    if batch:
+        yield batch
+
+
+def require_dimensions(file: Readable, width: int) -> None:
+    """Check that a file's vectors have at most `MAX_DIMENSIONS` dimensions.
+
+    Raises:
+        SourceError: if they have more.
+    """
+    if width > MAX_DIMENSIONS:
+        raise SourceError(f"{file.name} holds vectors {width:,} wide; at most {MAX_DIMENSIONS:,} are read")
+
+
+@dataclass(frozen=True)
+class RawBatch:
+    """Consecutive rows as read from a file, not yet validated to be of one kind.
+
+    Attributes:
+        file: name of the file.
+        unit: 'line' or 'row', the unit of `numbers`.
+        numbers: number of each row in the file, for messages.
+        values: texts, lists or any other values; or vectors `(n, d)`.
+        records: the whole rows as dicts, if the file has more fields than the one read; else empty.
+    """
+
+    file: str
+    unit: str
+    numbers: Sequence[int]
+    values: list[Any] | FloatArray
+    records: list[Record]
+
+    def describe_row(self, index: int) -> str:
+        """Return the file name, unit and number of the row at `index`, for messages, such as 'a.jsonl line 7'."""
+        return f"{self.file} {self.unit} {self.numbers[index]}"
+
+
+MIN_WRITTEN_NUMBERS = 16
+"""Minimum numbers of a list in a text for the text to be taken for a vector."""
+
+Kind = int | None
+"""Kind of a source's rows: None for texts, or the number of dimensions for vectors; 0 for anything else."""
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Consecutive rows of a source that are all of one kind.
+
+    Attributes:
+        values: the texts, or the vectors `(n, d)`.
+        records: the whole rows as dicts, if the source has more fields than the one read; else empty.
+    """
+
+    values: list[str] | FloatArray
+    records: list[Record]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.values)
+
+
+def detect_batch_kind(raw: RawBatch) -> Kind:
+    """Return whether a batch holds texts or vectors, by its first row. The kind is None for texts, d for vectors or
+    lists of d numbers, and 0 for anything else.
+    """
+    if isinstance(raw.values, np.ndarray):
+        return int(raw.values.shape[1])
+    first = raw.values[0]
+    if isinstance(first, str):
+        return None
+    return len(first) if isinstance(first, list) else 0
+
+
+def validate_rows(raw: RawBatch, kind: Kind) -> RowBatch:
+    """Check that all rows of a batch are of the given kind and finite. Returns them as a `RowBatch`, with vectors as
+    float32.
+
+    Args:
+        raw: rows as read from a file.
+        kind: None for texts, or the number of dimensions of vectors.
+
+    Raises:
+        SourceError: for a row of another kind, or one that holds NaN, inf or a number beyond float32; names the first
+            one.
+    """
+    if isinstance(raw.values, np.ndarray):
+        if raw.values.shape[1] != kind:
+            width = raw.values.shape[1]
+            raise SourceError(f"{raw.file}: vectors {width} wide in a source that began with {kind_name(kind)}")
+        return RowBatch(_require_finite_rows(raw, raw.values), raw.records)
+
+    if kind is None:
+        for index, value in enumerate(raw.values):
+            if not isinstance(value, str):
+                raise SourceError(
+                    f"{raw.describe_row(index)}: {_describe_value(value)} in a source that began with texts"
+                )
+            if count := count_written_numbers(value):
+                raise SourceError(f"{raw.describe_row(index)}: {explain_written_vector(count)}")
+        return RowBatch(raw.values, raw.records)
+
+    return RowBatch(_require_finite_rows(raw, _as_matrix(raw, kind)), raw.records)
+
+
+def count_written_numbers(text: str) -> int:
+    """Return how many numbers a text holds if it is a vector written out, as by pgvector or pandas. The count is 0 for
+    other texts.
+
+    A list of fewer than `MIN_WRITTEN_NUMBERS` is taken for a text, such as a line of code.
+    """
+    # Cheap tests first: every text of a source is looked at.
+    if not (text.startswith("[") and text.endswith("]")) or text.count(",") < MIN_WRITTEN_NUMBERS - 1:
+        return 0
+
+    try:
+        content = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return 0
+
+    numbers = isinstance(content, list) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in content)
+    return len(content) if numbers else 0
+
+
+def explain_written_vector(count: int) -> str:
+    """Return why a text that is a vector written out is refused."""
+    return f"a text that is a list of {count} numbers: a vector is given as a list, not as its text"
+
+
+def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
+    """Convert the rows of a batch, which are lists of numbers, to a matrix `(n, width)` in float64.
+
+    Raises:
+        SourceError: if a row is not a list of `width` numbers; names the first one.
+    """
+    for index, value in enumerate(raw.values):
+        if not isinstance(value, list) or len(value) != width or width == 0:
+            raise SourceError(
+                f"{raw.describe_row(index)}: {_describe_value(value)} in a source that began with {kind_name(width)}"
+            )
+        for position, number in enumerate(value):
+            if not isinstance(number, int | float) or isinstance(number, bool):
+                found = "null" if number is None else f"{number!r:.40}"
+                raise SourceError(
+                    f"{raw.describe_row(index)}: the vector holds {found} at {position}, which is no number"
+                )
+
+    return np.array(raw.values, dtype=np.float64)
+
+
+def _require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
+    """Check that all vectors of a batch are finite in float32, and return them as float32.
+
+    Raises:
+        SourceError: naming the first row that holds NaN, inf, or a number beyond float32.
+    """
+    with np.errstate(over="ignore"):
+        rows = vectors.astype(np.float32)
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        raise SourceError(f"{raw.describe_row(int(finite.argmin()))}: NaN, inf, or a number beyond float32")
+    return rows
+
+
+def kind_name(kind: Kind) -> str:
+    """Return the name of a kind for messages, such as 'texts' or 'vectors 384 wide'."""
+    if kind is None:
+        return "texts"
+    return f"vectors {kind} wide" if kind else "neither texts nor vectors"
+
+
+def _describe_value(value: object) -> str:
+    if isinstance(value, str):
+        return "a text"
+    return f"a list of {len(value)}" if isinstance(value, list) else "neither a text nor a list of numbers"
