@@ -37,7 +37,7 @@ def test_an_adaptation_ends_with_one_recommendation_and_all_that_was_measured(ap
     job = app.client.get(url).json()
     assert job["state"] == "succeeded", job
     result = job["result"]
-    assert result["queries"] == {"learn": 120, "choose": 40, "report": 40}
+    assert result["queries"] == {"learn": 120, "choose": 80, "report": 80}
     assert result["sentence"]
     tried = [(trial["rung"], trial["bytes"]) for trial in result["trials"] if not trial["problem"]]
     assert tried[:2] == [("as_is", None), ("debias", None)]

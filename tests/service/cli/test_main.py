@@ -138,7 +138,7 @@ def test_every_command_has_help(run):
         assert status == 0 and "Usage" in out, command
     for command, options in {
         "export": "to format encoder dimensions",
-        "evaluate": "suite out encoder chain ladder sweep-dimensions corpus limit processes dtype",
+        "evaluate": "suite out encoder chain limit processes dtype json",
     }.items():
         status, out, _ = run(command, "--help")
         assert status == 0 and all(f"--{option} " in out for option in options.split()), command

@@ -56,7 +56,7 @@ class Advice:
     capped: bool
     heldout: int
     decision: PlaceDecision
-    evidence: Evidence | None = None
+    evidence: Evidence | None = field(default=None, repr=False)
     notes: list[str] = field(default_factory=list)
 
 

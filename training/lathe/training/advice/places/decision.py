@@ -115,9 +115,9 @@ class PlaceDecision:
     sentence: str
     commands: tuple[str, ...] = ()
     chosen: Option | None = None
-    simpler: Option | None = None
-    before: Option | None = None
-    options: list[Option] = field(default_factory=list)
+    simpler: Option | None = field(default=None, repr=False)
+    before: Option | None = field(default=None, repr=False)
+    options: list[Option] = field(default_factory=list, repr=False)
     sampled_rows: int = 0
     queries: int = 0
     notes: list[str] = field(default_factory=list)
