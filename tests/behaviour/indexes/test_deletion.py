@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from lathe.service.errors import UnknownNameError
+from lathe.service.errors import ConflictError, UnknownNameError
+from lathe.service.index.embedded.indexes import EmbeddedIndexes
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.spec import IndexSpec
 
@@ -111,3 +112,24 @@ def test_an_index_serves_after_its_chain_is_deleted_and_recreating_it_changes_no
 
 def points():
     return np.random.default_rng(0).normal(size=(80, 4)).tolist()
+
+
+def test_an_index_belongs_to_the_process_that_creates_it_before_others_can_find_it(tmp_path, monkeypatch):
+    """A server beside it looks for new indexes at any time."""
+    mine, theirs = (EmbeddedIndexes(tmp_path, 1, 1, lambda *_: None) for _ in range(2))
+    create_folder = EmbeddedIndexes.create_folder
+    refused = []
+
+    def create_and_be_found(indexes, name, *arguments):
+        create_folder(indexes, name, *arguments)
+        with pytest.raises(ConflictError, match="is owned by"):
+            theirs.get(name)
+        refused.append(name)
+
+    monkeypatch.setattr(EmbeddedIndexes, "create_folder", create_and_be_found)
+    try:
+        index = mine.create("new", IndexSpec(None, None, 4, "raw", "none", 4, "raw"), None)
+        assert refused == ["new"] and mine.create("new", index.spec, None) is index
+    finally:
+        mine.close()
+        theirs.close()

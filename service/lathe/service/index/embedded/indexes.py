@@ -126,7 +126,7 @@ class EmbeddedIndexes:
             if name in self.opened:
                 return self.opened[name]
             try:
-                return self._open(name, folder)
+                return self._open(name, folder, acquire_index(folder, name))
             except (UnknownNameError, ConflictError):  # deleted meanwhile, or owned by another process
                 self.unopened.pop(name, None)
                 raise
@@ -134,12 +134,12 @@ class EmbeddedIndexes:
                 self.unopened[name] = convert_error(error).message
                 raise
 
-    def _open(self, name: str, folder: Path) -> EmbeddedIndex:
-        """Lock an index, open it, and start its maintenance thread and damage check. Return the index.
+    def _open(self, name: str, folder: Path, lock: FileLock) -> EmbeddedIndex:
+        """Open an index that this process has locked, and start its maintenance thread and damage check. Return the
+        index.
 
         Raises the errors of `get`.
         """
-        lock = acquire_index(folder, name)
         try:
             _require_not_deleted(folder)
             index = EmbeddedIndex(name, folder, lock, self.threads, self.graph_threads, self.encode)
@@ -166,8 +166,19 @@ class EmbeddedIndexes:
             BadValueError: if no index can have that name.
         """
         require_name(name, "an index")
-        if name not in self.names():
-            self.create_folder(name, spec, artifact)
+        folder = self.root / name
+        with self.get_opening_lock(name):
+            if name not in self.names():
+                # Owned before it exists: a server that looks for new indexes would take it from a command.
+                make_root(self.root)
+                lock = acquire_index(folder, name)
+                try:
+                    self.create_folder(name, spec, artifact)
+                    _note_owner(folder)
+                except BaseException:
+                    lock.release()
+                    raise
+                return self._open(name, folder, lock)
         return self.get(name)
 
     def create_folder(self, name: str, spec: IndexSpec, artifact: Artifact) -> None:
@@ -292,10 +303,14 @@ def acquire_index(folder: Path, name: str) -> FileLock:
     except OSError as error:
         raise UnavailableError(f"the index {name} cannot be locked: {error.strerror}") from error
 
-    with suppress(OSError):  # there may be no folder yet, or no more
-        with create_file(note) as file:
-            file.write(json.dumps({"pid": os.getpid()}).encode())
+    _note_owner(folder)
     return lock
+
+
+def _note_owner(folder: Path) -> None:
+    with suppress(OSError):  # there may be no folder yet, or no more
+        with create_file(folder / "owner.json") as file:
+            file.write(json.dumps({"pid": os.getpid()}).encode())
 
 
 def _build_lock_path(folder: Path) -> Path:
