@@ -10,9 +10,8 @@ run.py         the whole run, resumed where it stopped, and its progress
 pool.py        scoring processes; worker.py is what they run, model.py what mteb sees as a model
 scores.py      results log: scores and tasks as JSON lines
 units.py       values of single queries, texts or pairs
-statistics.py  intervals                                    ┐ is it better,
-comparison.py  paired differences, by units and data sets   │ how sure are we
-decision.py    the answer in one sentence                   ┘
+comparison.py  paired differences, by units and data sets   ┐ is it better,
+decision.py    the answer in one sentence                   ┘ how sure are we
 tables.py      as tables                                    ┐ output
 report.py      HTML page, JSON, CSV, plain text             ┘
 """
