@@ -82,7 +82,11 @@ def measure() -> None:
     figures: Figures = {"stages": measure_stages(), "rates": {}}
     with tempfile.TemporaryDirectory() as folder:
         server = FreeServer(
-            Path(folder), LATHE_CACHE_BYTES="0", LATHE_DTYPE="float32", LATHE_MAX_BATCH_TOKENS=str(DEVICE_BATCH_TOKENS)
+            Path(folder),
+            LATHE_CACHE_BYTES="0",
+            LATHE_DTYPE="float32",
+            LATHE_MAX_BATCH_TOKENS=str(DEVICE_BATCH_TOKENS),
+            PYTHONPATH=str(Path(__file__).parents[1]),  # workers import nothing from the working directory
         )
         try:
             server.wait_for_workers(1)
