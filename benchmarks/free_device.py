@@ -38,8 +38,9 @@ class FreeServer(Server):
 
 
 def main(arguments: list[str]) -> None:
-    """Measure, write the raw JSON and print the tables; with `--serve`, or the number of a socket, be the server or its
-    worker.
+    """Measure, write the raw JSON and print the tables.
+
+    With `--serve`, or the number of a socket, be the server or its worker instead.
     """
     if arguments == ["--serve"]:
         serve()

@@ -11,8 +11,6 @@ Array = NDArray[np.float64]
 
 NEGLIGIBLE = 1e-9
 """Differences in points below this are rounding errors of equal differences."""
-MAX_ZERO_NORM = 1e-12
-"""Norm of a mean of unit vectors up to which it counts as zero, since it is only rounding error."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,3 @@ def choose_cheapest(scores: Sequence[Array], confidence: float = 0.95) -> int:
 
     # None beats the candidate with the highest mean, so there is one among those that are better.
     return next((index for index in better if not is_beaten(scores[index])), 0)
-
-
-def cosine_similarity(one: Array, other: Array) -> float | None:
-    """Return the cosine between two means of unit vectors, `(d,)` each, or None if one is zero up to rounding."""
-    lengths = float(np.linalg.norm(one)), float(np.linalg.norm(other))
-    return None if min(lengths) <= MAX_ZERO_NORM else float(one @ other) / (lengths[0] * lengths[1])

@@ -273,15 +273,17 @@ class ProgressBar:
         self.begun = time.monotonic()
         self.percent, self.message = 0.0, StandingMessage()
         self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._show_regularly, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._show_regularly, name="progress", daemon=True).start()
+        self.thread.start()
         return self
 
     def __exit__(
         self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self.ended.set()
+        self.thread.join()  # it would show the bar again once that is closed
         self.bar.close()
 
     def __call__(self, fraction: float, message: str) -> None:

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from lathe.training.advice.debiasing import DebiasingComparison, compare_debiasing
 from lathe.training.advice.sample import HELDOUT_SHARE, MAX_HELDOUT, MIN_HALVES, SMALL_HELDOUT, Sample
 from lathe.training.advice.sizes import NEIGHBOURS, SizeComparison, compare_sizes
-from lathe.training.comparison import cosine_similarity
+from lathe.training.comparison import Array
 from lathe.training.split_half import MIN_WORDS
 from lathe.transforms.progress import Progress, part_of
 from lathe.transforms.quality import Diagnostics, diagnose, recall_at_k
@@ -33,6 +32,8 @@ MIN_COORDINATE_ROWS = 100
 MIN_LEAD = 2.0
 """Points of recall@10 by which the first coordinates must exceed the mean of random ones, at a quarter of the
 dimensions and less. There is no such margin at a half, where any coordinates find nearly all neighbours."""
+MAX_ZERO_NORM = 1e-12
+"""Norm of a mean of unit vectors up to which it counts as zero, since it is only rounding error."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +270,13 @@ def cosine_of_means(fit: FloatArray, heldout: FloatArray) -> float | None:
     return cosine_similarity(_unit_mean(fit), _unit_mean(heldout))
 
 
-def _unit_mean(vectors: FloatArray) -> NDArray[np.float64]:
+def cosine_similarity(one: Array, other: Array) -> float | None:
+    """Return the cosine between two means of unit vectors, `(d,)` each, or None if one is zero up to rounding."""
+    lengths = float(np.linalg.norm(one)), float(np.linalg.norm(other))
+    return None if min(lengths) <= MAX_ZERO_NORM else float(one @ other) / (lengths[0] * lengths[1])
+
+
+def _unit_mean(vectors: FloatArray) -> Array:
     # Block by block: the unit rows of all in float64 would take twice the memory of the vectors.
     sums = [unit_rows(torch.from_numpy(block.astype(np.float64))).sum(0).numpy() for block in row_blocks(vectors)]
     return np.asarray(np.sum(sums, axis=0) / len(vectors))

@@ -23,6 +23,15 @@ TEMPLATE = Path(__file__).with_name("evidence.txt.j2")
 """Template of the sentences about the evidence."""
 SMALL_MEAN = 0.2
 """‖μ‖ of unit vectors up to which it is called small."""
+FORMAT_MRR = partial(format_number, spec=".2f", scale=100)
+"""Format of a mean reciprocal rank, × 100."""
+MEASURES = {
+    "local_spearman": "local Spearman",
+    "recall_at_10": "recall@10",
+    "rescored_4x": "recall@10, rescored 4×",
+    "retrieval": "split-half retrieval, MRR",
+}
+"""Title of the panel of each measure, by field name of `SizeTrial`."""
 
 
 def summarize_evidence(advice: Advice, evidence: Evidence) -> list[str]:
@@ -94,10 +103,6 @@ def format_evidence(advice: Advice) -> str:
     if advice.evidence is None:
         return "\n".join(list_notes(advice))
     return "\n\n".join(filter(None, map(format_text, build_sections(advice))))
-
-
-FORMAT_MRR = partial(format_number, spec=".2f", scale=100)
-"""Format of a mean reciprocal rank, × 100."""
 
 
 def build_tables(advice: Advice) -> dict[str, Table]:
@@ -233,15 +238,6 @@ def _build_first_coordinate_table(matryoshka: Matryoshka) -> Table:
         ),
         default=".1f",
     )
-
-
-MEASURES = {
-    "local_spearman": "local Spearman",
-    "recall_at_10": "recall@10",
-    "rescored_4x": "recall@10, rescored 4×",
-    "retrieval": "split-half retrieval, MRR",
-}
-"""Title of the panel of each measure, by field name of `SizeTrial`."""
 
 
 def draw_all(evidence: Evidence) -> dict[str, str]:

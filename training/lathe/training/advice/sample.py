@@ -30,6 +30,8 @@ MIN_HALVES = 30
 """Minimum number of texts cut in two; with fewer, the interval of a gain is unreliable."""
 SCRIPT_TEXTS = 1000
 """Number of texts whose script is determined."""
+BLOCK_TEXTS = 256
+"""Number of texts that are encoded between two reports of progress."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,7 @@ class Sample:
         fit: vectors to fit on, `(n, d)`.
         heldout: vectors to measure on, `(m, d)`.
         cut: number of held-out texts that can be cut in two.
-        halves: vectors of the halves of these texts; None if they are
-            fewer than `MIN_HALVES`, or none were asked for.
+        halves: vectors of the halves of these texts; None if they are fewer than `MIN_HALVES`, or none were asked for.
         scripts: share of the texts in each script, largest first; empty for a source of vectors.
     """
 
@@ -130,10 +131,6 @@ def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
     """
     held_out = count_heldout(len(row_sample))
     return Sample(row_sample, vectors[held_out:], vectors[:held_out], 0, None, {})
-
-
-BLOCK_TEXTS = 256
-"""Number of texts that are encoded between two reports of progress."""
 
 
 class SampleEncoder:

@@ -207,11 +207,10 @@ def compare_scores(baseline: Array, compared: Array, difference: float) -> Inter
         difference: difference of the two scores in points, in the middle of the interval.
     """
     interval = mean_interval(100 * (compared - baseline))
-    if interval.low is None or interval.high is None:
+    if interval.reach is None:
         return Interval(difference, None, None)
     # Values may be a jackknife's, whose mean differs from the score: the interval is moved to the score.
-    reach = (interval.high - interval.low) / 2
-    return Interval(difference, difference - reach, difference + reach)
+    return Interval(difference, difference - interval.reach, difference + interval.reach)
 
 
 def estimate_score(values: Array, score: float) -> Interval:

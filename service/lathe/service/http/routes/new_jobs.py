@@ -1,5 +1,7 @@
 """Routes that queue jobs: fits of chains, advice on vectors, trainings of encoders, adaptations to judged searches."""
 
+from collections.abc import Callable
+
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -42,15 +44,20 @@ from lathe.training.fitting.requests import NewFit, RowSource
 router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
 
 
+async def _queue(create_job: Callable[[Services, bytes], Job], request: Request, services: Services) -> Response:
+    """Let a function make a job of the request's body, and answer 202 with the URL of the job."""
+    services.require_writable()
+    job = await run_in_threadpool(create_job, services, await read_json(request, services.settings))
+    return await answer_job(job.id)
+
+
 @router.post("/fit-transform", dependencies=ADMIN, openapi_extra=describe_body(NewFit), status_code=202)
 async def fit_transform(request: Request, services: ServicesDep) -> Response:
     """Queue the fit of a chain.
 
     Answers 202 with the URL of the job.
     """
-    services.require_writable()
-    job = await run_in_threadpool(_create_fit_job, services, await read_json(request, services.settings))
-    return await answer_job(job.id)
+    return await _queue(_create_fit_job, request, services)
 
 
 def _create_fit_job(services: Services, json_body: bytes) -> Job:
@@ -187,9 +194,7 @@ async def advise(request: Request, services: ServicesDep) -> Response:
 
     Answers 202 with the URL of the job.
     """
-    services.require_writable()
-    job = await run_in_threadpool(_create_advice_job, services, await read_json(request, services.settings))
-    return await answer_job(job.id)
+    return await _queue(_create_advice_job, request, services)
 
 
 def _create_advice_job(services: Services, json_body: bytes) -> Job:
@@ -240,9 +245,7 @@ async def train(request: Request, services: ServicesDep) -> Response:
 
     Answers 202 with the URL of the job.
     """
-    services.require_writable()
-    job = await run_in_threadpool(_create_train_job, services, await read_json(request, services.settings))
-    return await answer_job(job.id)
+    return await _queue(_create_train_job, request, services)
 
 
 def _create_train_job(services: Services, json_body: bytes) -> Job:
@@ -278,9 +281,7 @@ async def adapt(request: Request, services: ServicesDep) -> Response:
 
     Answers 202 with the URL of the job, which recommends one change, and publishes it if the request has a name.
     """
-    services.require_writable()
-    job = await run_in_threadpool(_create_adapt_job, services, await read_json(request, services.settings))
-    return await answer_job(job.id)
+    return await _queue(_create_adapt_job, request, services)
 
 
 def _create_adapt_job(services: Services, json_body: bytes) -> Job:

@@ -30,6 +30,13 @@ PAGE = 8192 - 24 - 8
 """Bytes of a page of PostgreSQL for the tuples of an HNSW index: without its header and pgvector's opaque data."""
 CODE_BYTES = (24, 32, 48, 64, 96, 128)
 """Bytes of the codes of Lathe that are tried."""
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "snippets"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+"""Templates of the lines; each is compiled once, and rendered for every form that is tried."""
 
 
 # pgvector: a column of a table and an index, which holds the vectors once more. The column of full vectors stays: it is
@@ -240,12 +247,6 @@ def write_commands(
         metric: how vectors are compared.
         source: the vectors or texts.
     """
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "snippets"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     values = {
         "place": place,
         "form": candidate.form,
@@ -265,4 +266,4 @@ def write_commands(
         "vectors": source.name if source.name.endswith(".npy") and not source.texts else "vectors.npy",
     }
     templates = [f"{place}.j2"] if place == "pgvector" else ["prepare.j2", f"{place}.j2"]
-    return tuple(line for name in templates for line in environment.get_template(name).render(values).splitlines())
+    return tuple(line for name in templates for line in TEMPLATES.get_template(name).render(values).splitlines())

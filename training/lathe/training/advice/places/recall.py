@@ -9,6 +9,7 @@ Chance in which rows were drawn lowers recall for small k, so that what is expec
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -129,12 +130,7 @@ def limit_recall(recall: ExpectedRecall, limit: ExpectedRecall) -> ExpectedRecal
 
     Candidates that are ranked by a form are not found more often than that form finds rows by itself.
     """
-    return replace(
-        recall,
-        value=min(recall.value, limit.value),
-        low=min(recall.low, limit.low),
-        high=min(recall.high, limit.high),
-    )
+    return _pick(min, recall, limit)
 
 
 def raise_recall(recall: ExpectedRecall, least: ExpectedRecall) -> ExpectedRecall:
@@ -142,11 +138,15 @@ def raise_recall(recall: ExpectedRecall, least: ExpectedRecall) -> ExpectedRecal
 
     More candidates that are ranked by the full vectors do not find fewer rows.
     """
+    return _pick(max, recall, least)
+
+
+def _pick(pick: Callable[[float, float], float], recall: ExpectedRecall, other: ExpectedRecall) -> ExpectedRecall:
     return replace(
         recall,
-        value=max(recall.value, least.value),
-        low=max(recall.low, least.low),
-        high=max(recall.high, least.high),
+        value=pick(recall.value, other.value),
+        low=pick(recall.low, other.low),
+        high=pick(recall.high, other.high),
     )
 
 
