@@ -23,6 +23,7 @@ LOCAL = re.compile(r"\b(?:localhost|127\.0\.0\.1):8080\b")
 FORKED = re.compile(r"\blathe\b|\bpython -m\b")
 USES_POSTGRES = re.compile(r"\bpgvector\b|\bpsql\b|\bpsycopg\b")
 STARTS_SERVER = re.compile(r"\blathe serve\b")
+READS_STATE = re.compile(r"~/\.lathe\b")
 
 
 class BlockError(AssertionError):
@@ -77,6 +78,8 @@ class Page:
         if not self.postgres and USES_POSTGRES.search(text):
             self.workshop.fill_articles(list(data.texts()))
             self.postgres = self.workshop.postgres
+        if READS_STATE.search(text):
+            assert self.workshop.address, "the state folder is that of a server that has run"
         if STARTS_SERVER.search(text):
             self.own_address = f"127.0.0.1:{find_free_port()}"
         return LOCAL.sub(lambda _: self.own_address or self.workshop.address, text)
