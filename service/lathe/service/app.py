@@ -99,10 +99,11 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         version=version("lathe-service"),
         description="Compact, debiased text embeddings: fitted, versioned, measured.",
         lifespan=_build_lifespan(services),
+        telemetry={"logs": False, "metrics": False},  # exceptions may quote texts, and /metrics has its own figures
     )
     app.state.services = services
 
-    app.router.routes.extend(embed.router.routes)  # matched at once, where an included router is searched twice
+    app.router.routes[:0] = embed.router.routes  # matched at once, where an included router is searched twice
     for router in ROUTERS:
         app.include_router(router)
     for error_type in (ServiceError, TransformError, TrainingError, OSError, sqlite3.Error):

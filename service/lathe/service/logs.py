@@ -35,6 +35,9 @@ def configure(level: str) -> None:
     """
     handler = LineHandler(sys.stdout)
     handler.setFormatter(JsonFormatter())
+    # What the lines do not have takes a quarter of a record's time ("Optimization" in Python's logging HOWTO).
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
     number = logging.getLevelNamesMapping()[level.upper()]
     root = logging.getLogger()
     root.handlers = [handler]

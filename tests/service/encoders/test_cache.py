@@ -6,8 +6,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from lathe.service.chains.registry import STARTERS, Registry
+from lathe.service.chains.resolve import NotAtOnceError
 from lathe.service.encoders.cache import ENTRY_BYTES, VectorCache
-from lathe.service.encoders.embedder import Embedder, NotAtOnceError
+from lathe.service.encoders.embedder import Embedder, EmbedRequest
 from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, EncoderInfo, Work
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.transforms.chain import Chain
@@ -120,7 +121,9 @@ def embedders():
 
 def answer(embedder, texts, chain=None, dimensions=None, **options):
     """Embed texts and wait for the answer."""
-    return embedder.begin(texts, embedder.default, chain, dimensions, EncodeOptions(**options)).wait_for_answer()
+    return embedder.begin(
+        EmbedRequest(texts, embedder.default, EncodeOptions(**options), chain, dimensions)
+    ).wait_for_answer()
 
 
 @pytest.mark.parametrize(
@@ -195,9 +198,9 @@ def test_a_request_begins_at_once_only_when_its_chain_is_in_memory_and_folded(em
 
     def begin(at_once):
         engine, options = embedder.default, EncodeOptions()
-        return embedder.begin(["text"], engine, names["chain"], names["dimensions"], options, at_once=at_once)
+        return embedder.begin(EmbedRequest(["text"], engine, options, **names), at_once)
 
-    assert embedder.begin(["raw"], embedder.default, None, None, EncodeOptions(), at_once=True).work is not None
+    assert embedder.begin(EmbedRequest(["raw"], embedder.default, EncodeOptions()), at_once=True).work is not None
     with pytest.raises(NotAtOnceError):
         begin(at_once=True)
     expected = begin(at_once=False).wait_for_answer().vectors
@@ -211,4 +214,4 @@ def test_a_request_never_begins_at_once_where_another_server_is_asked_for_cached
     embedder, _ = embedders
     embedder.cache.second_level = object()
     with pytest.raises(NotAtOnceError):
-        embedder.begin(["text"], embedder.default, None, None, EncodeOptions(), at_once=True)
+        embedder.begin(EmbedRequest(["text"], embedder.default, EncodeOptions()), at_once=True)

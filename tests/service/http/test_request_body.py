@@ -14,17 +14,15 @@ import pytest
 from starlette.requests import Request
 
 from lathe.service.errors import OverloadedError, ServiceError, TooLargeError, convert_error
-from lathe.service.http.json_body import estimate_parsed_bytes, release_parse_memory, reserve_parse_memory
+from lathe.service.http.json_body import estimate_parsed_bytes, read_json
 from lathe.service.http.middleware import RequestMiddleware, send_error
 from lathe.service.http.request_body import (
     FREE_BYTES,
     INFLATED_BYTES,
     BodyMemory,
     BodyMemoryMiddleware,
-    HeldBody,
-    ParseMemory,
     ParseQueue,
-    ParseReservation,
+    RequestMemory,
     read_body,
 )
 from lathe.service.settings import read_settings
@@ -44,7 +42,7 @@ def read(body, pieces=1, memory=None, **headers):
         for start in range(0, max(1, len(body)), max(1, size))
     ]
     named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    scope = {"type": "http", "headers": named, "held_body": HeldBody(memory or BodyMemory(10 * LIMIT))}
+    scope = {"type": "http", "headers": named, "memory": RequestMemory(memory or BodyMemory(10 * LIMIT, LIMIT))}
 
     async def receive():
         return messages.pop(0)
@@ -65,12 +63,12 @@ def test_a_compressed_body_is_read_as_what_was_compressed(coding, size):
 
 def test_a_body_that_is_too_large_when_decompressed_is_refused():
     for body in (b"x" * (LIMIT + 1), b"\0" * (50 * LIMIT)):
-        memory = BodyMemory(10 * LIMIT)
+        memory = BodyMemory(10 * LIMIT, LIMIT)
         with pytest.raises(TooLargeError, match="decompressed"):
             read(gzip.compress(body), memory=memory, content_encoding="gzip")
         assert memory.held <= LIMIT
     with pytest.raises(OverloadedError):
-        read(gzip.compress(b"\0" * LIMIT), memory=BodyMemory(LIMIT // 2), content_encoding="gzip")
+        read(gzip.compress(b"\0" * LIMIT), memory=BodyMemory(LIMIT // 2, LIMIT), content_encoding="gzip")
 
 
 @pytest.mark.parametrize(
@@ -188,15 +186,15 @@ def test_bodies_over_the_memory_limit_are_refused_except_small_ones(middleware):
         first, second, small = (Sending(middleware) for _ in range(3))
         await first.send(190_000)
         await second.send(100_000)
-        assert middleware.body_memory.held == 290_000
+        assert middleware.memory.held == 290_000
         await second.send(20_000)
         with pytest.raises(OverloadedError, match="LATHE_BODY_MEMORY_BYTES"):
             await second.task
-        assert middleware.body_memory.held == 190_000
+        assert middleware.memory.held == 190_000
         await small.send(FREE_BYTES, more=False)
-        assert not small.task.done() and middleware.body_memory.held == 190_000
+        assert not small.task.done() and middleware.memory.held == 190_000
         await first.hang_up()
-        assert middleware.body_memory.held == 0
+        assert middleware.memory.held == 0
         middleware.release.set()
         await small.task
 
@@ -207,10 +205,10 @@ def test_a_body_is_counted_until_its_request_ends(middleware):
     async def test():
         sending = Sending(middleware)
         await sending.send(100_000, more=False)
-        assert middleware.body_memory.held == 100_000
+        assert middleware.memory.held == 100_000
         middleware.release.set()
         await sending.task
-        assert middleware.body_memory.held == 0
+        assert middleware.memory.held == 0
 
     asyncio.run(test())
 
@@ -220,7 +218,7 @@ def test_a_body_over_the_size_limit_is_read_without_being_counted_and_refused(mi
         sending = Sending(middleware)
         for _ in range(3):
             await sending.send(150_000)
-        assert middleware.body_memory.held == 0
+        assert middleware.memory.held == 0
         await sending.send(0, more=False)
         with pytest.raises(TooLargeError):
             await sending.task
@@ -308,21 +306,21 @@ def test_a_cancelled_waiter_reserves_no_memory(its_turn):
 
 def test_large_bodies_wait_for_each_other_and_small_ones_do_not():
     async def test():
-        memory = ParseMemory(16 * 32_000_000)
+        memory = BodyMemory(0, 16 * 32_000_000)
         large = b"-9," * 10_000_000
-        turns = [ParseReservation(memory) for _ in range(4)]
+        turns = [RequestMemory(memory) for _ in range(4)]
         tasks = [
-            asyncio.ensure_future(turn.wait(estimate_parsed_bytes(body)))
+            asyncio.ensure_future(turn.reserve(estimate_parsed_bytes(body)))
             for turn, body in zip(turns, (large, large, b"-9," * 100_000, b"a text"), strict=True)
         ]
         await let_others_run()
         assert [task.done() for task in tasks] == [True, False, True, True]
-        turns[0].release()
-        turns[0].release()
+        turns[0].end_parsing()
+        turns[0].end_parsing()
         await let_others_run()
         assert all(task.done() for task in tasks)
         for turn in turns:
-            turn.release()
+            turn.end_parsing()
         assert all(queue.reserved == 0 and not queue.waiting for _, queue in memory.queues)
 
     asyncio.run(test())
@@ -360,12 +358,12 @@ def middleware_of_parse_queue():
     async def app(scope, receive, send):
         asking = scope["asking"]
         request = Request(scope, receive)
-        await reserve_parse_memory(request, await read_body(request, LIMITS_OF_PARSE_QUEUE))
+        await read_json(request, LIMITS_OF_PARSE_QUEUE, any_content_type=True)
         asking.parsing = True
         if asking.then == "fail":
             raise ValueError
         if asking.then == "hand on":
-            release_parse_memory(request)
+            scope["memory"].end_parsing()
         if asking.then == "answer":
             await send({"type": "http.response.start"})
         await asking.release.wait()
@@ -395,7 +393,7 @@ def test_a_body_is_parsed_once_the_one_before_it_releases_its_memory(middleware_
             asking.release.set()
         await asyncio.wait([asking.task for asking in (second, third, text)])
         assert isinstance(second.task.exception(), ValueError if then == "fail" else type(None))
-        assert all(queue.reserved == 0 for _, queue in middleware_of_parse_queue.parse_memory.queues)
+        assert all(queue.reserved == 0 for _, queue in middleware_of_parse_queue.memory.queues)
 
     asyncio.run(test())
 

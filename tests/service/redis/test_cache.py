@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from lathe.service.encoders.cache import VectorCache
-from lathe.service.encoders.embedder import Embedder
+from lathe.service.encoders.embedder import Embedder, EmbedRequest
 from lathe.service.encoders.engine.work import EncodeOptions, EncoderInfo
 from lathe.service.redis.cache import COSINE, MAX_WAITING, OLD, PATIENCE_SECONDS, STATE, YOUNG, SharedCache
 from lathe.training.encoder.spec import DEFAULT_ENCODER
@@ -308,7 +308,7 @@ def test_with_a_cache_of_zero_bytes_the_shared_cache_is_unused_too(app):
     texts = ["a text that only this test sends"]
     before = counted("hits"), counted("misses")
     for _ in range(2):
-        answer = without.begin(texts, without.default, None, None, EncodeOptions()).wait_for_answer()
+        answer = without.begin(EmbedRequest(texts, without.default, EncodeOptions())).wait_for_answer()
         assert answer.timings["inference"] > 0
     embed(app, ["another"])  # written behind the first, had that been put
     keys = services.embedder.cache.compute_keys(without.default.require_ready(), EncodeOptions(), ["another", *texts])

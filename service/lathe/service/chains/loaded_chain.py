@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lathe.transforms.artifact import FitDistribution
     from lathe.transforms.base import Side
     from lathe.transforms.chain import Chain
+    from lathe.transforms.codes import Quantizer
 
 
 class LoadedChain:
@@ -41,10 +42,15 @@ class LoadedChain:
         self.digest: str = chain.metadata["tensors_sha256"]
         self.forms = FoldedForms(chain)
 
-    @property
+    @cached_property
     def ref(self) -> str:
         """Reference `name@version`."""
         return f"{self.name}@{self.version}"
+
+    @cached_property
+    def quantizer(self) -> "Quantizer | None":
+        """Last step if it is a quantizer, as in `Chain`, else None."""
+        return self.chain.quantizer
 
     @property
     def encoder_fingerprint(self) -> str | None:
@@ -117,13 +123,12 @@ class LoadedChain:
 
         They are if the chain normalizes, and that is wanted or the chain has a quantizer.
         """
-        as_fitted = self.chain.quantizer is not None  # the ranges of codes are those of what was fitted
+        as_fitted = self.quantizer is not None  # the ranges of codes are those of what was fitted
         return self.chain.normalize and (wanted or as_fitted)
 
     def clipped_share(self, rows: "NDArray[np.float32]") -> float | None:
         """Return the share of values in rows `(n, d)` beyond the codes' fitted range, or None without a range."""
-        quantizer = self.chain.quantizer
-        return None if quantizer is None else quantizer.clipped_share(self._unquantized.transform(rows))
+        return None if self.quantizer is None else self.quantizer.clipped_share(self._unquantized.transform(rows))
 
     @cached_property
     def _unquantized(self) -> "Chain":

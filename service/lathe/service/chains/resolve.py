@@ -154,7 +154,7 @@ class Target:
 
         The result is None if the chain has none.
         """
-        return self.loaded.chain.quantizer if self.loaded else None
+        return self.loaded.quantizer if self.loaded else None
 
     def choose_dtype(self, as_codes: bool) -> OutputDtype:
         """Return the encoding of the outputs: the requested one, else floats or, with `as_codes`, codes.
@@ -185,32 +185,15 @@ class Target:
         return replace(self, output_dtype=dtype)
 
 
+class NotAtOnceError(Exception):
+    """A request cannot be begun on the event loop: a file must be read, a chain folded, or Redis asked."""
+
+
 class ChainResolver:
     """Finds the chain, dimensions and space that a request's chain name and dimensions select."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-
-    def resolves_at_once(
-        self,
-        encoder: HasSpace,
-        chain: str | None,
-        dimensions: int | None,
-        normalize: bool = True,
-        input_type: InputType = "document",
-    ) -> bool:
-        """Return whether `resolve_for_encoder` would answer from memory, without loading or folding a chain.
-
-        The arguments are those of `resolve_for_encoder`.
-        """
-        if chain is None and dimensions not in (None, encoder.dimensions):
-            chain = self.registry.size_routes.find_ref(encoder.fingerprint, dimensions)
-            if chain is None:  # the error lists the sizes of all chains
-                return False
-        if chain in (None, RAW):
-            return True
-        loaded = self.registry.get_loaded(chain)
-        return loaded is not None and loaded.is_folded(dimensions, normalize, input_type)
 
     def resolve_for_encoder(
         self,
@@ -219,6 +202,7 @@ class ChainResolver:
         dimensions: int | None,
         normalize: bool = True,
         input_type: InputType = "document",
+        at_once: bool = False,
     ) -> Target:
         """Resolve a request's chain name and dimensions to the target: a chain for the encoder's vectors, or none.
 
@@ -231,8 +215,10 @@ class ChainResolver:
             dimensions: dimensions of the outputs; None for all.
             normalize: whether unit vectors are wanted.
             input_type: `query` takes the chain's map of queries, without a quantizer.
+            at_once: whether to raise an error instead of reading files or folding a chain.
 
         Raises:
+            NotAtOnceError: with `at_once`, if the chain is not in memory in this form.
             BadValueError: if no chain, or not the named one, serves the dimensions; `none` serves only the encoder's.
             ConflictError: if the chain was fitted on vectors of another encoder or of none, or takes other dimensions.
             UnknownNameError: if there is no such chain.
@@ -244,13 +230,18 @@ class ChainResolver:
                 param="dimensions",
             )
 
+        routes = self.registry.size_routes
         if chain is not None and chain != RAW:
-            loaded = self.registry.load(chain)
+            loaded = self._get_loaded(chain) if at_once else self.registry.load(chain)
         elif dimensions is None or dimensions == encoder.dimensions:
             raw = compute_space_id(encoder.fingerprint, None, None, encoder.dimensions)
             return Target(None, None, None, encoder.dimensions, raw, input_type, normalize)
+        elif at_once:
+            loaded = self._get_loaded(routes.find_ref(encoder.fingerprint, dimensions))
         else:
-            loaded = self.registry.size_routes.find_chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
+            loaded = routes.find_chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
+        if at_once and not loaded.is_folded(dimensions, normalize, input_type):
+            raise NotAtOnceError
 
         fitted_on, width = loaded.encoder_fingerprint, loaded.input_dimensions
         if fitted_on is None:
@@ -268,6 +259,13 @@ class ChainResolver:
                 code="space_mismatch",
             )
         return self._build_target(loaded, encoder.fingerprint, dimensions, normalize, encoder.dimensions, input_type)
+
+    def _get_loaded(self, ref: str | None) -> LoadedChain:
+        """Return a chain from memory. Raise `NotAtOnceError` if it is not there, or there is none."""
+        loaded = None if ref is None else self.registry.get_loaded(ref)
+        if loaded is None:
+            raise NotAtOnceError
+        return loaded
 
     def resolve_for_vectors(
         self, width: int, chain: str, dimensions: int | None, input_type: InputType = "document"

@@ -4,6 +4,7 @@ import hashlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +20,12 @@ ENTRY_BYTES = 300
 HITS = Counter("lathe_cache_hits", "Texts whose vectors were in the cache", ["encoder"])
 MISSES = Counter("lathe_cache_misses", "Texts whose vectors were not", ["encoder"])
 BYTES = Gauge("lathe_cache_bytes", "Bytes of cached vectors")
+
+
+@cache
+def _get_counters(encoder: str) -> tuple[Counter, Counter]:
+    """Return an encoder's counters of hits and misses, which Prometheus takes longer to find than a vector."""
+    return HITS.labels(encoder), MISSES.labels(encoder)
 
 
 @dataclass(frozen=True)
@@ -109,8 +116,9 @@ class VectorCache:
             )
 
         hits = sum(entry is not None for entry in entries)
-        HITS.labels(encoder.name).inc(hits)
-        MISSES.labels(encoder.name).inc(len(entries) - hits)
+        hit_counter, miss_counter = _get_counters(encoder.name)
+        hit_counter.inc(hits)
+        miss_counter.inc(len(entries) - hits)
         return entries
 
     def put(

@@ -1,13 +1,14 @@
 """The embedder computes a response's vectors from a request's texts or vectors, through cache, encoder and chain."""
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import Counter
 
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.resolve import ChainResolver, InputType, OutputDtype, Target
+from lathe.service.chains.resolve import ChainResolver, InputType, NotAtOnceError, OutputDtype, Target
 from lathe.service.encoders.cache import CachedVector, VectorCache
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, EncoderInfo, Work
@@ -23,8 +24,31 @@ from lathe.transforms.errors import ArtifactError
 CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["encoder", "chain"])
 
 
-class NotAtOnceError(Exception):
-    """A request cannot be begun on the event loop: a file must be read, a chain folded, or Redis asked."""
+@lru_cache(maxsize=1024)
+def _get_counter(encoder: str, chain: str) -> Counter:
+    return CHAIN_TEXTS.labels(encoder, chain)
+
+
+@dataclass(frozen=True)
+class EmbedRequest:
+    """Texts to embed, and what is wanted of them, whichever route they came by.
+
+    Attributes:
+        engine: engine of the encoder.
+        options: how texts are encoded.
+        chain: name or reference of the chain; None for raw vectors, or the chain that `dimensions` routes to.
+        dimensions: dimensions of the outputs; None for all.
+        input_type: `query` takes the chain's map of queries, whose floats search what it maps documents to.
+        output_dtype: requested encoding of the outputs.
+    """
+
+    texts: list[str]
+    engine: Engine
+    options: EncodeOptions
+    chain: str | None = None
+    dimensions: int | None = None
+    input_type: InputType = "document"
+    output_dtype: OutputDtype | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +126,7 @@ class Pending:
             ArtifactError: if the chain maps a text to NaN or inf.
         """
         encoded_texts = None if self.work is None else self.work.future.result()
-        CHAIN_TEXTS.labels(self.encoder, self.target.chain).inc(len(self.found))
+        _get_counter(self.encoder, self.target.chain).inc(len(self.found))
         cached = self._stack_cached()
         if encoded_texts is None:
             tokens, cut = self._count_tokens(None)
@@ -272,33 +296,19 @@ class Embedder:
 
         The grammar is in `lathe.service.encoders.model_names`.
         """
+        if not model:
+            return ModelChoice(model, self.default)
         specs = [engine.spec for engine in self.engines.values()]
         return parse_model(model, self.find_engine, {name for spec in specs for name in (spec.name, spec.model)})
 
-    def begin(
-        self,
-        texts: list[str],
-        engine: Engine,
-        chain: str | None,
-        dimensions: int | None,
-        options: EncodeOptions,
-        input_type: InputType = "document",
-        output_dtype: OutputDtype | None = None,
-        at_once: bool = False,
-    ) -> "Pending":
+    def begin(self, request: EmbedRequest, at_once: bool = False) -> "Pending":
         """Look texts up in the cache and queue missing ones for the encoder. Return the pending request.
 
         This resolves the chain and does not wait for the encoder. Texts are first cut to what the encoder can read.
         Only a chain that must be read from disk or folded, and a second-level cache, may block.
 
         Args:
-            texts: the texts.
-            engine: engine of the encoder.
-            chain: name or reference of the chain; None for raw vectors, or the chain that `dimensions` routes to.
-            dimensions: dimensions of the outputs; None for all.
-            options: how texts are encoded.
-            input_type: `query` takes the chain's map of queries, whose floats search what it maps documents to.
-            output_dtype: requested encoding of the outputs.
+            request: the texts, and what is wanted of them.
             at_once: whether to raise an error instead of blocking, for callers on the event loop.
 
         Raises:
@@ -308,14 +318,16 @@ class Embedder:
             EncoderError: for a prompt name the encoder does not have.
             TooLongError: for a text that is much too long if `long_text` is "error"; the worker checks shorter ones.
         """
+        engine, options = request.engine, request.options
         encoder = engine.require_ready()
         encoder.find_prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
 
-        request = (encoder, chain, dimensions, options.normalize, input_type)
-        if at_once and not (self.cache.second_level is None and self.resolver.resolves_at_once(*request)):
+        if at_once and self.cache.second_level is not None:
             raise NotAtOnceError
-        target = self.resolver.resolve_for_encoder(*request)
-        target = target.require_output_dtype(output_dtype)
+        target = self.resolver.resolve_for_encoder(
+            encoder, request.chain, request.dimensions, options.normalize, request.input_type, at_once
+        )
+        target = target.require_output_dtype(request.output_dtype)
         if target.folded is not None and not options.normalize:
             # Chains take unit vectors; whether they give them is folded in.
             options = replace(options, normalize=True)
@@ -323,9 +335,8 @@ class Embedder:
             options = replace(options, long_text=encoder.spec.long_text)
 
         # Cut before they are hashed: keys, cache and worker see only the part that can be read.
-        parts = cut_texts(texts, encoder, options)
-        sizes = [len(text) / max(len(part), 1) for text, part in zip(texts, parts, strict=True)]
-        texts = parts
+        texts = cut_texts(request.texts, encoder, options)
+        sizes = [len(text) / max(len(part), 1) for text, part in zip(request.texts, texts, strict=True)]
 
         keys: list[bytes] = []
         entries: list[CachedVector | None] = [None] * len(texts)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from lathe.service.chains.resolve import InputType
 from lathe.service.codec import as_vectors, require_rows
-from lathe.service.encoders.embedder import Embedder
+from lathe.service.encoders.embedder import Embedder, EmbedRequest
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncodeOptions, Work
 from lathe.service.errors import BadValueError, ConflictError, ServiceError, WrongShapeError
@@ -81,9 +81,8 @@ async def encode_body_texts(
     texts = list_texts(body.texts, services.settings.max_texts, "texts")
     engine = find_index_engine(services.embedder, spec)
     prompt_name = engine.require_ready().choose_prompt(body.prompt_name or None, side)
-    pending = await run_in_threadpool(
-        services.embedder.begin, texts, engine, None, None, EncodeOptions(prompt_name, body.long_text)
-    )
+    wanted = EmbedRequest(texts, engine, EncodeOptions(prompt_name, body.long_text))
+    pending = await run_in_threadpool(services.embedder.begin, wanted)
     await wait_for_encoding(request, pending.work)
     return (await run_in_threadpool(pending.wait_for_answer)).vectors
 
@@ -204,4 +203,4 @@ def encode_for_index(embedder: Embedder, spec: IndexSpec, texts: list[str]) -> N
     """
     engine = find_index_engine(embedder, spec)
     options = EncodeOptions(engine.require_ready().find_side_prompt("document"))
-    return embedder.begin(texts, engine, None, None, options).wait_for_answer().vectors
+    return embedder.begin(EmbedRequest(texts, engine, options)).wait_for_answer().vectors

@@ -20,7 +20,7 @@ from lathe.service.errors import (
     TooLargeError,
     WrongShapeError,
 )
-from lathe.service.http.request_body import ParseReservation, read_body
+from lathe.service.http.request_body import FREE_BYTES, RequestMemory, read_body
 from lathe.service.settings import Settings
 from lathe.training.json_object import UNKNOWN_FIELD, JsonObject
 from lathe.training.sources.rows import restore_long_integers
@@ -44,9 +44,9 @@ AnyBody = TypeVar("AnyBody", bound=JsonObject)
 async def read_json(request: Request, settings: Settings, any_content_type: bool = False) -> bytes:
     """Read the body of a JSON request and return its unparsed bytes, after waiting for memory to parse them.
 
-    The memory is reserved until the response begins, or until `release_parse_memory`. Parsing and using the body take
-    time: pass it to a function in another thread, which begins with `validate_json`. A route that then waits must keep
-    no name for the body, or the body is not freed meanwhile.
+    The memory is reserved until the response begins, or until `RequestMemory.end_parsing`; small bodies do not wait.
+    Parsing and using the body take time: pass it to a function in another thread, which begins with `validate_json`. A
+    route that then waits must keep no name for the body, or the body is not freed meanwhile.
 
     Args:
         request: request whose body is read.
@@ -59,7 +59,9 @@ async def read_json(request: Request, settings: Settings, any_content_type: bool
     if not any_content_type:
         require_json_type(request)
     body = bytes(await read_body(request, settings))
-    await reserve_parse_memory(request, body)
+    if len(body) > FREE_BYTES:
+        memory: RequestMemory = request.scope["memory"]
+        await memory.reserve(estimate_parsed_bytes(body))
     return body
 
 
@@ -72,21 +74,6 @@ def require_json_type(request: Request) -> None:
     content_type = request.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != JSON:
         raise ServiceError(f"the content-type must be {JSON}, not {content_type[:80] or 'missing'}", status=415)
-
-
-async def reserve_parse_memory(request: Request, body: bytes) -> None:
-    """Wait until there is memory to parse the body, and reserve it until the response begins."""
-    reservation: ParseReservation = request.scope["parse_reservation"]
-    await reservation.wait(estimate_parsed_bytes(body))
-
-
-def release_parse_memory(request: Request) -> None:
-    """Release the memory that was reserved for parsing the request's body.
-
-    What the request still holds of the body must have other limits.
-    """
-    reservation: ParseReservation = request.scope["parse_reservation"]
-    reservation.release()
 
 
 def estimate_parsed_bytes(body: bytes) -> int:

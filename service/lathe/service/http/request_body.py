@@ -3,8 +3,8 @@
 One limit is for the bodies of all requests in flight, another for bodies that are being parsed: those that would
 exceed it together are queued.
 
-whole body ──► wait() ──► parsed, off the event loop ──► release(): its texts wait for the encoder, or the response
-               one of three queues, by estimated size       begins
+whole body ──► reserve() ──► parsed, off the event loop ──► end_parsing(): its texts wait for the encoder, or the
+               one of three queues, by estimated size          response begins
 """
 
 import asyncio
@@ -47,37 +47,43 @@ async def read_body(request: Request, settings: Settings) -> Body:
     """
     limit = settings.max_body_bytes
 
-    coding = _read_coding(request)
-    if _read_length(request) > limit and request.headers.get("expect", "").lower() == "100-continue":
+    coding, declared = _read_coding(request), _read_length(request)
+    if declared > limit and request.headers.get("expect", "").lower() == "100-continue":
         raise TooLargeError(f"the body is larger than {limit} bytes")
 
-    held: HeldBody = request.scope["held_body"]
-    declared = _read_length(request)
-    connection: Connection | None = request.scope.get("connection")
-    if connection is not None and not coding and FREE_BYTES < declared <= limit:
-        try:
-            whole = await connection.read_whole_body(request.scope, declared, held.resize)
-        except ClientDisconnect:
-            raise ServiceError("the client disconnected", status=499) from None
-        if whole is not None:
-            return whole
+    memory: RequestMemory = request.scope["memory"]
+    if not coding and 0 < declared <= limit and (whole := await _read_at_once(request, memory, declared)) is not None:
+        return whole
 
     chunks: list[bytes] = []
     size = 0
     async for chunk in stream_body(request):
         size += len(chunk)
         if size <= limit:
-            held.resize(size)
+            memory.resize(size)
             chunks.append(chunk)
         elif coding or size > limit * DRAINED_BODIES:
             break
         else:
             chunks.clear()
-            held.resize(0)
+            memory.resize(0)
 
     if size > limit:
         raise TooLargeError(f"the body is larger than {limit} bytes{' when decompressed' if coding else ''}")
     return b"".join(chunks)
+
+
+async def _read_at_once(request: Request, memory: "RequestMemory", length: int) -> Body | None:
+    """Read a body whose length is known, or return None if it must be read in pieces."""
+    connection: Connection | None = request.scope.get("connection")
+    try:
+        if length <= FREE_BYTES:
+            return await request.body()
+        if connection is not None:
+            return await connection.read_whole_body(request.scope, length, memory.resize)
+    except ClientDisconnect:
+        raise ServiceError("the client disconnected", status=499) from None
+    return None
 
 
 async def stream_body(request: Request) -> AsyncIterator[bytes]:
@@ -140,83 +146,7 @@ async def _inflate(request: Request) -> AsyncIterator[bytes]:
 
 
 FREE_BYTES = 65_536
-"""Bytes up to which a body is not counted and always accepted: most requests are that small."""
-
-
-class BodyMemory:
-    """Count of the bytes that the bodies of all requests hold, with its limit."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held = 0
-
-
-class HeldBody:
-    """The bytes of a `BodyMemory` that one request's body holds."""
-
-    def __init__(self, memory: BodyMemory) -> None:
-        self.memory = memory
-        self.counted = 0
-
-    def resize(self, size: int) -> None:
-        """Set how many bytes the request's body holds. Raise if the bodies of all requests exceed their limit.
-
-        Args:
-            size: bytes of the body; 0 releases its memory. Up to `FREE_BYTES` are not counted.
-
-        Raises:
-            OverloadedError: if all bodies together would exceed the limit.
-        """
-        # A body that grows past the free bytes counts as a whole from then on.
-        counted = size if size > FREE_BYTES else 0
-        added = counted - self.counted
-        if added > 0 and self.memory.held + added > self.memory.limit:
-            raise OverloadedError(
-                f"the bodies of all requests may hold {self.memory.limit} bytes (LATHE_BODY_MEMORY_BYTES), and this "
-                "one does not fit beside the others; try again"
-            )
-
-        self.memory.held += added
-        self.counted = counted
-
-
-class BodyMemoryMiddleware:
-    """Middleware that releases a request's parse memory when the response begins, and its body memory at the end.
-
-    Args:
-        limit: bytes that all bodies may hold together.
-        parse_limit: bytes that bodies may take together while they are parsed.
-    """
-
-    def __init__(self, app: ASGIApp, limit: int, parse_limit: int) -> None:
-        self.app = app
-        self.body_memory = BodyMemory(limit)
-        self.parse_memory = ParseMemory(parse_limit)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app with memory accounting for the request's body, and release the memory afterwards.
-
-        `held_body` and `parse_reservation` are put in the scope of an HTTP request. The reservation is released when
-        the response begins, the body's memory when the app ends, also by an error. Other scopes, such as the lifespan,
-        are passed on unchanged.
-        """
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
-        held = scope["held_body"] = HeldBody(self.body_memory)
-        reservation = scope["parse_reservation"] = ParseReservation(self.parse_memory)
-
-        async def release_and_send(message: Message) -> None:
-            reservation.release()  # before the first byte is sent: no request waits for a client that reads slowly
-            await send(message)
-
-        try:
-            await self.app(scope, receive, release_and_send)
-        finally:
-            reservation.release()
-            held.resize(0)
-
+"""Bytes up to which a body is not counted, always accepted and parsed at once: most requests are that small."""
 
 SHARES = ((1 / 512, 1 / 4), (1 / 8, 1 / 4), (float("inf"), 1.0))
 """Per queue, as shares of the memory for parsing: the largest body of the queue, and all its bodies together.
@@ -273,34 +203,97 @@ class ParseQueue:
             self.waiting.popleft()
 
 
-class ParseMemory:
-    """The memory of a server for parsing bodies, divided among a parse queue for each class of body size."""
+class BodyMemory:
+    """The memory of a server for the bodies of all requests, and for parsing them.
 
-    def __init__(self, memory: int) -> None:
-        self.queues = [(largest * memory, ParseQueue(share * memory)) for largest, share in SHARES]
+    Args:
+        limit: bytes that all bodies may hold together.
+        parse_limit: bytes that bodies may take together while they are parsed.
+    """
 
-    def find_queue(self, size: int) -> ParseQueue:
-        """Return the queue for a body that takes `size` bytes when parsed."""
-        return next(queue for largest, queue in self.queues if size <= largest)
+    def __init__(self, limit: int, parse_limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self.queues = [(largest * parse_limit, ParseQueue(share * parse_limit)) for largest, share in SHARES]
 
 
-class ParseReservation:
-    """One request's reservation of memory for parsing its body."""
+class RequestMemory:
+    """The memory that one request's body holds, and that is reserved for parsing it."""
 
-    def __init__(self, memory: ParseMemory) -> None:
+    def __init__(self, memory: BodyMemory) -> None:
         self.memory = memory
+        self.counted = 0
         self.queue: ParseQueue | None = None
-        self.size = 0
+        self.reserved = 0
 
-    async def wait(self, size: int) -> None:
-        """Wait until the server has memory to parse a body of `size` bytes, and reserve it."""
-        self.size = size
-        queue = self.memory.find_queue(size)
+    def resize(self, size: int) -> None:
+        """Set how many bytes the request's body holds. Raise if the bodies of all requests exceed their limit.
+
+        Args:
+            size: bytes of the body; 0 releases its memory. Up to `FREE_BYTES` are not counted.
+
+        Raises:
+            OverloadedError: if all bodies together would exceed the limit.
+        """
+        # A body that grows past the free bytes counts as a whole from then on.
+        counted = size if size > FREE_BYTES else 0
+        added = counted - self.counted
+        if added > 0 and self.memory.held + added > self.memory.limit:
+            raise OverloadedError(
+                f"the bodies of all requests may hold {self.memory.limit} bytes (LATHE_BODY_MEMORY_BYTES), and this "
+                "one does not fit beside the others; try again"
+            )
+
+        self.memory.held += added
+        self.counted = counted
+
+    async def reserve(self, size: int) -> None:
+        """Wait until the server has memory to parse a body that takes `size` bytes then, and reserve it."""
+        queue = next(queue for largest, queue in self.memory.queues if size <= largest)
         await queue.enter(size)
-        self.queue = queue
+        self.queue, self.reserved = queue, size
 
-    def release(self) -> None:
-        """Release the reserved memory, so that waiting bodies are admitted. A second call does nothing."""
+    def end_parsing(self) -> None:
+        """Release the memory reserved for parsing, so that waiting bodies are admitted. A second call does nothing.
+
+        What the request still holds of the body must have other limits.
+        """
         queue, self.queue = self.queue, None
         if queue is not None:
-            queue.leave(self.size)
+            queue.leave(self.reserved)
+
+
+class BodyMemoryMiddleware:
+    """Middleware that releases a request's parse memory when the response begins, and its body memory at the end.
+
+    Args:
+        limit: bytes that all bodies may hold together.
+        parse_limit: bytes that bodies may take together while they are parsed.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, parse_limit: int) -> None:
+        self.app = app
+        self.memory = BodyMemory(limit, parse_limit)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app with memory accounting for the request's body, and release the memory afterwards.
+
+        `memory`, a `RequestMemory`, is put in the scope of an HTTP request. What is reserved for parsing is released
+        when the response begins, the body's memory when the app ends, also by an error. Other scopes, such as the
+        lifespan, are passed on unchanged.
+        """
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        memory = scope["memory"] = RequestMemory(self.memory)
+
+        async def release_and_send(message: Message) -> None:
+            memory.end_parsing()  # before the first byte is sent: no request waits for a client that reads slowly
+            await send(message)
+
+        try:
+            await self.app(scope, receive, release_and_send)
+        finally:
+            memory.end_parsing()
+            memory.resize(0)
