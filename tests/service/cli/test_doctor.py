@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lathe.service.cli.installation import (
+from lathe.service.cli.doctor import (
     DISTRIBUTIONS,
     EXTRAS,
     Machine,
