@@ -327,7 +327,8 @@ def test_replicas_share_fit_distributions_and_one_altered_in_redis_is_unknown(op
     here.registry.publish(loaded.chain, "shared", None, distribution=loaded.fit_distribution)
     there.registry.pull("shared")
     assert there.registry.load("shared").fit_distribution.payload == loaded.fit_distribution.payload
-    redis_server.client.hset("lathe:artifact:shared:1", "reference", b"altered")
+    for key in redis_server.client.keys("lathe:files:*"):
+        redis_server.client.hset(key, "reference.safetensors:0", b"altered")
     later = open_replica("later")
     assert "altered" in str(later.registry.load("shared").fit_distribution)
     later.registry.load("shared").chain.transform(rows_like(3, 1))

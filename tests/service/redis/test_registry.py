@@ -16,10 +16,19 @@ from lathe.service.chains.registry import Registry
 from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
-from lathe.service.redis.registry import serialize_version, stage_files
-from lathe.service.redis.version_record import CHANGES, IDENTITY, build_key, write_pointer, write_stamp
+from lathe.service.redis.shared_versions import build_files_key
+from lathe.service.redis.version_record import (
+    CHANGES,
+    IDENTITY,
+    VersionStamp,
+    build_key,
+    compute_digest,
+    write_pointer,
+    write_stamp,
+)
 from lathe.training.fitting.requests import NewFit
 from lathe.transforms import ArtifactError
+from lathe.transforms.artifact import MANIFEST, TENSORS
 from tests.helpers import eventually
 
 pytestmark = pytest.mark.services
@@ -201,7 +210,7 @@ def test_a_change_whose_reply_was_lost_is_made_once(open_replica, chains):
 def test_a_chain_missing_in_redis_is_restored_from_the_local_copy(open_replica, chains, redis_server):
     registry = open_replica("replica").registry
     registry.publish(chains[0], "mine", None)
-    redis_server.client.delete("lathe:chain:mine", "lathe:artifact:mine:1")
+    redis_server.client.delete("lathe:chain:mine", *redis_server.client.keys("lathe:files:*"))
     registry.pull("mine")
     assert registry.load("mine").version == 1
     assert open_replica("another").registry.load("mine").version == 1
@@ -241,28 +250,29 @@ def test_two_replicas_may_share_one_state_folder(open_replica, chains, caplog):
 # What was altered in Redis
 
 
-def publish_altered(client, chains, how, name="mine"):
-    """Write version 2 of a chain as live, altered, and return its unaltered files."""
-    files, other = serialize_version(chains[1], name, 2), serialize_version(chains[2], name, 2)
-    manifest, tensors, _ = files
-    found = {"manifest": (other[0], tensors), "missing": (manifest, None), "cut": (manifest, tensors[:-10])}[how]
-    key = f"lathe:artifact:{name}:2"
+def publish_altered(client, chains, how, folder, name="mine"):
+    """Write version 2 of a chain as live, altered. Return the key of its files, and the unaltered ones."""
+    for number in (1, 2):
+        chains[number].save(folder / name / str(number), {"name": name, "version": 2})
+    (manifest, tensors), (other, _) = (
+        [(folder / name / number / file).read_bytes() for file in (MANIFEST, TENSORS)] for number in ("1", "2")
+    )
+    found = {"manifest": (other, tensors), "missing": (manifest, None), "cut": (manifest, tensors[:-10])}[how]
+    stamp = VersionStamp(compute_digest(manifest))
+    key = build_files_key(stamp)
     with client.pipeline() as pipe:
-        staged = stage_files(name, 2, files)
-        staged.write(pipe)
-        write_stamp(pipe, "chain", name, 2, staged.stamp)
-        pipe.delete(key)
-        pipe.hset(key, "manifest", found[0])
+        write_stamp(pipe, "chain", name, 2, stamp)
+        pipe.hset(key, MANIFEST, found[0])
         if found[1] is not None:
-            pipe.hset(key, "tensors", found[1])
+            pipe.hset(key, f"{TENSORS}:0", found[1])
         write_pointer(pipe, "chain", name, Pointer(2, (1,), 2))
         pipe.execute()
-    return files
+    return key, {MANIFEST: manifest, f"{TENSORS}:0": tensors}
 
 
 @pytest.mark.parametrize("how", ["manifest", "missing"])
 def test_a_version_altered_in_redis_is_refused_and_the_earlier_one_serves(
-    how, open_replica, redis_server, chains, caplog
+    how, open_replica, redis_server, chains, caplog, tmp_path
 ):
     """Once its files are restored it can be promoted."""
     following, returning = open_replica("following"), open_replica("returning")
@@ -270,7 +280,7 @@ def test_a_version_altered_in_redis_is_refused_and_the_earlier_one_serves(
     eventually(lambda: live(returning) == 1)
     returning.stop()
     counted = refused_count()
-    files = publish_altered(redis_server.client, chains, how)
+    key, files = publish_altered(redis_server.client, chains, how, tmp_path)
     eventually(lambda: following.registry.refused)
     for replica in (following, open_replica("returning"), open_replica("joining")):
         assert live(replica) == 1 and replica.registry.versions("mine") == [1]
@@ -279,22 +289,20 @@ def test_a_version_altered_in_redis_is_refused_and_the_earlier_one_serves(
             promote_with_gates(replica.registry, "mine", 2)
         assert replica.registry.read_pointer("mine").live == 1
     assert refused_count() >= counted + 3 and "mine@2 was altered" in caplog.text
-    redis_server.client.hset(
-        "lathe:artifact:mine:2", mapping=dict(zip(("manifest", "tensors"), files[:2], strict=True))
-    )
+    redis_server.client.hset(key, mapping=files)
     promote_with_gates(following.registry, "mine", 2)
     assert live(following) == 2 and following.warnings() == []
 
 
 def test_the_version_served_instead_of_a_refused_one_stays_until_the_refused_one_is_deleted(
-    open_replica, redis_server, chains
+    open_replica, redis_server, chains, tmp_path
 ):
     here, there = open_replica("here"), open_replica("there")
     for name in ("mine", "other"):
         here.registry.publish(chains[0], name, True)
     eventually(lambda: live(there, "other") == 1)
-    publish_altered(redis_server.client, chains, "cut", "other")
-    publish_altered(redis_server.client, chains, "cut")
+    publish_altered(redis_server.client, chains, "cut", tmp_path, "other")
+    publish_altered(redis_server.client, chains, "cut", tmp_path)
     eventually(lambda: all(len(replica.warnings()) == 2 for replica in (here, there)))
     here.registry.delete("other", 1)  # the record says that version 2 is live
     here.registry.publish(chains[2], "mark", None)

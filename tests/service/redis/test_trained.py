@@ -37,7 +37,11 @@ def allow(_manifest):
 
 def models_in(client):
     """Return the keys of models in Redis that do not expire."""
-    return [key for key in client.keys("lathe:model:*") if client.ttl(key) == -1]
+    return [
+        key
+        for key in client.keys("lathe:files:*")
+        if client.ttl(key) == -1 and b'"method"' in client.hget(key, "manifest.json")
+    ]
 
 
 def test_versions_of_one_replica_are_copied_promoted_and_deleted_at_the_other(open_replica, redis_server, model):
@@ -63,9 +67,9 @@ def test_an_upload_of_files_that_another_replica_has_committed_keeps_them(open_r
     (key,) = models_in(redis_server.client)
     content = redis_server.client.hgetall(key)
     eventually(lambda: there.versions("mine") == [1])
-    staged = there.stage_files(there, "mine", 1)  # a second run of the job, that ends without committing
+    upload = there.upload_version(there, "mine", 1)  # a second run of the job, that ends without committing
     assert models_in(redis_server.client) == [key] and redis_server.client.hgetall(key) == content
-    assert 0 < redis_server.client.ttl(staged.uploaded)
+    assert 0 < redis_server.client.ttl(upload.key)
 
 
 def test_a_version_is_promoted_where_it_was_not_copied_yet(open_replica, model):
@@ -92,7 +96,7 @@ def test_two_replicas_that_publish_at_once_get_two_versions_and_one_for_the_same
         versions = list(pool.map(lambda one: one.publish("mine", model, MANIFEST, None, "a"), (here, there)))
         assert versions == [(1, True)] * 2 and there.find_published("mine", "a") == 1
         assert here.find_published("mine", "b") is None
-        before = set(redis_server.client.keys("lathe:model:*"))
+        before = set(models_in(redis_server.client))
         manifests = [MANIFEST | {"method": method} for method in ("ft", "reze")]
         versions = list(pool.map(lambda one, own: one.publish("mine", model, own, False)[0], (here, there), manifests))
     assert sorted(versions) == [2, 3] and len(set(models_in(redis_server.client)) - before) == 2
@@ -102,11 +106,11 @@ def test_two_replicas_that_publish_at_once_get_two_versions_and_one_for_the_same
 def test_a_version_altered_in_redis_is_refused_and_the_earlier_one_serves(how, open_replica, redis_server, model):
     here = open_replica("here")
     here.trained.publish("mine", model, MANIFEST, None)
-    before = set(redis_server.client.keys("lathe:model:*"))
+    before = set(models_in(redis_server.client))
     here.trained.publish("mine", model, MANIFEST, True)
-    (key,) = set(redis_server.client.keys("lathe:model:*")) - before
+    (key,) = set(models_in(redis_server.client)) - before
     if how == "changed":
-        redis_server.client.hset(key, "model.safetensors:1", b"x" * (1 << 20))
+        redis_server.client.hset(key, "model/model.safetensors:1", b"x" * (1 << 20))
     elif how == "missing":
         redis_server.client.delete(key)
     else:
@@ -145,7 +149,8 @@ def test_a_redis_without_room_refuses_a_model_and_keeps_nothing_of_it(own_redis,
     own_redis.client.config_set("maxmemory", own_redis.client.info("memory")["used_memory"] + 1_500_000)
     with pytest.raises(UnavailableError, match="full") as failed:
         here.trained.publish("mine", model, MANIFEST, None)
-    assert failed.value.code == "redis_full" and own_redis.client.keys("lathe:model:*") == []
+    assert failed.value.code == "redis_full" and models_in(own_redis.client) == []
+    assert all(own_redis.client.ttl(key) == -1 for key in own_redis.client.keys("lathe:files:*"))
     own_redis.client.config_set("maxmemory", 0)
     assert here.trained.publish("mine", model, MANIFEST, None) == (1, True)
 

@@ -1,14 +1,12 @@
 """The shared registry: chains whose record and files are in Redis, served from a copy on disk.
 
-lathe:artifact:<name>:<version>   hash: the files of a chain's version
-
 Size routes of all replicas, stored in Redis and, like the chains, read from a copy on disk.
 """
 
 import json
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.client import Pipeline
 
@@ -18,46 +16,17 @@ from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.version_folder import VersionFolder
 from lathe.service.redis.connection import RedisConnection, convert_wrong_type_errors, note_damage
-from lathe.service.redis.shared_versions import GRACE_SECONDS, SharedVersions, StagedFiles
+from lathe.service.redis.shared_versions import GRACE_SECONDS, SharedVersions, Upload
 from lathe.service.redis.version_record import (
     CHANGES,
     CHANGES_KEPT,
     IDENTITY,
     SharedRecord,
-    VersionStamp,
-    build_key,
-    compute_digest,
-    read_record,
 )
 from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitDistribution, read_file
 from lathe.transforms.chain import Chain
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.files import parse_json, replace_synced, write_synced
-
-
-class ChainFiles(NamedTuple):
-    """The files of a chain's version, by their names in Redis.
-
-    `reference` is the fit distribution; None if there is none.
-    """
-
-    manifest: bytes
-    tensors: bytes
-    reference: bytes | None = None
-
-    @classmethod
-    def read(cls, folder: Path, root: Path | None = None) -> "ChainFiles":
-        """Read the files of a chain's version (manifest, tensors, fit distribution if any) from its folder.
-
-        Args:
-            folder: folder of the artifact.
-            root: folder out of which no link may lead; None follows links anywhere.
-        """
-        try:
-            reference = read_file(folder, DISTRIBUTION, root)
-        except FileNotFoundError:
-            reference = None
-        return cls(read_file(folder, MANIFEST, root), read_file(folder, TENSORS, root), reference)
+from lathe.transforms.files import parse_json, parse_json_object, replace_synced
 
 
 class SharedRegistry(SharedVersions, Registry):
@@ -110,18 +79,14 @@ class SharedRegistry(SharedVersions, Registry):
             UnavailableError: if Redis is unreachable.
         """
         require_name(name)
+        with tempfile.TemporaryDirectory() as scratch:
 
-        def change(pipe: Pipeline) -> tuple[int, bool]:
-            record = read_record(pipe, self.kind, name)
-            # A job whose worker was lost runs again, perhaps after it has published.
-            if (published := record.find_published(job)) is not None:
-                pipe.multi()
-                return published, record.pointer.live == published
-            version = record.next_version
-            staged = stage_files(name, version, serialize_version(chain, name, version, distribution), job)
-            return self.add_version(pipe, record, name, promote, staged)
+            def prepare(version: int) -> tuple[bytes, dict[str, Path]]:
+                folder = Path(scratch) / str(version)
+                chain.save(folder, {"name": name, "version": version}, distribution)
+                return read_file(folder, MANIFEST), {path: folder / path for path in (TENSORS, DISTRIBUTION)}
 
-        outcome = self.record.transaction(change, build_key(self.kind, name))
+            outcome = self.publish_files(name, promote, job, prepare)
         self.pull_if_reachable(name)
         return outcome
 
@@ -140,69 +105,23 @@ class SharedRegistry(SharedVersions, Registry):
         self.pull(name)
         return imported
 
-    def stage_files(self, source: VersionFolder, name: str, version: int) -> StagedFiles:
-        """Read a version's files from a folder, and return them as a transaction writes them.
+    def upload_version(self, source: VersionFolder, name: str, version: int) -> Upload:
+        """Write a version's files from a folder to Redis, once its chain was loaded from them.
 
         Raises:
             ArtifactError: if they are damaged.
+            UnavailableError: if Redis is unreachable, or full.
         """
-        folder = source.root / name / str(version)
-        load_chain(folder, source.links_within)  # raises before a stamp says that the version is intact
-        files = ChainFiles.read(folder, source.links_within)
-        return stage_files(name, version, files)
+        load_chain(source.root / name / str(version), source.links_within)
+        return super().upload_version(source, name, version)
 
-    def fetch_manifest(self, name: str, version: int, stamp: VersionStamp) -> bytes | None:
-        """Read a version's manifest from Redis. None if there is none."""
-        with self.connection.reached() as client:
-            content: Any = client.hget(build_files_key(name, version), "manifest")
-        manifest: bytes | None = content
-        return manifest
+    def list_files(self, manifest: bytes) -> dict[str, str | None]:
+        """Return the files of a chain's version: its tensors, and the fit distribution if there is one.
 
-    def fetch_files(self, name: str, version: int, stamp: VersionStamp, manifest: bytes, folder: Path) -> bool:
-        """Write tensors and fit distribution from Redis to a folder. Return whether the tensors' digest is right.
-
-        The digest of the fit distribution is checked when that is read.
+        Raises:
+            ValueError: if the manifest is damaged.
         """
-        with self.connection.reached() as client:
-            files: Any = client.hmget(build_files_key(name, version), "tensors", "reference")
-        tensors, distribution = files
-        if tensors is None or compute_digest(tensors) != parse_json(manifest).get("tensors_sha256"):
-            return False
-        write_synced(folder / TENSORS, tensors)
-        if distribution is not None:
-            write_synced(folder / DISTRIBUTION, distribution)
-        return True
-
-    def delete_files(self, pipe: Pipeline, name: str, version: int, stamp: VersionStamp) -> None:
-        """Queue a Redis command on `pipe` that deletes a version's files."""
-        pipe.delete(build_files_key(name, version))
-
-
-def stage_files(name: str, version: int, files: ChainFiles, job: str | None = None) -> StagedFiles:
-    """Return the files of a chain's version as a transaction writes them.
-
-    Args:
-        name: name of the chain.
-        version: number of the version.
-        files: the files.
-        job: id of the job that publishes the version; None without a job.
-    """
-    fields: Any = {field: content for field, content in files._asdict().items() if content is not None}
-    key = build_files_key(name, version)
-    return StagedFiles(VersionStamp(compute_digest(files.manifest), job), lambda pipe: pipe.hset(key, mapping=fields))
-
-
-def serialize_version(chain: Chain, name: str, version: int, distribution: FitDistribution | None = None) -> ChainFiles:
-    """Return the contents of the files in which a chain is saved as a version, by way of a temporary folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / str(version)
-        chain.save(path, {"name": name, "version": version}, distribution)
-        return ChainFiles.read(path)
-
-
-def build_files_key(name: str, version: int) -> str:
-    """Return the Redis key of the files of a chain's version."""
-    return f"lathe:artifact:{name}:{version}"
+        return {TENSORS: str(parse_json_object(manifest).get("tensors_sha256")), DISTRIBUTION: None}
 
 
 SIZE_ROUTES = "lathe:size_routes"

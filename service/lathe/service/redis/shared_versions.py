@@ -5,22 +5,27 @@ that it never serves a partial version; altered versions are refused, and the li
 unreachable, the replica serves from the copy.
 """
 
+import hashlib
 import logging
+import os
 import secrets
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import Counter
+from redis import exceptions as redis_errors
 from redis.client import Pipeline
 
 from lathe.service.chains.names import is_name
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.version_folder import PointerChange, VersionFolder
+from lathe.service.encoders.trained import PIECE_BYTES, make_parents
 from lathe.service.errors import UnavailableError
 from lathe.service.redis.connection import RedisConnection, convert_wrong_type_errors
 from lathe.service.redis.version_record import (
@@ -36,12 +41,16 @@ from lathe.service.redis.version_record import (
     write_stamp,
 )
 from lathe.transforms.artifact import MANIFEST, read_file
+from lathe.transforms.beneath import open_beneath
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.files import make_folder, sync_folder, write_synced
+from lathe.transforms.files import create_file, make_folder, parse_json, sync_folder, write_synced
 
 GRACE_SECONDS = 2.0
 """Seconds that a new, empty replica waits before it starts a record in an empty Redis, so that replicas with versions
 go first."""
+
+UPLOAD_SECONDS = 3600
+"""Seconds after which files expire that no record came to name."""
 
 REFUSED = Counter("lathe_registry_refused", "Versions in Redis that were altered or cut off, each time one was read")
 
@@ -49,30 +58,28 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class StagedFiles:
-    """The files of a version on their way into Redis.
+class Upload:
+    """A version's files that are in Redis already, and expire unless a transaction keeps them.
 
     Attributes:
         stamp: what the record will say of the version.
-        write: queues the Redis commands that write the files, or that keep those already uploaded.
-        uploaded: key of files that are in Redis already and expire; None if `write` writes them.
+        key: where the files are until then: another replica may have committed the same, if a job ran twice.
     """
 
     stamp: VersionStamp
-    write: Callable[[Pipeline], object]
-    uploaded: str | None = None
-
-    def require_uploaded(self, pipe: Pipeline) -> None:
-        """Raise `UnavailableError` if uploaded files are gone, which a Redis that is full may remove."""
-        if self.uploaded is not None and not pipe.exists(self.uploaded):
-            raise UnavailableError("Redis is full (maxmemory); nothing was written", code="redis_full")
+    key: str
 
 
 class SharedVersions(VersionFolder, ABC):
     """The versions of all replicas, with a copy in a folder.
 
-    A subclass says how files get to Redis and from there. It names this class before that of the folder, and calls
-    `connect` in its constructor.
+    lathe:files:<digest>   hash: a version's manifest, and the pieces of its other files as <path>:<number>
+
+    The digest in the key is that of the manifest. Files may be large, so they are written before the transaction in
+    which a record names them. Until then they expire.
+
+    A subclass says which files a version has. It names this class before that of the folder, and calls `connect` in its
+    constructor.
 
     Attributes:
         refused: versions that were altered in Redis, with what is wrong.
@@ -90,37 +97,15 @@ class SharedVersions(VersionFolder, ABC):
         self.record = SharedRecord(connection, self.root)
         self.refused: dict[str, str] = {}
 
-    # What differs by kind
-
     @abstractmethod
-    def stage_files(self, source: VersionFolder, name: str, version: int) -> StagedFiles:
-        """Read a version's files from a folder, and return them as a transaction writes them.
+    def list_files(self, manifest: bytes) -> Mapping[str, str | None]:
+        """Return the relative paths of a version's files beside its manifest, with the SHA-256 of each.
+
+        A file whose digest is None may be missing, and is checked when it is read.
 
         Raises:
-            ArtifactError: if they are damaged.
+            ValueError: if the manifest is damaged.
         """
-
-    @abstractmethod
-    def fetch_manifest(self, name: str, version: int, stamp: VersionStamp) -> bytes | None:
-        """Read a version's manifest from Redis. None if there is none."""
-
-    @abstractmethod
-    def fetch_files(self, name: str, version: int, stamp: VersionStamp, manifest: bytes, folder: Path) -> bool:
-        """Write a version's files from Redis to a folder, except the manifest. Return whether their digests are right.
-
-        Args:
-            name: name of the version.
-            version: its number.
-            stamp: what the record says of it.
-            manifest: its manifest, which is the one that the stamp means.
-            folder: an empty folder.
-        """
-
-    @abstractmethod
-    def delete_files(self, pipe: Pipeline, name: str, version: int, stamp: VersionStamp) -> None:
-        """Queue Redis commands on `pipe` that delete a version's files."""
-
-    # What does not
 
     def join_record(self) -> None:
         """Use the set of versions in Redis, starting it if there is none, and write names to it that it lacks.
@@ -154,57 +139,130 @@ class SharedVersions(VersionFolder, ABC):
 
         Raises:
             ArtifactError: if a version is damaged.
-            UnavailableError: if Redis is unreachable.
+            UnavailableError: if Redis is unreachable, or full.
         """
         key = build_key(self.kind, name)
         with self.connection.reached() as client:
             if client.exists(key):
                 return False
         pointer = source.read_pointer(name)
-        files = {version: self.stage_files(source, name, version) for version in source.versions(name)}
+        uploads = {version: self.upload_version(source, name, version) for version in source.versions(name)}
 
         def change(pipe: Pipeline) -> bool:
             if pipe.exists(key):
                 pipe.multi()
                 return False
-            self._write_versions(pipe, name, files, pointer)
+            self._write_versions(pipe, name, uploads, pointer)
             return True
 
         return self.record.transaction(change, key)
 
-    def add_version(
-        self, pipe: Pipeline, record: VersionRecord, name: str, promote: bool | None, staged: StagedFiles
+    def publish_files(
+        self,
+        name: str,
+        promote: bool | None,
+        job: str | None,
+        prepare: Callable[[int], tuple[bytes, Mapping[str, Path]]],
     ) -> tuple[int, bool]:
-        """Write the next version of a name within a transaction that watches its record. Return it and whether it is
-        live.
+        """Add the next version of a name in Redis, and return it and whether it is live. The copy is left as it is.
 
         Args:
-            pipe: transaction, which has begun no writes.
-            record: the record, as read in the transaction.
             name: the name.
             promote: whether to make the version live; None does so if no version is live.
-            staged: files of the version.
+            job: id of the job that publishes it; one that runs twice publishes once.
+            prepare: function that returns the manifest and files of a version with a given number.
 
         Raises:
-            UnavailableError: if uploaded files are gone.
+            UnavailableError: if Redis is unreachable, or has no room for the files.
         """
-        version = record.next_version
-        pointer = record.pointer.add_version(version, promote)
-        self._write_versions(pipe, name, {version: staged}, pointer)
-        return version, pointer.live == version
+        while True:  # another version may take the number while this one is written
+            with self.connection.reached() as client:
+                content: Any = client.hgetall(build_key(self.kind, name))
+            record = VersionRecord.parse(self.kind, name, content)
+            # A job whose worker was lost runs again, perhaps after it has published.
+            if (published := record.find_published(job)) is not None:
+                return published, record.pointer.live == published
+            version = record.next_version
+            upload = self.upload(*prepare(version), None, job)
+            if (pointer := self._commit(name, version, promote, upload)) is not None:
+                return version, pointer.live == version
 
-    def _write_versions(self, pipe: Pipeline, name: str, files: Mapping[int, StagedFiles], pointer: Pointer) -> None:
+    def _commit(self, name: str, version: int, promote: bool | None, upload: Upload) -> Pointer | None:
+        """Write an uploaded version to the record. Return the new pointer, or None if its number is taken."""
+
+        def change(pipe: Pipeline) -> Pointer | None:
+            record = read_record(pipe, self.kind, name)
+            if record.next_version != version:
+                pipe.multi()
+                return None
+            pointer = record.pointer.add_version(version, promote)
+            self._write_versions(pipe, name, {version: upload}, pointer)
+            return pointer
+
+        return self.record.transaction(change, build_key(self.kind, name))
+
+    def upload_version(self, source: VersionFolder, name: str, version: int) -> Upload:
+        """Write a version's files from a folder to Redis, where they expire unless a transaction keeps them.
+
+        Raises:
+            ArtifactError: if they are damaged.
+            UnavailableError: if Redis is unreachable, or full.
+        """
+        folder = source.root / name / str(version)
+        try:
+            manifest = read_file(folder, MANIFEST, source.links_within)
+            files = {path: folder / path for path in self.list_files(manifest)}
+            job = parse_json(manifest).get("job")
+        except ValueError as error:
+            raise ArtifactError(f"the manifest of the {self.kind} {name}@{version} cannot be read: {error}") from error
+        return self.upload(manifest, files, source.links_within, job)
+
+    def upload(self, manifest: bytes, files: Mapping[str, Path], root: Path | None, job: str | None) -> Upload:
+        """Write a manifest and files to Redis, where they expire unless a transaction keeps them.
+
+        Args:
+            manifest: the manifest.
+            files: places of the other files, by their paths in the version.
+            root: folder out of which no link may lead; None follows links anywhere.
+            job: id of the job that publishes the version; None without a job.
+
+        Raises:
+            ArtifactError: if a file is missing, or does not have the digest in the manifest.
+            UnavailableError: if Redis is unreachable, or full. What was written is removed after either error.
+        """
+        stamp = VersionStamp(compute_digest(manifest), job)
+        key = f"{build_files_key(stamp)}:{secrets.token_hex(8)}"
+        with self.connection.reached() as client:
+            try:
+                client.hset(key, MANIFEST, manifest)
+                client.expire(key, UPLOAD_SECONDS)
+                for path, digest in self.list_files(manifest).items():
+                    if digest is None and not files[path].exists():
+                        continue
+                    hashed = hashlib.sha256()
+                    for number, piece in enumerate(_read_pieces(files[path], root)):
+                        hashed.update(piece)
+                        client.hset(key, f"{path}:{number}", piece)
+                    if digest not in (None, hashed.hexdigest()):
+                        raise ArtifactError(f"the file {path} of a version is not the one that was published")
+            except (redis_errors.ResponseError, ArtifactError, OSError):
+                client.delete(key)
+                raise
+        return Upload(stamp, key)
+
+    def _write_versions(self, pipe: Pipeline, name: str, uploads: Mapping[int, Upload], pointer: Pointer) -> None:
         """Begin the writes of a transaction with versions of a name and its pointer.
 
         Raises:
-            UnavailableError: if uploaded files are gone.
+            UnavailableError: if uploaded files are gone, which a Redis that is full may remove.
         """
-        for staged in files.values():
-            staged.require_uploaded(pipe)
+        if not all(pipe.exists(upload.key) for upload in uploads.values()):
+            raise UnavailableError("Redis is full (maxmemory); nothing was written", code="redis_full")
         pipe.multi()
-        for version, staged in files.items():
-            staged.write(pipe)
-            write_stamp(pipe, self.kind, name, version, staged.stamp)
+        for version, upload in uploads.items():
+            pipe.rename(upload.key, build_files_key(upload.stamp))
+            pipe.persist(build_files_key(upload.stamp))
+            write_stamp(pipe, self.kind, name, version, upload.stamp)
         write_pointer(pipe, self.kind, name, pointer)
 
     def pull_if_reachable(self, name: str) -> None:
@@ -274,7 +332,7 @@ class SharedVersions(VersionFolder, ABC):
             write_pointer(pipe, self.kind, name, pointer)
             if doomed is not None:
                 delete_stamp(pipe, self.kind, name, doomed)
-                self.delete_files(pipe, name, doomed, record.stamps[doomed])
+                pipe.delete(build_files_key(record.stamps[doomed]))
             return pointer
 
         pointer = self.record.transaction(change_record, build_key(self.kind, name))
@@ -343,11 +401,12 @@ class SharedVersions(VersionFolder, ABC):
         try:
             make_folder(staging)
             with convert_wrong_type_errors(f"the {self.kind} {ref}"):
-                manifest = self.fetch_manifest(name, version, stamp)
+                with self.connection.reached() as client:
+                    manifest: Any = client.hget(build_files_key(stamp), MANIFEST)
                 if (
                     manifest is None
                     or compute_digest(manifest) != stamp.manifest
-                    or not self.fetch_files(name, version, stamp, manifest, staging)
+                    or not self._fetch_files(stamp, manifest, staging)
                 ):
                     self._refuse(ref)
                     return
@@ -361,9 +420,51 @@ class SharedVersions(VersionFolder, ABC):
         self.refused.pop(ref, None)
         sync_folder(self.root / name)
 
+    def _fetch_files(self, stamp: VersionStamp, manifest: bytes, folder: Path) -> bool:
+        """Write a version's files from Redis to a folder, piece by piece. Return whether their digests are right."""
+        try:
+            files = self.list_files(manifest)
+        except ValueError:
+            return False
+        for path, digest in files.items():
+            make_parents(folder, path)
+            hashed = hashlib.sha256()
+            pieces = self._fetch_pieces(stamp, path)
+            if (first := next(pieces, None)) is None and digest is None:
+                continue
+            with create_file(folder / path) as file:
+                for piece in chain([first or b""], pieces):
+                    hashed.update(piece)
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            if digest not in (None, hashed.hexdigest()):
+                return False
+            sync_folder((folder / path).parent)
+        return True
+
+    def _fetch_pieces(self, stamp: VersionStamp, path: str) -> Iterator[bytes]:
+        with self.connection.reached() as client:
+            for number in count():
+                piece: Any = client.hget(build_files_key(stamp), f"{path}:{number}")
+                if piece is None:
+                    return
+                yield piece
+
     def _refuse(self, ref: str) -> None:
         REFUSED.inc()
         # Each pull reads the version again, so only the first refusal is logged.
         if ref not in self.refused:
             log.error("%s was altered in Redis and is refused; the live version stays", ref)
         self.refused[ref] = f"the {self.kind} {ref} was altered in Redis and is refused"
+
+
+def build_files_key(stamp: VersionStamp) -> str:
+    """Return the Redis key of the files of a version."""
+    return f"lathe:files:{stamp.manifest}"
+
+
+def _read_pieces(path: Path, root: Path | None) -> Iterator[bytes]:
+    with path.open("rb") if root is None else open_beneath(root, path.relative_to(root).as_posix()) as file:
+        while piece := file.read(PIECE_BYTES):
+            yield piece
