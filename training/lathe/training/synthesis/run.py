@@ -22,7 +22,7 @@ from lathe.training.digests import digest
 from lathe.training.errors import JobError
 from lathe.training.journal import find_changed_setting
 from lathe.training.synthesis.answer_log import AnswerLog
-from lathe.training.synthesis.chat import Chat, Endpoint
+from lathe.training.synthesis.chat import Endpoint
 from lathe.training.synthesis.held_out import HeldOut, read_held_out
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
 from lathe.training.synthesis.pipeline import Pipeline
@@ -124,8 +124,7 @@ async def _ask_all(
     """Send the calls of each stage, in order, and return the sender. If the run stopped early, the sender's `error` or
     `spent` says why.
     """
-    async with Chat(endpoint, job.endpoint) as chat:
-        sender = Sender(chat, log, job, on_progress)
+    async with Sender(endpoint, log, job, on_progress) as sender:
         for stage, calls in pipeline.stages():
             await sender.ask(stage, calls)
         return sender
