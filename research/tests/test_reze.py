@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 import torch
+from research.reze_variants.prune import FIRST, prune
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.functional import normalize
 
 from lathe.training.finetuning.loss import info_nce
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.finetuning.regularizers.reze import Reze
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
-from research.reze_variants.prune import FIRST, prune
 from research.reze_variants.regularizers import Fading, ShrunkDirections, WithinSources
 from research.reze_variants.variants import average_weights
 

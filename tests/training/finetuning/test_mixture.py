@@ -5,9 +5,8 @@ from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.job import DataSettings, TargetSettings, TrainingJob
 from lathe.training.finetuning.mixture_builder import build_mixture
 from lathe.training.finetuning.opening import open_target
-from lathe.training.finetuning.regularizers.regularizer import NoRegularizer
+from lathe.training.finetuning.regularizers.regularizer import NoRegularizer, RegularizerSettings
 from lathe.training.finetuning.regularizers.reze import Distillation, Reze
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 
 TARGET = [{"anchor": "Known question", "positive": "known  answer"}, {"anchor": "other", "positive": "else"}]
 SHARING = [

@@ -3,6 +3,9 @@ import json
 import pytest
 
 from lathe.training.synthesis.answer_parsing import (
+    find_fault,
+    is_another_script,
+    is_refusal,
     parse_document,
     parse_personas,
     parse_queries,
@@ -11,7 +14,6 @@ from lathe.training.synthesis.answer_parsing import (
 )
 from lathe.training.synthesis.calls import Call, parse_answer
 from lathe.training.synthesis.chat import ChatAnswer
-from lathe.training.synthesis.faults import find_fault, is_another_script, is_refusal
 from lathe.training.synthesis.job import DocumentStage, FilterStage, PersonaStage, QueryStage
 
 PERSONA = {"persona": "A risk officer at a bank.", "task": "Checks limits."}

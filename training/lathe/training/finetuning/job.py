@@ -30,7 +30,7 @@ from lathe.training.datasets.layouts import TRAINABLE
 from lathe.training.datasets.pairs import Labels, PairSettings
 from lathe.training.errors import JobError
 from lathe.training.finetuning.extras import EvaluatorSettings, LoraSettings, NegativeSettings
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.settings import MAX_ENTRIES, Count, Fraction, NotNegative, Positive, Prompts, Seed, StrictSettings
 from lathe.transforms.files import expand_home
 from lathe.transforms.suggestions import find_similar

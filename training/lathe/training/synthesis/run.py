@@ -25,9 +25,8 @@ from lathe.training.synthesis.answer_log import AnswerLog
 from lathe.training.synthesis.chat import Endpoint
 from lathe.training.synthesis.held_out import HeldOut, read_held_out
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
-from lathe.training.synthesis.pipeline import Pipeline
+from lathe.training.synthesis.pipeline import Pipeline, Seed, read_seeds
 from lathe.training.synthesis.report import SynthesisOutcome, write_outcome
-from lathe.training.synthesis.seeds import Seed, read_seeds
 from lathe.training.synthesis.sender import Sender
 from lathe.training.synthesis.templates import Prompt, read_templates, template_file_name
 from lathe.training.workspace import lock_folder
