@@ -23,8 +23,6 @@ STYLE: Any = {
     "axes.spines.right": False,
 }
 """Matplotlib settings of all figures."""
-STRONG = 0.7
-"""Share of the colour scale beyond which a cell is so dark that its number is written in white."""
 
 
 def to_svg(figure: Any) -> str:
@@ -34,13 +32,6 @@ def to_svg(figure: Any) -> str:
     plt.close(figure)
     svg = text.getvalue()
     return svg[svg.index("<svg") :]
-
-
-def to_png(figure: Any, dpi: int = 150) -> bytes:
-    """Return a Matplotlib figure as the bytes of a PNG file. The figure stays open."""
-    payload = io.BytesIO()
-    figure.savefig(payload, format="png", dpi=dpi, metadata={"Software": None})
-    return payload.getvalue()
 
 
 def draw_figures(plots: Mapping[str, Callable[..., Any]], *data: Any) -> dict[str, str]:
@@ -111,35 +102,3 @@ def label_plainly(side: Any) -> None:
     """Label the major ticks of a logarithmic Matplotlib axis (`axis.xaxis`) with plain numbers instead of powers."""
     side.set_major_formatter(lambda value, _place: f"{value:,g}")
     side.set_minor_formatter(NullFormatter())
-
-
-def plot_heat_map(
-    axis: Any, values: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], limit: float
-) -> None:
-    """Draw a heat map of values `(rows, columns)` on a Matplotlib axis, from red at −limit to blue at +limit. NaN stays
-    white.
-    """
-    axis.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
-    axis.set_xticks(range(len(columns)), columns, rotation=25, ha="right")
-    axis.set_yticks(range(len(rows)), rows)
-    axis.spines[:].set_visible(False)
-
-
-def write_numbers(
-    axis: Any, values: NDArray[np.float64], spec: str, limit: float, threshold: float = 0, fontsize: int = 9
-) -> None:
-    """Write values `(rows, columns)` as numbers into the cells of a heat map. Values that are not finite, or smaller in
-    size than `threshold`, are left out.
-
-    Args:
-        axis: Matplotlib axis with the heat map.
-        values: values of the cells.
-        spec: format specification.
-        limit: value at which the colour scale ends; numbers in dark cells are white.
-        threshold: smallest absolute value that is written.
-        fontsize: size of the numbers in points.
-    """
-    for row, column in np.argwhere(np.nan_to_num(np.abs(values), nan=-1) >= threshold):
-        value = values[row, column]
-        color = "white" if abs(value) > STRONG * limit else "black"
-        axis.text(column, row, f"{value:{spec}}", ha="center", va="center", fontsize=fontsize, color=color)
