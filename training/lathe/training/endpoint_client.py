@@ -455,12 +455,9 @@ def parse_retry_after(header: str | None) -> float | None:
         seconds = float(header)
     except ValueError:
         try:
-            seconds = _count_seconds_until(parsedate_to_datetime(header))
+            moment = parsedate_to_datetime(header)
+            seconds = ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()
         except (ValueError, OverflowError):  # a year of twenty digits
             return None
 
     return None if math.isnan(seconds) else min(max(seconds, 0.0), MAX_RETRY_SECONDS)
-
-
-def _count_seconds_until(moment: datetime) -> float:
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()

@@ -184,7 +184,7 @@ def build_raw_score_table(results: Results) -> Table:
     Only tasks that all encoders completed count.
     """
     grid = Grid(results)
-    tasks = grid.tasks_of_raw_vectors()
+    tasks = [task for task in grid.tasks if all((name, CONTROL, task) in grid.values for name in grid.encoders)]
     if not tasks:
         return Table.from_records(())
 

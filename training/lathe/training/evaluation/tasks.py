@@ -122,12 +122,15 @@ def limit_rows(task: AbsTask, rows: int) -> None:
         if isinstance(task, AbsTaskPairClassification) and len(holder[split]) == 1:
             holder[split] = Dataset.from_dict(holder[split][0])  # older data sets hold all pairs in one row
 
-        lists = isinstance(task, AbsTaskClusteringLegacy | AbsTaskClustering) and _holds_lists(holder[split])
-        if isinstance(task, AbsTaskClassification):
+        # Each row of some data sets is a clustering of its own, with lists of texts and labels.
+        of_clusterings = isinstance(task, AbsTaskClusteringLegacy | AbsTaskClustering) and len(holder[split]) > 0
+        if of_clusterings and all(isinstance(value, list) for value in holder[split][0].values()):
+            holder[split] = _limit_lists(holder[split], rows, task.seed)
+        elif isinstance(task, AbsTaskClassification):
             chosen_rows = _choose_labelled(list(holder[split][task.label_column_name]), rows, task.seed)
             holder[split] = holder[split].select(chosen_rows)
-        else:
-            holder[split] = (_limit_lists if lists else _limit_dataset)(holder[split], rows, task.seed)
+        elif len(holder[split]) > rows:
+            holder[split] = holder[split].select(sorted(_shuffle_rows(len(holder[split]), task.seed)[:rows]))
 
         if isinstance(task, AbsTaskClassification) and task.train_split != split:
             train = holder[task.train_split]
@@ -139,20 +142,6 @@ def _shuffle_rows(rows: int, seed: int) -> list[int]:
     """Return all row numbers in a random order that depends only on their count and the seed."""
     order: list[int] = np.random.default_rng(seed).permutation(rows).tolist()
     return order
-
-
-def _limit_dataset(data: Dataset, rows: int, seed: int) -> Dataset:
-    """Return a random subset of `rows` rows of a data set in their original order.
-    A data set that is not larger is returned whole. The subset is the same for the same size and seed.
-    """
-    return data if len(data) <= rows else data.select(sorted(_shuffle_rows(len(data), seed)[:rows]))
-
-
-def _holds_lists(data: Dataset) -> bool:
-    """Return whether each row of a data set is a clustering of its own, with lists of texts and labels.
-    Only the first row is looked at, and the result is False without rows.
-    """
-    return len(data) > 0 and all(isinstance(value, list) for value in data[0].values())
 
 
 def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:

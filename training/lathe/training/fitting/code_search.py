@@ -211,7 +211,9 @@ def search_codes(
         problem = f"its codebooks need {MIN_CODEBOOK_ROWS:,} rows to fit on, there are {rows.shape[0]:,}"
     else:
         report(WEIGHTINGS_SHARE, "trying learned codebooks")
-        trial_rows = rows if rows.shape[0] <= MAX_TRIAL_ROWS else rows[_sample_rows(rows.shape[0])]
+        trial_rows = rows
+        if rows.shape[0] > MAX_TRIAL_ROWS:  # ascending, since rows are read from disk
+            trial_rows = rows[np.sort(np.random.default_rng(0).permutation(rows.shape[0])[:MAX_TRIAL_ROWS])]
         try:
             learned = _with_codebooks(chosen, trial_rows, queries)
         except TransformError as error:
@@ -223,11 +225,6 @@ def search_codes(
                 chosen = learned if trial_rows is rows else _with_codebooks(chosen, rows, queries)
             return CodeSearch(chosen, [*trials, trial], {})
     return CodeSearch(chosen, trials, {ProductCoding.kind: problem})
-
-
-def _sample_rows(count: int) -> NDArray[np.int64]:
-    """Return the ascending indices of `MAX_TRIAL_ROWS` of `count` rows, drawn with a fixed seed."""
-    return np.sort(np.random.default_rng(0).permutation(count)[:MAX_TRIAL_ROWS])
 
 
 def choose_weighting(

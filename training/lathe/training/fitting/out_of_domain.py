@@ -11,7 +11,6 @@ import numpy as np
 
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import SourceError
-from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.readers import BUILT_IN
 from lathe.training.sources.source import Source, open_source
 from lathe.transforms.files import create_file, make_folder, read_json_file
@@ -48,14 +47,6 @@ class OutOfDomainTexts:
         self.folder = folder
         self._texts: dict[str, list[str]] = {}
 
-    @classmethod
-    def from_request(cls, request: NewFit, folder: Path) -> "OutOfDomainTexts":
-        """Return the out-of-domain corpora of a fit: Python's docstrings, and those that the request names.
-
-        A fit on the docstrings themselves gets Python's language reference instead of them.
-        """
-        return cls(list_built_in_corpora(request.source.path) | request.out_of_domain, folder)
-
     def read(self, name: str) -> list[str]:
         """Return a sample of the distinct texts of a corpus, read from the source or a cache."""
         if name not in self._texts:
@@ -63,10 +54,6 @@ class OutOfDomainTexts:
             cached = source.written in BUILT_IN
             self._texts[name] = _load_or_sample(source, self.folder) if cached else sample_texts(source)
         return self._texts[name]
-
-    def read_all(self) -> dict[str, list[str]]:
-        """Return the texts sampled from each corpus, by name."""
-        return {name: self.read(name) for name in self.sources}
 
     def encode(self, encoder: TextEncoder | None, on_progress: Progress) -> dict[str, FloatArray]:
         """Encode the texts of all corpora, and return their vectors `(n, d)` by corpus name. Without an encoder, the

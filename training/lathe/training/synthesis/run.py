@@ -103,7 +103,8 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
         JobError: if the endpoint fails, after the results are written; or if the folder holds another job's answers, or
             another run uses it.
     """
-    with lock_folder(out, _build_busy_error(out)):
+    busy = JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
+    with lock_folder(out, busy):
         _require_same_job(prepared, out)
         _write_job_record(prepared, out)
         log, begun = AnswerLog(out / "answers"), time.monotonic()
@@ -127,10 +128,6 @@ async def _ask_all(
         for stage, calls in pipeline.stages():
             await sender.ask(stage, calls)
         return sender
-
-
-def _build_busy_error(out: Path) -> JobError:
-    return JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
 
 
 def _require_same_job(prepared: Prepared, out: Path) -> None:

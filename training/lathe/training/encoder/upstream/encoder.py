@@ -192,16 +192,12 @@ class UpstreamEncoder(PromptedEncoder):
         Of the upstream, it has provider, protocol and what the API states of its model, not address and key.
         """
         return self.spec.to_json() | {
-            "upstream": self.describe_upstream(),
+            "upstream": self.upstream.describe() | {"stated": self.space.known.stated},
             "fingerprint": self.fingerprint,
             "dimensions": self.dimensions,
             "max_length": self.max_length,
             "prompts": self.prompts,
         }
-
-    def describe_upstream(self) -> dict[str, Any]:
-        """Return provider, protocol, the dimensions that are asked for, and what the API states of its model."""
-        return self.upstream.describe() | {"stated": self.space.known.stated}
 
     def encode(
         self,
