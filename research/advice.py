@@ -136,7 +136,7 @@ class Measure:
                 "type": scored.type,
                 "encoder": member.name,
                 "mean_norm": Moments.from_vectors(own).mean_norm(),
-                "cut": len(sample.halves) if sample.halves else 0,
+                "cut": len(sample.halves.first) if sample.halves else 0,
                 "by_halves": advice.by_halves,
                 "gains": {one.method: one.gain for one in advice.trials if one.gain},
                 "scores": self.scores(trials[1], member, asked, rows_of(rows, places, asked), own),

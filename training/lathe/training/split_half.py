@@ -3,6 +3,7 @@
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,6 +24,14 @@ SCRIPT_CHARACTERS = 200
 """Number of leading characters of a text that determine its script."""
 SCRIPTS = {"Cjk": "Chinese or Japanese", "Hiragana": "Chinese or Japanese", "Katakana": "Chinese or Japanese"}
 """Common name of scripts that one text mixes, by the first word of their Unicode character names."""
+
+
+@dataclass(frozen=True)
+class TextHalves:
+    """Vectors of the first and of the second halves of n texts, each `(n, d)`, row i from text i."""
+
+    first: FloatArray
+    second: FloatArray
 
 
 def cut_in_two(text: str) -> tuple[str, str] | None:

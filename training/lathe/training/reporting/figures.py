@@ -8,7 +8,7 @@ import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.reporting.text import Estimate
+from lathe.training.comparison import Interval
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -74,27 +74,26 @@ def new_panels(
     return figure, axes.flat[:count]
 
 
-def plot_intervals(axis: Any, x: Any, estimates: Sequence[Estimate], label: str, fmt: str) -> None:
+def plot_intervals(axis: Any, x: Any, estimates: Sequence[Interval], label: str, fmt: str) -> None:
     """Plot estimates against `x` with error bars on a Matplotlib axis. An estimate without bounds gets a bar of length
     0.
     """
     values = np.array([estimate.value for estimate in estimates])
-    low = np.array([estimate.value if estimate.low is None else estimate.low for estimate in estimates])
-    high = np.array([estimate.value if estimate.high is None else estimate.high for estimate in estimates])
+    low, high = np.array([estimate.bounds for estimate in estimates]).T
     reach = [np.maximum(values - low, 0), np.maximum(high - values, 0)]
     axis.errorbar(x, values, reach, label=label, fmt=fmt, markersize=4, linewidth=1, elinewidth=0.8, capsize=2)
 
 
-def plot_curves(axis: Any, points: Iterable[tuple[str, float, Estimate]], base: float = 2) -> None:
+def plot_curves(axis: Any, points: Iterable[tuple[str, float, Interval]]) -> None:
     """Plot one curve with error bars for each label on a Matplotlib axis, from triples of label, x and estimate. The x
     axis gets a log scale.
     """
-    curves: dict[str, list[tuple[float, Estimate]]] = {}
+    curves: dict[str, list[tuple[float, Interval]]] = {}
     for label, x, estimate in points:
         curves.setdefault(label, []).append((x, estimate))
     for label, curve in curves.items():
         plot_intervals(axis, [x for x, _ in curve], [estimate for _, estimate in curve], label, "o-")
-    axis.set_xscale("log", base=base)
+    axis.set_xscale("log", base=2)
     label_plainly(axis.xaxis)
 
 
