@@ -1,7 +1,18 @@
+import asyncio
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
-from lathe.training.endpoint_client import FIRST_OPEN, MAX_OPEN, CircuitBreaker, RateLimiter, parse_retry_after
+from lathe.training import endpoint_client
+from lathe.training.endpoint_client import (
+    FIRST_OPEN,
+    MAX_OPEN,
+    CallError,
+    CircuitBreaker,
+    EndpointClient,
+    RateLimiter,
+    RetryPolicy,
+    parse_retry_after,
+)
 
 
 def test_parse_retry_after_takes_seconds_and_dates():
@@ -96,3 +107,63 @@ def test_failures_of_calls_from_before_it_opened_do_not_lengthen_the_pause():
     clock.now += 1
     breaker.record_failure()
     assert breaker.reserve_call() == FIRST_OPEN - 1
+
+
+def call_in_turn(policy, *attempts):
+    """Make a call of each attempt with one client, and return its results or exceptions."""
+
+    async def call_all():
+        client = EndpointClient(None, 1.0, policy, RateLimiter(None, None))
+        results = [await asyncio.gather(client.call(attempt, 1), return_exceptions=True) for attempt in attempts]
+        await client.close()
+        return [result for (result,) in results]
+
+    return asyncio.run(call_all())
+
+
+def failing(error):
+    async def attempt(tries):
+        raise error
+
+    return attempt
+
+
+async def answering(tries):
+    return f"answer after {tries}"
+
+
+def test_a_pause_that_an_endpoint_asks_for_holds_the_calls_after_it_too():
+    busy = CallError("server error 503", "503: busy", retryable=True, status=503, retry_after=30)
+    first, second = call_in_turn(RetryPolicy(0.01, 0.01, patience=1), failing(busy), answering)
+    assert first is busy and busy.retry_after == 30
+    assert (str(second), second.status, second.retryable) == ("503: busy", 503, True) and 29 < second.retry_after <= 30
+
+
+def test_a_call_is_tried_as_often_as_the_policy_allows_while_another_try_may_succeed():
+    tried = []
+
+    def failing_twice(retryable):
+        async def attempt(tries):
+            tried.append(tries)
+            if len(tried) < 3:
+                raise CallError("cut connection", "cut", retryable)
+            return "answered"
+
+        return attempt
+
+    policy = RetryPolicy(0.01, 0.01, retries=2)
+    assert call_in_turn(policy, failing_twice(retryable=True)) == ["answered"] and tried == [0, 1, 2]
+    tried.clear()
+    (error,) = call_in_turn(policy, failing_twice(retryable=False))
+    assert isinstance(error, CallError) and tried == [0]
+    tried.clear()
+    (error,) = call_in_turn(RetryPolicy(0.01, 0.01, retries=1), failing_twice(retryable=True))
+    assert isinstance(error, CallError) and tried == [0, 1]
+
+
+def test_an_unexpected_exception_of_the_one_call_of_a_half_open_breaker_leaves_its_place_to_another(monkeypatch):
+    monkeypatch.setattr(endpoint_client, "FIRST_OPEN", 0.01)
+    cut = CallError("cut connection", "cut", retryable=True)
+    policy = RetryPolicy(0.01, 0.01, retries=0, max_failures=1)
+    results = call_in_turn(policy, failing(cut), failing(KeyError("unexpected")), answering)
+    assert [type(result) for result in results] == [CallError, KeyError, str]
