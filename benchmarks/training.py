@@ -18,9 +18,8 @@ from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.encoder.unpadding import try_unpadding
 from lathe.training.finetuning.loss import ContrastiveLoss
 from lathe.training.finetuning.mixture import Mixture
-from lathe.training.finetuning.regularizers.regularizer import NoRegularizer
+from lathe.training.finetuning.regularizers.regularizer import NoRegularizer, RegularizerSettings
 from lathe.training.finetuning.regularizers.reze import Reze
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.sources.source import open_source
 
 SOURCES = 8

@@ -27,12 +27,10 @@ from lathe.training.advice.evidence import MIN_ROWS
 from lathe.training.advice.sample import build_text_sample, list_texts_to_encode
 from lathe.training.comparison import Interval
 from lathe.training.encoder.spec import DEFAULT_ENCODER, Pooling
-from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
-from lathe.training.evaluation.pool import Job, Workers
+from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder, text_key, write_vectors
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.suites import Entry, open_suite
-from lathe.training.evaluation.vectors import text_key, write_vectors
-from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, score_methods
+from lathe.training.evaluation.worker import FittedMethod, Job, Raw, Trial, Workers, collect_texts, score_methods
 from lathe.training.reporting.text import format_percent, format_points
 from lathe.training.sources.row_sample import RowSample
 from lathe.transforms.chain import Chain, parse_steps
@@ -138,7 +136,7 @@ class Measure:
                 "type": scored.type,
                 "encoder": member.name,
                 "mean_norm": Moments.from_vectors(own).mean_norm(),
-                "cut": len(sample.halves) if sample.halves else 0,
+                "cut": len(sample.halves.first) if sample.halves else 0,
                 "by_halves": advice.by_halves,
                 "gains": {one.method: one.gain for one in advice.trials if one.gain},
                 "scores": self.scores(trials[1], member, asked, rows_of(rows, places, asked), own),

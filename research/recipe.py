@@ -22,14 +22,14 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.loading import load_model
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.encoder.text_encoder import NO_PROMPT
-from lathe.training.evaluation.pool import Workers
+from lathe.training.evaluation.worker import Workers
 from lathe.training.finetuning.job import TargetSettings, TrainingJob
 from lathe.training.finetuning.mining import mine_sources
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.mixture_builder import read_sources
 from lathe.training.finetuning.opening import open_target
 from lathe.training.finetuning.regularizers.registry import create_regularizer
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.finetuning.run import save_model
 from lathe.training.finetuning.trainer import train
 from research.category_comparison import TaskScores, compare_categories

@@ -75,16 +75,31 @@ def out_of_domain_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def out_of_domain(out_of_domain_texts: Path, encoder: Any) -> Path:
-    """Return the folder of `out_of_domain_texts` with their vectors by the default encoder."""
-    from lathe.training.fitting.out_of_domain import built_in_cache_key, cached_texts_path, load_or_encode
+def fill_home(
+    out_of_domain_texts: Path, encoder: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Path], None]:
+    """Return a function that gives a new state folder `out_of_domain_texts`, with their vectors by the default encoder.
+
+    Each folder has its own copy of the stored vectors, since tests count what is added to them.
+    """
+    from lathe.training.encoder.opening import StoredEncoder
+    from lathe.training.encoder.spec import StoreSettings
+    from lathe.training.encoder.vector_database import VectorDatabase
+    from lathe.training.fitting.out_of_domain import cached_texts_path
     from lathe.training.sources.source import open_source
 
-    source = open_source("pydoc:")
-    texts = json.loads(cached_texts_path(source, out_of_domain_texts).read_bytes())
-    folder = out_of_domain_texts / encoder.fingerprint
-    load_or_encode(folder, built_in_cache_key(source), lambda: encoder.encode(texts).vectors)
-    return out_of_domain_texts
+    texts = json.loads(cached_texts_path(open_source("pydoc:"), out_of_domain_texts).read_bytes())
+    stored = tmp_path_factory.mktemp("encoded")
+    database = VectorDatabase(StoreSettings(stored))
+    StoredEncoder(encoder, database).encode(texts)
+    database.close()
+
+    def fill(home: Path) -> None:
+        (home / "vectors").mkdir(parents=True)
+        (home / "vectors" / "out_of_domain").symlink_to(out_of_domain_texts)
+        shutil.copytree(stored, home / "encoded")
+
+    return fill
 
 
 @pytest.fixture(scope="session")
@@ -183,7 +198,7 @@ def write_suite(write_data_set):
 @pytest.fixture(scope="session")
 def scoring_process() -> Iterator[Any]:
     """Start one scoring process for all evaluations of the tests, since importing mteb takes seconds."""
-    from lathe.training.evaluation.pool import Workers
+    from lathe.training.evaluation.worker import Workers
 
     with Workers(1) as workers:
         yield workers

@@ -22,11 +22,10 @@ from lathe.training.fitting.code_search import (
     MAX_TEXTS,
     WEIGHTINGS,
     CodeTrial,
-    HeldOutHalves,
     choose_weighting,
     pick_trial,
 )
-from lathe.training.split_half import cut_in_two
+from lathe.training.split_half import TextHalves, cut_in_two
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.progress import no_progress
 from research.paper_findings.statistics import rank_correlation
@@ -81,7 +80,7 @@ def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:
         print_progress(0, f"{data.encoder.name}, {path}: {budget} bytes")
         chain = Chain(parse_steps(f"codes:{budget}")).fit(documents[fitted])
         _, trials, _ = choose_weighting(
-            chain, documents[fitted], HeldOutHalves(first, second), documents[held_out], None, no_progress
+            chain, documents[fitted], TextHalves(first, second), documents[held_out], None, no_progress
         )
         recalls = [_measure_recall(documents[fitted], documents[held_out], budget, w) for w in WEIGHTINGS]
         losses = []

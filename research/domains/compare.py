@@ -9,11 +9,10 @@ import numpy as np
 
 from lathe.training.comparison import Array
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.pool import Job, Workers
+from lathe.training.evaluation.report import list_problems
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.suites import Suite
-from lathe.training.evaluation.tables import list_problems
-from lathe.training.evaluation.worker import Raw, Trial
+from lathe.training.evaluation.worker import Job, Raw, Trial, Workers
 from lathe.transforms.progress import Progress
 from research.domains.blocks import build_blocks, list_left_out
 from research.domains.characteristics import (

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from lathe.training.reporting.sentences import render_sentences
+from lathe.training.reporting.page import render_sentences
 from research.domains.comparison import Comparison
 from research.domains.ranking import LEVEL, MAX_EXACT
 from research.domains.samples import SAMPLE_EXAMPLES, SAMPLES

@@ -26,7 +26,7 @@ from lathe.training.finetuning.job import DataSettings
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.mixture_builder import read_sources
 from lathe.training.finetuning.reference import ReferenceVectors
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.finetuning.regularizers.shrinkage import ROUNDING, Shrinkage, fit_shrinkage, source_moments
 from research.evidence.families import FAMILIES, request_model
 from research.reze_experiment.geometry import compare_geometry, row_cosines

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from lathe.training.encoder.spec import StoreSettings, VectorStores
 from lathe.training.errors import EvaluationError, TrainingError
-from lathe.training.evaluation.encoders import EvaluatedEncoder, Member
+from lathe.training.evaluation.encoders import KEYS, EvaluatedEncoder, Member, TextVectors, text_key
 from lathe.training.evaluation.run import EncoderResult, Evaluation, Request, Results
 from lathe.training.evaluation.scores import TaskDescription
-from lathe.training.evaluation.vectors import KEYS, TextVectors, text_key
 from lathe.training.evaluation.worker import FittedMethod, Trial
 from lathe.training.workspace import lock_folder
 from lathe.transforms.errors import TransformError

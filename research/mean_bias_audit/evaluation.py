@@ -6,8 +6,8 @@ from functools import partial
 
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.encoders import EvaluatedEncoder
-from lathe.training.evaluation.pool import Workers
 from lathe.training.evaluation.run import EncoderResult, StagedProgress
+from lathe.training.evaluation.worker import Workers
 from lathe.training.workspace import lock_folder
 from lathe.transforms.progress import Progress
 from research.few_sentences import FewSentences

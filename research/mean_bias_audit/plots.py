@@ -5,12 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from lathe.training.reporting.figures import draw_figures, new_panels, plot_heat_map, write_numbers
+from lathe.training.reporting.figures import draw_figures, new_panels
 from research.mean_bias_audit.findings import AuditFindings
-from research.paper_findings.statistics import OUTLIER_Z
-
-MAX_Z = 2 * OUTLIER_Z
-"""|z| at which the colour scale of the map ends."""
 
 
 def draw_audit(findings: AuditFindings) -> dict[str, str]:
@@ -70,26 +66,8 @@ def plot_language_means(findings: AuditFindings) -> Any:
     return figure
 
 
-def plot_outliers(findings: AuditFindings) -> Any:
-    """Plot a heat map of the z-scores of R2's differences, tasks by encoders.
-
-    The result is None without tasks.
-    """
-    tasks = [one.task for one in findings.profile.tasks]
-    encoders = [one.encoder for one in findings.profile.encoders]
-    if not tasks:
-        return None
-    z = findings.profile.z
-    values = np.array([[z[encoder].get(task, np.nan) for encoder in encoders] for task in tasks])
-    figure, (axis,) = new_panels(1, size=(3 + 0.5 * len(encoders), 1.5 + 0.22 * len(tasks)))
-    plot_heat_map(axis, values, tasks, encoders, MAX_Z)
-    write_numbers(axis, values, "+.1f", MAX_Z, threshold=OUTLIER_Z, fontsize=7)
-    return figure
-
-
 PLOTS: dict[str, Callable[[AuditFindings], Any]] = {
     "Norm of the mean by sample, measured and expected": plot_mean_growth,
     "Norm of the mean as languages are added": plot_language_means,
-    "R2's differences in standard deviations of each encoder's own": plot_outliers,
 }
 """Plot functions by title of the figure."""

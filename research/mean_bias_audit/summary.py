@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lathe.training.reporting.sentences import render_sentences
+from lathe.training.reporting.page import render_sentences
 from lathe.transforms.linear import MIN_MEAN_NORM
 from research.mean_bias_audit.findings import AuditFindings
 from research.mean_bias_audit.means import MAX_RUNS

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lathe.training.comparison import Interval
-from lathe.training.reporting.sentences import render_sentences
+from lathe.training.reporting.page import render_sentences
 from research.fitted_methods.evaluation import FittedResults
 from research.paper_findings import comparison, reductions
 from research.paper_findings.comparison import Cell, FamilyRow, LargeEffect

@@ -3,16 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from lathe.training.reporting.figures import (
-    draw_figures,
-    new_panels,
-    plot_curves,
-    plot_heat_map,
-    plot_intervals,
-    write_numbers,
-)
+from lathe.training.reporting.figures import draw_figures, new_panels, plot_curves, plot_intervals
 from research.fitted_methods.evaluation import FittedResults
 from research.paper_findings.findings import Findings
 from research.paper_findings.grid import Grid
@@ -25,24 +16,6 @@ Plot = Callable[[FittedResults, Findings], Any]
 def draw_all(results: FittedResults, findings: Findings) -> dict[str, str]:
     """Draw every figure for which the findings have data, as SVG text by title."""
     return draw_figures(PLOTS, results, findings)
-
-
-def plot_differences(results: FittedResults, findings: Findings) -> Any:
-    """Plot a heat map of mean differences to raw vectors, encoders by methods.
-
-    Returns None without cells.
-    """
-    encoders = list(dict.fromkeys(cell.encoder for cell in findings.cells))
-    if not encoders:
-        return None
-    values = np.full((len(encoders), len(findings.labels)), np.nan)
-    for cell in findings.cells:
-        values[encoders.index(cell.encoder), findings.labels.index(cell.label)] = cell.difference.value
-    figure, (axis,) = new_panels(1, size=(2.5 + 0.85 * len(findings.labels), 1 + 0.32 * len(encoders)))
-    limit = max(1.0, float(np.nanquantile(np.abs(values), 0.9)))
-    plot_heat_map(axis, values, encoders, findings.labels, limit)
-    write_numbers(axis, values, "+.2f", limit)
-    return figure
 
 
 def plot_gain_by_norm(results: FittedResults, findings: Findings) -> Any:
@@ -112,7 +85,6 @@ def plot_retention(retentions: Sequence[Retention]) -> Any:
 
 
 PLOTS: dict[str, Plot] = {
-    "Differences to raw vectors, in points": plot_differences,
     "R2's gain and the norm of the mean": plot_gain_by_norm,
     "What reducers keep": lambda results, findings: plot_retention(findings.retentions),
     "What is kept of the geometry, and scores": plot_geometry_and_scores,

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lathe.training.evaluation import report
-from lathe.training.evaluation.report import CSV, HTML, JSON
-from lathe.training.evaluation.tables import build_raw_score_table, build_score_records, list_problems
+from lathe.training.evaluation.report import CSV, HTML, JSON, build_raw_score_table, build_score_records, list_problems
 from lathe.training.reporting.page import Section, format_text, render_page, write_files
 from lathe.training.reporting.tables import Table
 from research.fitted_methods.evaluation import FittedResults

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lathe.training.evaluation import tables
+from lathe.training.evaluation.report import build_raw_score_table, build_score_table
 from lathe.training.reporting.tables import Table
 from lathe.training.reporting.text import (
     format_fraction,
@@ -24,7 +24,7 @@ MAX_EFFECTS = 50
 def build_tables(results: FittedResults, findings: Findings) -> dict[str, Table]:
     """Build every table for which there are findings, by title."""
     found = {
-        "Raw vectors: mean score × 100 by type of task": tables.build_raw_score_table(results),
+        "Raw vectors: mean score × 100 by type of task": build_raw_score_table(results),
         "Differences to raw vectors, in points": build_difference_table(results, findings),
         "By family of tasks: paired t": _build_family_table(findings),
         "By encoder, method and family of tasks": _build_cell_table(findings),
@@ -36,7 +36,7 @@ def build_tables(results: FittedResults, findings: Findings) -> dict[str, Table]
         "Share of the score kept, per cent": build_retention_table(findings.retentions),
         "By type of task, and ahead of PCA, points of retention": build_type_table(findings.retentions),
         "Retention in other languages less that in English": _build_language_table(findings),
-        "Every score × 100": tables.build_score_table(results),
+        "Every score × 100": build_score_table(results),
     }
     return {title: table for title, table in found.items() if table}
 

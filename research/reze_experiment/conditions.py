@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lathe.training.finetuning.regularizers.registry import REGULARIZED, create_regularizer
-from lathe.training.finetuning.regularizers.regularizer import NoRegularizer, Regularizer
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.regularizer import NoRegularizer, Regularizer, RegularizerSettings
 from research.reze_experiment.settings import ExperimentSettings
 
 POSTPROCESSED = ("pft_whitening", "pft_flow")

@@ -9,8 +9,7 @@ import orjson
 from numpy.typing import NDArray
 
 from lathe.training.finetuning.mixture import Mixture
-from lathe.training.finetuning.regularizers.relations import RELATIONS
-from lathe.training.finetuning.regularizers.reze import Reze
+from lathe.training.finetuning.regularizers.reze import RELATIONS, Reze
 from lathe.training.finetuning.regularizers.shrinkage import Shrinkage, blocks, merge_moments, source_moments
 from lathe.transforms.files import replace_synced
 from lathe.transforms.statistics import Moments

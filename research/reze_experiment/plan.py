@@ -9,7 +9,7 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.mixture import Mixture
-from lathe.training.finetuning.mixture_builder import build_mixture
+from lathe.training.finetuning.mixture_builder import read_sources
 from lathe.training.finetuning.reference import list_prompt_warnings
 from research.reze_experiment.conditions import build_conditions
 from research.reze_experiment.domain import sample_domain_texts
@@ -93,7 +93,7 @@ def prepare_targets(settings: ExperimentSettings, problems: list[str]) -> Iterat
     """
     for target in choose_targets(settings):
         try:
-            pairs, mixture = target.read_training_pairs(), build_mixture(settings, target.data, whole=True)
+            pairs, mixture = target.read_training_pairs(), read_sources(settings, target.data, whole=True).build()
         except DataSetError as error:
             problems.append(f"{target.name} cannot be a target: {error}")
         else:

@@ -1,12 +1,13 @@
 """Output of an experiment: JSON and CSV with all values, plots, an HTML page, tables for the terminal."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lathe.training.reporting.figures import to_png, to_svg
+from lathe.training.reporting.figures import to_svg
 from lathe.training.reporting.page import Section, describe_environment, format_text, render_page, write_files
 from lathe.training.reporting.tables import Table
 from research.reze_experiment.findings import Findings, compute_findings
@@ -37,7 +38,7 @@ def write_report(experiment: Experiment, out: Path) -> tuple[Findings, list[Path
     """
     findings = compute_findings(experiment)
     figures = plot_all(experiment, findings)
-    images = {f"{name}.png": to_png(figure) for name, (_, figure) in figures.items()}
+    images = {f"{name}.png": _draw_png(figure) for name, (_, figure) in figures.items()}
     section = Section(
         title="REZE and its rivals",
         sentences=summarize_experiment(findings),
@@ -52,6 +53,13 @@ def write_report(experiment: Experiment, out: Path) -> tuple[Findings, list[Path
     page = render_page([section], _describe_setup(experiment), f"{JSON} and {CSV}", REFERENCE)
     paths = write_files(out, {JSON: to_json(experiment, findings), CSV: to_csv(experiment.results), HTML: page})
     return findings, paths + write_files(out, images)
+
+
+def _draw_png(figure: Any) -> bytes:
+    """Return a Matplotlib figure as the bytes of a PNG file. The figure stays open."""
+    payload = io.BytesIO()
+    figure.savefig(payload, format="png", dpi=150, metadata={"Software": None})
+    return payload.getvalue()
 
 
 def _describe_setup(experiment: Experiment) -> str:

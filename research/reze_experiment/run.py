@@ -17,8 +17,8 @@ from pathlib import Path
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import JobError, TrainingError
-from lathe.training.evaluation.pool import Workers
 from lathe.training.evaluation.run import format_seconds
+from lathe.training.evaluation.worker import Workers
 from lathe.training.finetuning.reference import ReferenceVectors
 from lathe.training.workspace import lock_folder
 from lathe.transforms.progress import Progress

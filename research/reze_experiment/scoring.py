@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from lathe.training.datasets.layouts.classification import Classification
 from lathe.training.datasets.records import Warnings, is_blank
-from lathe.training.evaluation.limits import limit_rows
+from lathe.training.evaluation.encoders import TextVectors, text_key
 from lathe.training.evaluation.model import Collector, PromptedModel
-from lathe.training.evaluation.vectors import TextVectors, text_key
+from lathe.training.evaluation.tasks import limit_rows
 from lathe.training.evaluation.worker import measure
 from research.reze_experiment.targets import Target
 

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 
 from lathe.training.finetuning.job import DataSettings, Overlap, TargetSettings
 from lathe.training.finetuning.regularizers.registry import REGULARIZED
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.settings import Count, NotNegative, Positive, Seed
 
 METHODS = ("none", "ft", "pft", "pft_whitening", "pft_flow", *REGULARIZED)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lathe.training.finetuning.regularizers.registry import REGULARIZED
-from lathe.training.reporting.sentences import render_sentences
+from lathe.training.reporting.page import render_sentences
 from research.reze_experiment.conditions import POSTPROCESSED
 from research.reze_experiment.findings import PROPOSED, Difference, Findings, Shift
 from research.reze_experiment.settings import METHODS

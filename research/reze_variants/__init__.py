@@ -2,6 +2,5 @@
 
 regularizers.py   regularizers of the variants
 variants.py       variants by name, and how they pre-finetune
-prune.py          a static encoder with a small table, which trains faster
 __main__.py       runs an experiment with them, and writes the raw figures
 """

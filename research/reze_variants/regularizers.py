@@ -8,8 +8,8 @@ from torch.nn.functional import one_hot
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.finetuning.regularizers.reze import Distillation, Reze, copy_rows
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 
 WITHIN = 1.0
 """Cosine that is added to pairs of the same source; divided by a temperature of 0.05, others hardly count any more."""

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lathe.training.evaluation.suites import Suite
 from lathe.training.finetuning.mixture import Mixture
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
 from lathe.transforms.learned.losses import LOSSES
 from research.evidence.__main__ import draw_sentences

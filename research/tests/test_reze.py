@@ -1,14 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.functional import normalize
 
 from lathe.training.finetuning.loss import info_nce
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.finetuning.regularizers.reze import Reze
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
-from research.reze_variants.prune import FIRST, prune
 from research.reze_variants.regularizers import Fading, ShrunkDirections, WithinSources
 from research.reze_variants.variants import average_weights
 
@@ -59,19 +56,3 @@ def test_averaging_keeps_a_share_of_the_trained_weights():
     expected = 0.25 * model.weight.detach() + 0.75 * base.weight.detach()
     average_weights(model, base, 0.25)
     assert torch.allclose(model.weight, expected)
-
-
-def test_a_cut_table_has_the_vectors_of_the_tokens_that_occur(tmp_path):
-    words = {f"w{number}": number for number in range(FIRST + 9)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    whole.mkdir()
-    tokenizer.save(str(whole / "tokenizer.json"))
-    table = np.random.default_rng(0).normal(size=(len(words), 4)).astype(np.float32)
-    save_file({"embedding.weight": table}, whole / "model.safetensors")
-    text = f"w{FIRST + 8} w1 w{FIRST + 2}"
-    assert prune(whole, [text], cut) == (FIRST + 2, len(words))
-    numbers = Tokenizer.from_file(str(cut / "tokenizer.json")).encode(text).ids
-    left = load_file(cut / "model.safetensors")["embedding.weight"]
-    assert np.array_equal(left[numbers], table[[FIRST + 8, 1, FIRST + 2]])

@@ -47,9 +47,9 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.fixture(scope="session")
-def workshop(tmp_path_factory, out_of_domain):
+def workshop(tmp_path_factory, fill_home):
     """Return the shared servers and state folder. Each server starts when a block first needs it."""
-    made = Workshop(tmp_path_factory.mktemp("docs"), out_of_domain)
+    made = Workshop(tmp_path_factory.mktemp("docs"), fill_home)
     yield made
     made.close()
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
@@ -119,17 +120,15 @@ class Workshop:
 
     Args:
         root: an empty folder.
-        out_of_domain: where a fit keeps the vectors of out-of-domain text; shared with other tests, or in `root`.
+        fill_home: gives a state folder the vectors of out-of-domain text.
     """
 
-    def __init__(self, root: Path, out_of_domain: Path) -> None:
+    def __init__(self, root: Path, fill_home: Callable[[Path], None]) -> None:
         self.root = root
         self.home, self.programs, self.running = (root / name for name in ("home", "bin", "running"))
-        for folder in (self.home, self.programs, self.running, out_of_domain):
+        for folder in (self.home, self.programs, self.running):
             folder.mkdir(parents=True, exist_ok=True)
-        vectors = self.home / ".lathe/vectors"
-        vectors.mkdir(parents=True)
-        (vectors / "out_of_domain").symlink_to(out_of_domain)
+        fill_home(self.home / ".lathe")
         for name, text in STAND_INS.items():
             (self.programs / name).write_text(f"#!/bin/sh\n{text}")
             (self.programs / name).chmod(0o755)

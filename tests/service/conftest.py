@@ -436,13 +436,12 @@ def paragraphs():
 
 
 @pytest.fixture(scope="session")
-def new_home(tmp_path_factory, out_of_domain):
-    """Return a function that makes a state folder. All share the vectors of out-of-domain text."""
+def new_home(tmp_path_factory, fill_home):
+    """Return a function that makes a state folder. All have the vectors of out-of-domain text."""
 
     def make():
         home = tmp_path_factory.mktemp("home")
-        (home / "vectors").mkdir()
-        (home / "vectors" / "out_of_domain").symlink_to(out_of_domain)
+        fill_home(home)
         return home
 
     return make

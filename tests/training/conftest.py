@@ -114,7 +114,7 @@ def brief_encoder() -> Encoder:
 
 @pytest.fixture(scope="session")
 def workspace(out_of_domain_texts):
-    """Return one workspace folder for all fits, so that its 100 out-of-domain texts are encoded once."""
+    """Return one workspace folder for all fits, whose 100 out-of-domain texts are read once."""
     return out_of_domain_texts.parent
 
 

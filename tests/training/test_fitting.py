@@ -7,6 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lathe.training.encoder.opening import StoredEncoder
+from lathe.training.encoder.spec import StoreSettings
+from lathe.training.encoder.vector_database import VectorDatabase
 from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting import out_of_domain
 from lathe.training.fitting.fit import fit_new_chain
@@ -145,23 +148,25 @@ def test_progress_never_decreases_and_its_messages_name_every_stage(whole):
         assert stage in told
 
 
-def test_after_a_fit_the_workspace_holds_only_out_of_domain_vectors(source, counting_hashes, new_workspace):
+def test_after_a_fit_the_workspace_holds_only_out_of_domain_texts(source, counting_hashes, new_workspace):
     fit(source, counting_hashes(), new_workspace, [{"kind": "r2"}, {"kind": "pca", "dimensions": 8}])
-    assert [path.name for path in new_workspace.iterdir() if path.is_dir()] == ["out_of_domain"]
+    left = [path for path in new_workspace.rglob("*") if path.is_file()]
+    assert [(path.parent.name, path.suffix) for path in left] == [("out_of_domain", ".json")]
 
 
-def test_out_of_domain_text_is_encoded_once_and_again_if_its_cached_file_is_damaged(counting_hashes, new_workspace):
-    request, folder = NewFit(name="name", steps=STEPS, source="texts.jsonl"), new_workspace / "out_of_domain"
-    encoded, counts = [], []
-    for damaged in (False, False, True):
-        if damaged:
-            (kept,) = folder.rglob("*.npy")
-            kept.write_bytes(kept.read_bytes()[:100])
-        encoder = counting_hashes()
-        encoded.append(OutOfDomainTexts.from_request(request, folder).encode(encoder, no_progress)["pydoc"])
-        counts.append(len(encoder.texts))
-    assert counts == [OUT_OF_DOMAIN, 0, OUT_OF_DOMAIN]
-    np.testing.assert_array_equal(encoded[1:], [encoded[0]] * 2)
+def test_out_of_domain_text_is_encoded_once_by_an_encoder_that_stores_its_vectors(
+    brief_encoder, new_workspace, tmp_path, monkeypatch
+):
+    encode, encoded = brief_encoder.encode, []
+    monkeypatch.setattr(
+        brief_encoder, "encode", lambda texts, **options: encoded.extend(texts) or encode(texts, **options)
+    )
+    database = VectorDatabase(StoreSettings(tmp_path / "encoded"))
+    corpora = OutOfDomainTexts({"pydoc": "pydoc:"}, new_workspace / "out_of_domain")
+    first, again = (corpora.encode(StoredEncoder(brief_encoder, database), no_progress)["pydoc"] for _ in range(2))
+    database.close()
+    assert len(encoded) == OUT_OF_DOMAIN
+    np.testing.assert_array_equal(again, first)
 
 
 def test_texts_of_a_built_in_corpus_are_read_once_and_again_if_their_cached_file_is_damaged(tmp_path, monkeypatch):
@@ -312,7 +317,7 @@ def test_a_fit_on_the_fewest_distinct_rows_warns_of_metrics_that_are_null(tmp_pa
     assert any("null" in warning for warning in certificate["warnings"])
 
 
-def test_a_fit_after_an_error_in_the_context_reuses_the_encoded_vectors(source, counting_hashes, new_workspace):
+def test_a_fit_after_an_error_in_the_context_reuses_the_encoded_vectors(source, texts, counting_hashes, new_workspace):
     request = NewFit(name="name", steps=[{"kind": "r2"}], source=str(source))
     first, second = counting_hashes(), counting_hashes()
     with pytest.raises(KeyError), fit_new_chain(request, first, new_workspace, no_progress):
@@ -320,7 +325,7 @@ def test_a_fit_after_an_error_in_the_context_reuses_the_encoded_vectors(source, 
     with fit_new_chain(request, second, new_workspace, no_progress) as fitted:
         assert len(fitted.encoded.vectors) == DISTINCT + 1
     assert len(first.texts) == DISTINCT + 1 + OUT_OF_DOMAIN
-    assert second.texts == []
+    assert len(second.texts) == OUT_OF_DOMAIN and not set(second.texts) & set(texts)
 
 
 @given(st.lists(st.integers(0, 40), max_size=300), st.integers(0, 2**31))

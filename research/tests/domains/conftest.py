@@ -5,12 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lathe.training.evaluation.encoders import Member
+from lathe.training.evaluation.encoders import Member, text_key, write_vectors
 from lathe.training.evaluation.methods import CONTROL, build_control_method
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.scores import Score, TaskDescription
 from lathe.training.evaluation.suites import Entry, Suite, open_suite
-from lathe.training.evaluation.vectors import text_key, write_vectors
 from lathe.training.evaluation.worker import Raw, Trial, collect_texts, load_trial
 from research.fitted_methods.evaluation import FittedRequest, FittedResult, FittedResults
 from research.fitted_methods.methods import label_method

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lathe.training.evaluation.vectors import text_key, write_vectors
+from lathe.training.evaluation.encoders import text_key, write_vectors
 from lathe.training.evaluation.worker import load_trial
 from research.domains.compare import DomainComparison
 from research.domains.plots import draw_all

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import v_measure_score
 
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.vectors import TextVectors, text_key, write_vectors
+from lathe.training.evaluation.encoders import TextVectors, text_key, write_vectors
 from lathe.training.evaluation.worker import FittedMethod, load_trial, score_methods
 from research.domains.examples import read_examples
 from research.domains.samples import LabelledPool, PairPool, ScoredPool

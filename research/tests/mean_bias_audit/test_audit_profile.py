@@ -234,7 +234,7 @@ def test_the_audit_is_in_the_json_the_html_page_and_the_terminal_report(audited)
     assert [one["mean"] for one in found["random_controls"]] == [0, 0]
 
     audit = (out / "audit.html").read_text()
-    assert audit.count("<svg") == 3
+    assert audit.count("<svg") == 2
     assert "<b>" not in audit and "&lt;b&gt;one gives unit vectors (norm 1.000" in audit
     assert re.findall(r"<h2>(.*?)</h2>\s*<div", audit) == list(build_audit_tables(findings))
     assert len(build_audit_tables(findings)) == 8

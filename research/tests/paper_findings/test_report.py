@@ -61,8 +61,8 @@ def test_reports_hold_no_texts_and_no_local_paths(results, written):
     assert not any("asked" in task for task in tasks)
 
 
-def test_the_page_of_a_full_evaluation_has_four_figures(elements):
-    assert sum(tag == "svg" for tag, _ in elements.found) == 4
+def test_the_page_of_a_full_evaluation_has_three_figures(elements):
+    assert sum(tag == "svg" for tag, _ in elements.found) == 3
 
 
 def test_format_report_shows_aligned_tables_the_summary_and_the_problems(results):

@@ -7,9 +7,9 @@ import pytest
 from lathe.training.datasets.folder import FolderDataSet
 from lathe.training.datasets.records import Warnings
 from lathe.training.errors import DataSetError
-from lathe.training.evaluation.limits import limit_rows
+from lathe.training.evaluation.encoders import TextVectors, text_key
 from lathe.training.evaluation.model import StoredModel
-from lathe.training.evaluation.vectors import TextVectors, text_key
+from lathe.training.evaluation.tasks import limit_rows
 from lathe.training.evaluation.worker import measure
 from lathe.training.finetuning.job import SourceSettings
 from lathe.training.settings import Prompts

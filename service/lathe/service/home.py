@@ -14,7 +14,7 @@ $LATHE_HOME/
 ├── jobs/         <id>/: request, state, log and result of each job
 ├── encoded/      vectors of texts that commands and jobs encoded, see lathe.training.encoder.vector_database
 ├── upstream/     vectors that embeddings APIs answered, see lathe.training.encoder.upstream.store
-└── vectors/      vectors of running fits, and of out-of-domain text
+└── vectors/      vectors of running fits, and texts of out-of-domain corpora
 
 It holds callers' texts and vectors: folders have mode 700, files 600. The state folder and the folders directly in it
 may be links to other disks; deeper links are never followed when writing.

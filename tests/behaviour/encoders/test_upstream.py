@@ -18,9 +18,8 @@ import pytest
 from lathe.service.encoder_settings import EncoderSettings, convert_settings_error
 from lathe.service.encoders.engine.upstream_worker import UpstreamWorker
 from lathe.service.settings import read_settings
-from lathe.training.encoder.upstream.calls import MAX_ASKED_PAUSE
 from lathe.training.encoder.upstream.encoder import UpstreamEncoder
-from lathe.training.endpoint import MAX_RETRY_SECONDS, parse_retry_after
+from lathe.training.endpoint_client import MAX_ASKED_PAUSE, MAX_RETRY_SECONDS, parse_retry_after
 from tests.embeddings_server import PROBE, WIDTH, rows_of
 from tests.helpers import eventually
 
@@ -67,7 +66,7 @@ def far(shared_far, embeddings_server):
     """Return the shared app with a stub that answers, and assert that it serves afterwards."""
     yield shared_far
     embeddings_server.reset()
-    find_encoder(shared_far).calls.limiter.held = 0.0
+    find_encoder(shared_far).client.endpoint.limiter.held = 0.0
     assert embed(shared_far, f"after {time.monotonic()}").status_code == 200
     assert read_health(shared_far)["encoders"]["far"] == "ready"
 

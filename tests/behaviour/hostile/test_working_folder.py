@@ -103,7 +103,7 @@ from lathe.service.cli.main import ENVIRONMENT
 
 if __name__ == "__main__":
     os.environ.update(ENVIRONMENT)
-    from lathe.training.evaluation.pool import Workers
+    from lathe.training.evaluation.worker import Workers
 
     with Workers(1, os.getpid) as workers:
         print([result for _, result in workers.run([(os.getcwd, ())])])

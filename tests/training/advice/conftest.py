@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from lathe.training.advice.sample import MIN_HALVES, Sample, TextHalves
+from lathe.training.advice.sample import MIN_HALVES, Sample
 from lathe.training.advice.sizes import REDUCERS
 from lathe.training.sources.row_sample import RowSample
+from lathe.training.split_half import TextHalves
 
 
 @pytest.fixture

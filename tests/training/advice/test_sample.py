@@ -55,7 +55,7 @@ def test_build_text_sample_leaves_out_texts_and_halves_on_which_the_encoder_fail
     sample = build_text_sample(row_sample, encoding.vectors, encoding.failed)
     aside = count_heldout(200)
     assert len(sample.heldout) == aside - 2 and len(sample.fit) == 200 - aside - 1
-    assert sample.cut == len(sample.halves) == aside - 3 >= MIN_HALVES
+    assert sample.cut == len(sample.halves.first) == aside - 3 >= MIN_HALVES
     assert np.isfinite(sample.halves.first).all() and np.isfinite(sample.halves.second).all()
     assert len(sample.row_sample.texts) == 197
     whole = build_text_sample(row_sample, encoding.vectors, encoding.failed, with_halves=False)

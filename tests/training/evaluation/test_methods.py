@@ -6,10 +6,10 @@ import pytest
 
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.datasets.records import Search
+from lathe.training.evaluation.encoders import TextVectors, text_key
 from lathe.training.evaluation.methods import Method, build_control_method, hash_chain
 from lathe.training.evaluation.run import Request
 from lathe.training.evaluation.suites import Suite
-from lathe.training.evaluation.vectors import TextVectors, text_key
 from lathe.transforms import Chain, parse_steps
 
 WIDTH = 24

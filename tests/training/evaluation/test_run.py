@@ -16,9 +16,9 @@ from lathe.training.encoder.spec import EncoderSpec, StoreSettings, VectorStores
 from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.encoders import RequestedEncoder
 from lathe.training.evaluation.methods import CONTROL, Method
-from lathe.training.evaluation.pool import Workers
 from lathe.training.evaluation.run import Request, compute_trial_key, evaluate
 from lathe.training.evaluation.suites import open_suite
+from lathe.training.evaluation.worker import Workers
 from lathe.training.workspace import lock_folder
 from lathe.transforms import Chain, parse_steps
 

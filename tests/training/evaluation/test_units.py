@@ -9,10 +9,10 @@ from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.datasets.mteb_tasks import build_task
 from lathe.training.datasets.records import Search, Tables
 from lathe.training.evaluation.comparison import compare_scores
+from lathe.training.evaluation.encoders import TextVectors, text_key
 from lathe.training.evaluation.model import Collector, RescoringModel, StoredModel, list_texts
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.evaluation.units import MAX_JACKKNIFE_GROUPS, jackknife
-from lathe.training.evaluation.vectors import TextVectors, text_key
 from lathe.training.evaluation.worker import Trial, load_trial, measure
 from lathe.transforms import Chain, parse_steps
 

@@ -5,7 +5,7 @@ import pytest
 
 from lathe.training.errors import JobError
 from lathe.training.finetuning.job import DataSettings, TrainingJob, TrainingSettings, read_settings
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 
 JOB = """
 encoder: some-model

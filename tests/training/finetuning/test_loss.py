@@ -15,9 +15,8 @@ from lathe.training.finetuning.loss import (
     NonFiniteLossError,
     info_nce,
 )
-from lathe.training.finetuning.regularizers.regularizer import NoRegularizer
+from lathe.training.finetuning.regularizers.regularizer import NoRegularizer, RegularizerSettings
 from lathe.training.finetuning.regularizers.reze import Reze
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.finetuning.trainer import assign_negative_ids, assign_text_ids
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring"]

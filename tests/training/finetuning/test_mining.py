@@ -8,7 +8,7 @@ from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.extras import NegativeSettings
 from lathe.training.finetuning.job import TargetSettings, TrainingJob
 from lathe.training.finetuning.mining import AuxiliaryEncoder, Candidates, mine_negatives, mine_sources
-from lathe.training.finetuning.mixture_builder import build_mixture, read_sources
+from lathe.training.finetuning.mixture_builder import read_sources
 from lathe.training.finetuning.opening import open_target
 from lathe.training.settings import Prompts
 
@@ -81,11 +81,13 @@ def test_supplied_negatives_are_read_and_those_of_repeated_pairs_merged(job_of):
         {"anchor": "c", "positive": "d", "negative": "z"},
         {"anchor": "e", "positive": "f"},
     ]
-    mixture = build_mixture(job_of([*rows, row("a", "b", "w", "x")], {"prompts": {"anchor": "Q: ", "positive": "D: "}}))
+    mixture = read_sources(
+        job_of([*rows, row("a", "b", "w", "x")], {"prompts": {"anchor": "Q: ", "positive": "D: "}})
+    ).build()
     assert list(mixture.negatives) == [("D: x", "D: y", "D: w"), ("D: z",), ()]
     assert mixture.reports[0].negatives == 4
-    assert build_mixture(job_of(rows, {"negatives": "none"})).negatives == ()
-    assert build_mixture(job_of(rows, {"negative": "bad"})).negatives == ()
+    assert read_sources(job_of(rows, {"negatives": "none"})).build().negatives == ()
+    assert read_sources(job_of(rows, {"negative": "bad"})).build().negatives == ()
 
 
 def test_supplied_negatives_that_answer_their_query_or_are_in_the_targets_test_are_dropped(
@@ -93,7 +95,7 @@ def test_supplied_negatives_that_answer_their_query_or_are_in_the_targets_test_a
 ):
     tested = write_data_set(tmp_path / "tested", {"task": "sts"}, {"test.jsonl": build_tested_rows("An exam.")})
     rows = [row("a", "B one", "b, ONE!", "A?", "other", "fine"), row("A", "other", "an exam"), row("z", "y", "x")]
-    mixture = build_mixture(job_of(rows), open_target(TargetSettings(folder=tested)))
+    mixture = read_sources(job_of(rows), open_target(TargetSettings(folder=tested))).build()
     assert list(mixture.negatives) == [("fine",), (), ("x",)]
     assert mixture.reports[0].dropped == {
         "negative that answers its query elsewhere, or is the query": 3,
@@ -104,14 +106,14 @@ def test_supplied_negatives_that_answer_their_query_or_are_in_the_targets_test_a
 def test_supplied_negatives_that_are_no_texts_are_refused_with_their_line(job_of):
     for negative in (5, [["x"]]):
         with pytest.raises(DataSetError, match="pairs.jsonl line 2.*'negative' must be texts"):
-            build_mixture(job_of([row("a", "b", "c"), {"anchor": "a", "positive": "c", "negative": negative}]))
+            read_sources(job_of([row("a", "b", "c"), {"anchor": "a", "positive": "c", "negative": negative}])).build()
 
 
 def test_a_source_without_the_negatives_that_its_settings_require_is_refused(job_of):
     with pytest.raises(DataSetError, match="line 1: no field 'negative'"):
-        build_mixture(job_of([{"anchor": "a", "positive": "b"}], {"negatives": "given"}))
+        read_sources(job_of([{"anchor": "a", "positive": "b"}], {"negatives": "given"})).build()
     with pytest.raises(DataSetError, match="give no negatives that can be used"):
-        build_mixture(job_of([row("a", "b", "B!", " ")], {"negatives": "given"}))
+        read_sources(job_of([row("a", "b", "B!", " ")], {"negatives": "given"})).build()
     with pytest.raises(ValueError, match="say how with negatives"):
         job_of([row("a", "b")], {"negatives": "mined"})
 
@@ -119,8 +121,8 @@ def test_a_source_without_the_negatives_that_its_settings_require_is_refused(job
 def test_a_reranking_supplies_its_negatives_only_if_the_settings_ask(tmp_path, write_data_set, job_of):
     rows = [{"query": "a", "positive": ["b"], "negative": ["c", "d"]}]
     folder = write_data_set(tmp_path / "set", {"task": "reranking"}, {"train.jsonl": rows})
-    assert build_mixture(job_of(source={"folder": folder})).negatives == ()
-    assert list(build_mixture(job_of(source={"folder": folder, "negatives": "given"})).negatives) == [("c", "d")]
+    assert read_sources(job_of(source={"folder": folder})).build().negatives == ()
+    assert list(read_sources(job_of(source={"folder": folder, "negatives": "given"})).build().negatives) == [("c", "d")]
 
 
 def test_mined_negatives_are_near_the_query_and_no_known_answers(job_of, search, mined, encoder):

@@ -3,11 +3,10 @@ import pytest
 
 from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.job import DataSettings, TargetSettings, TrainingJob
-from lathe.training.finetuning.mixture_builder import build_mixture
+from lathe.training.finetuning.mixture_builder import read_sources
 from lathe.training.finetuning.opening import open_target
-from lathe.training.finetuning.regularizers.regularizer import NoRegularizer
+from lathe.training.finetuning.regularizers.regularizer import NoRegularizer, RegularizerSettings
 from lathe.training.finetuning.regularizers.reze import Distillation, Reze
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 
 TARGET = [{"anchor": "Known question", "positive": "known  answer"}, {"anchor": "other", "positive": "else"}]
 SHARING = [
@@ -58,7 +57,7 @@ def reports(mixture):
 
 
 def test_a_mixture_holds_the_pairs_of_its_sources_in_order(written):
-    mixture = build_mixture(settings(written("a", pairs("a", 3)), written("b", pairs("b", 2))))
+    mixture = read_sources(settings(written("a", pairs("a", 3)), written("b", pairs("b", 2)))).build()
     assert texts(mixture) == [(f"{name} asks {n}", f"{name} says {n}") for name, n in ("a0", "a1", "a2", "b0", "b1")]
     assert (mixture.names, mixture.sources.tolist(), len(mixture)) == (["a", "b"], [0, 0, 0, 1, 1], 5)
     report = reports(mixture)["b"]
@@ -68,7 +67,7 @@ def test_a_mixture_holds_the_pairs_of_its_sources_in_order(written):
 def test_a_cap_samples_pairs_by_the_seed_in_their_order(written):
     every = pairs("a", 50)
     folder = written("a", every)
-    first, again, other = (build_mixture(settings(folder, cap=10, seed=seed)) for seed in (1, 1, 2))
+    first, again, other = (read_sources(settings(folder, cap=10, seed=seed)).build() for seed in (1, 1, 2))
     assert texts(first) == texts(again) != texts(other)
     assert texts(first) == [
         pair for pair in ((row["anchor"], row["positive"]) for row in every) if pair in texts(first)
@@ -80,15 +79,15 @@ def test_a_cap_samples_pairs_by_the_seed_in_their_order(written):
 
 def test_a_sources_own_cap_applies_and_its_sample_does_not_depend_on_other_sources(written):
     a, b = written("a", pairs("a", 20)), written("b", pairs("b", 20))
-    both = build_mixture(settings({"folder": a, "cap": 3}, b, cap=5))
+    both = read_sources(settings({"folder": a, "cap": 3}, b, cap=5)).build()
     assert np.bincount(both.sources).tolist() == [3, 5]
-    assert texts(both)[3:] == texts(build_mixture(settings(b, cap=5)))
-    assert len(build_mixture(settings(a, cap=20))) == len(build_mixture(settings(a, cap=100))) == 20
+    assert texts(both)[3:] == texts(read_sources(settings(b, cap=5)).build())
+    assert len(read_sources(settings(a, cap=20)).build()) == len(read_sources(settings(a, cap=100)).build()) == 20
 
 
 def test_duplicate_pairs_are_dropped_before_the_cap(written):
     rows = [*pairs("a", 4), *pairs("a", 3), {"anchor": "a asks 0", "positive": "another answer"}]
-    mixture = build_mixture(settings(written("a", rows), cap=5))
+    mixture = read_sources(settings(written("a", rows), cap=5)).build()
     assert texts(mixture) == [(row["anchor"], row["positive"]) for row in [*pairs("a", 4), rows[-1]]]
     assert reports(mixture)["a"].dropped == {"duplicate pair": 3}
 
@@ -96,26 +95,26 @@ def test_duplicate_pairs_are_dropped_before_the_cap(written):
 def test_texts_of_the_targets_test_are_refused_dropped_or_allowed_by_the_setting(written, target):
     folder = written("a", SHARING)
     with pytest.raises(JobError, match=r"sources share texts with the test set of target: a \(2 pairs\)"):
-        build_mixture(settings(folder), target)
-    dropped = build_mixture(settings(folder, overlap="drop"), target)
+        read_sources(settings(folder), target).build()
+    dropped = read_sources(settings(folder, overlap="drop"), target).build()
     assert texts(dropped) == [("new", "free")]
     assert reports(dropped)["a"].dropped == {"shares a text with the target": 2}
-    allowed = build_mixture(settings(folder, overlap="allow"), target)
+    allowed = read_sources(settings(folder, overlap="allow"), target).build()
     assert len(allowed) == 3
     assert reports(dropped)["a"].shared == reports(allowed)["a"].shared == 2
-    assert len(build_mixture(settings(folder))) == 3
+    assert len(read_sources(settings(folder)).build()) == 3
 
 
 def test_the_error_names_all_sources_that_share_texts_with_the_target(written, target):
     folders = [written(name, SHARING) for name in "abcdefg"]
     with pytest.raises(JobError, match=r"a \(2 pairs\), .*e \(2 pairs\) and 2 more\."):
-        build_mixture(settings(*folders), target)
+        read_sources(settings(*folders), target).build()
 
 
 def test_overlap_is_found_before_prompts_are_added_and_in_each_text_of_a_cluster(written, target):
     rows = [{"text": text, "label": "x"} for text in ("fresh", "OTHER", "new", "newer", "newest")]
     source = {"folder": written("a", rows, "clustering"), "prompts": {"anchor": "topic: "}, "texts_per_cluster": 2}
-    mixture = build_mixture(settings(source, overlap="drop"), target)
+    mixture = read_sources(settings(source, overlap="drop"), target).build()
     assert texts(mixture) == [("topic: new\nnewer", "x"), ("topic: newest", "x")]
 
 
@@ -129,16 +128,16 @@ def test_overlap_with_titles_of_documents_and_with_inputs_of_a_classification_is
         {"test": [("q", "d", 1)]},
     )
     rows = [{"anchor": "x", "positive": "t ONE"}, {"anchor": "Who", "positive": "y"}, {"anchor": "x", "positive": "y"}]
-    mixture = build_mixture(settings(written("a", rows), overlap="drop"), open_left_out(folder=folder))
+    mixture = read_sources(settings(written("a", rows), overlap="drop"), open_left_out(folder=folder)).build()
     assert texts(mixture) == [("x", "y")]
     labelled = [{"text": "p", "label": "good"}, {"text": "q", "label": "bad"}]
     classes = write_data_set(
         tmp_path / "classes", {"task": "classification"}, {"train.jsonl": labelled, "test.jsonl": labelled}
     )
     rows = [{"text": "P", "label": "good"}, {"text": "r", "label": "good"}]
-    mixture = build_mixture(
+    mixture = read_sources(
         settings(written("b", rows, "classification"), overlap="drop"), open_left_out(folder=classes)
-    )
+    ).build()
     assert texts(mixture) == [("r", "good")]
 
 
@@ -147,37 +146,37 @@ def test_a_source_with_the_targets_folder_is_left_out_and_a_missing_one_refused(
         open_left_out(folder=tmp_path / "none")
     written("a", pairs("a", 3))
     folder = written("b", pairs("b", 2), **{"test.jsonl": TARGET})
-    mixture = build_mixture(
+    mixture = read_sources(
         settings(tmp_path / "data"), open_left_out(folder=tmp_path / "data" / "." / "b", name="mine")
-    )
+    ).build()
     assert mixture.names == ["a"]
     assert reports(mixture)["b"].problem == "the target, left out"
-    assert build_mixture(settings(folder)).names == ["b"]
+    assert read_sources(settings(folder)).build().names == ["b"]
 
 
 def test_prompts_are_prepended_to_the_texts_of_a_mixture(written):
     source = {"folder": written("a", pairs("a", 1)), "prompts": {"anchor": "query: ", "positive": "passage: "}}
-    assert texts(build_mixture(settings(source))) == [("query: a asks 0", "passage: a says 0")]
+    assert texts(read_sources(settings(source)).build()) == [("query: a asks 0", "passage: a says 0")]
 
 
 def test_excluded_data_sets_are_reported_and_unknown_names_refused(written, tmp_path):
     for name in ("a", "b/c"):
         written(name, pairs(name, 2))
-    mixture = build_mixture(settings({"folder": tmp_path / "data", "exclude": ["b/c"]}))
+    mixture = read_sources(settings({"folder": tmp_path / "data", "exclude": ["b/c"]})).build()
     assert mixture.names == ["a"]
     assert reports(mixture)["b/c"].problem == "excluded by the job"
     with pytest.raises(JobError, match="data holds no data set 'd' to exclude; it has a, b/c"):
-        build_mixture(settings({"folder": tmp_path / "data", "exclude": ["a", "d"]}))
+        read_sources(settings({"folder": tmp_path / "data", "exclude": ["a", "d"]})).build()
     with pytest.raises(JobError, match="a is a data set itself"):
-        build_mixture(settings({"folder": tmp_path / "data" / "a", "exclude": ["d"]}))
+        read_sources(settings({"folder": tmp_path / "data" / "a", "exclude": ["d"]})).build()
 
 
 def test_two_sources_of_one_name_are_refused_unless_one_is_renamed(written, write_data_set, tmp_path):
     first = written("a", pairs("a", 2))
     second = write_data_set(tmp_path / "more" / "a", {"task": "pairs"}, {"train.jsonl": pairs("b", 2)})
     with pytest.raises(JobError, match="two sources are called a; give one a name"):
-        build_mixture(settings(first, second))
-    assert build_mixture(settings(first, {"folder": second, "name": "b"})).names == ["a", "b"]
+        read_sources(settings(first, second)).build()
+    assert read_sources(settings(first, {"folder": second, "name": "b"})).build().names == ["a", "b"]
 
 
 def test_a_damaged_data_set_is_reported_in_a_folder_and_refused_if_named(written, write_data_set, tmp_path):
@@ -186,7 +185,7 @@ def test_a_damaged_data_set_is_reported_in_a_folder_and_refused_if_named(written
     write_data_set(tmp_path / "data" / "c", {"task": "sorting"})
     write_data_set(tmp_path / "data" / "d", {"task": "sentences"})
     write_data_set(tmp_path / "data" / "e", b"{")
-    mixture = build_mixture(settings(tmp_path / "data"))
+    mixture = read_sources(settings(tmp_path / "data")).build()
     found = reports(mixture)
     assert (mixture.names, list(found)) == (["a"], ["c", "d", "e", "a", "b"])
     assert "no 'positive' at train.jsonl line 1" in found["b"].problem
@@ -194,31 +193,31 @@ def test_a_damaged_data_set_is_reported_in_a_folder_and_refused_if_named(written
     assert found["d"].problem.startswith("sentences alone")
     assert "META.json" in found["e"].problem
     with pytest.raises(DataSetError, match="b: no 'positive' at train.jsonl line 1"):
-        build_mixture(settings(broken))
+        read_sources(settings(broken)).build()
     with pytest.raises(DataSetError, match="file: there is no file"):
-        build_mixture(settings(tmp_path / "data" / "a", {"jsonl": tmp_path / "file.jsonl"}))
+        read_sources(settings(tmp_path / "data" / "a", {"jsonl": tmp_path / "file.jsonl"})).build()
     for folder, reason in ((tmp_path / "none", "there is no folder"), (tmp_path / "empty", "holds no data sets")):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(JobError, match=reason):
-            build_mixture(settings(folder))
+            read_sources(settings(folder)).build()
 
 
 def test_a_job_without_pairs_is_refused_with_the_reason_of_each_source(written, target, tmp_path):
     written("a", SHARING[1:])
     written("b", [])
     with pytest.raises(JobError, match=r"(?s)no pair to train on.*a: every pair shares a text.*b: .*no rows"):
-        build_mixture(settings(tmp_path / "data", overlap="drop"), target)
+        read_sources(settings(tmp_path / "data", overlap="drop"), target).build()
     with pytest.raises(JobError, match="a: the target, left out"):
-        build_mixture(
+        read_sources(
             settings({"folder": tmp_path / "data", "exclude": ["b"]}), open_left_out(folder=tmp_path / "data" / "a")
-        )
+        ).build()
 
 
 def test_the_digest_of_a_mixture_depends_on_pairs_order_names_prompts_and_cap(written):
     rows = pairs("a", 4)
     a, b = written("a", rows), written("b", pairs("b", 4))
-    digest = build_mixture(settings(a, b)).digest()
-    assert build_mixture(settings(a, b)).digest() == digest
+    digest = read_sources(settings(a, b)).build().digest()
+    assert read_sources(settings(a, b)).build().digest() == digest
     changed = [
         settings(b, a),
         settings(a),
@@ -229,7 +228,7 @@ def test_the_digest_of_a_mixture_depends_on_pairs_order_names_prompts_and_cap(wr
         settings(written("d", rows[::-1]), b),
         settings(written("e", [*rows[:3], {"anchor": "a asks", "positive": "3 a says 3"}]), b),
     ]
-    found = [build_mixture(one).digest() for one in changed]
+    found = [read_sources(one).build().digest() for one in changed]
     assert len({digest, *found}) == 1 + len(changed)
 
 
@@ -237,31 +236,31 @@ def test_list_warnings_warns_of_few_pairs_and_fewer_than_three_sources_for_reze_
     """Sources of one pair are named by `list_single_pair_warnings`."""
     folders = {name: written(name, pairs(name, 20)) for name in "abc"}
     lone = written("lone", pairs("lone", 1))
-    three = build_mixture(settings(*folders.values()))
+    three = read_sources(settings(*folders.values())).build()
     reze = Reze(RegularizerSettings())
     assert reze.list_warnings(three, 29) == []
     assert [len(reze.list_source_warnings(count)) for count in (1, 2, 3)] == [1, 1, 0]
     assert Reze(RegularizerSettings(scale=0.5)).list_source_warnings(2) == []
     (few,) = reze.list_warnings(three, 30)
     assert "60 pairs span at most 59 of the 60 dimensions" in few
-    (one,) = reze.list_warnings(build_mixture(settings(folders["a"])), 4)
+    (one,) = reze.list_warnings(read_sources(settings(folders["a"])).build(), 4)
     assert one.startswith("there is one source")
-    (two,) = reze.list_warnings(build_mixture(settings(folders["a"], folders["b"])), 4)
+    (two,) = reze.list_warnings(read_sources(settings(folders["a"], folders["b"])).build(), 4)
     assert two.startswith("there are two sources")
-    alone = build_mixture(settings(folders["a"]))
+    alone = read_sources(settings(folders["a"])).build()
     for other in (Distillation(RegularizerSettings()), NoRegularizer()):
         assert other.list_warnings(alone, 400) == alone.list_single_pair_warnings() == []
-    (single,) = build_mixture(settings(*folders.values(), lone)).list_single_pair_warnings()
+    (single,) = read_sources(settings(*folders.values(), lone)).build().list_single_pair_warnings()
     assert single == "a single pair makes the mean of a source: lone"
 
 
 def test_rows_in_memory_are_pairs_of_which_those_that_share_a_text_with_what_is_left_out_are_dropped_or_refused():
     rows = [{"anchor": f"question {n}", "positive": f"answer {n}"} for n in range(6)]
     job = {"sources": [{"rows": rows, "name": "mine"}], "leave_out": ["Question 2!", "answer 4", "elsewhere"]}
-    mixture = build_mixture(TrainingJob.model_validate(job | {"overlap": "drop"}))
+    mixture = read_sources(TrainingJob.model_validate(job | {"overlap": "drop"})).build()
     assert (mixture.names, mixture.anchors) == (["mine"], [f"question {n}" for n in (0, 1, 3, 5)])
     assert mixture.reports[0].dropped == {"shares a text with the target": 2}
     with pytest.raises(JobError, match="mine"):
-        build_mixture(TrainingJob.model_validate(job))
+        read_sources(TrainingJob.model_validate(job)).build()
     with pytest.raises(DataSetError, match="no 'positive' at row 2"):
-        build_mixture(TrainingJob.model_validate({"sources": [{"rows": [rows[0], {"anchor": "a"}]}]}))
+        read_sources(TrainingJob.model_validate({"sources": [{"rows": [rows[0], {"anchor": "a"}]}]})).build()

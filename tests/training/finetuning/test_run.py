@@ -14,7 +14,7 @@ from lathe.training.errors import JobError
 from lathe.training.finetuning.job import TrainingJob
 from lathe.training.finetuning.loss import NonFiniteLossError
 from lathe.training.finetuning.regularizers.registry import REGULARIZED
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
 
 LATHE = "from lathe.service.cli.main import main; main()"

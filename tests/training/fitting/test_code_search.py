@@ -4,9 +4,10 @@ from pydantic import ValidationError
 
 from lathe.training.errors import FitError
 from lathe.training.fitting import code_search
-from lathe.training.fitting.code_search import HeldOutHalves, choose_weighting, read_queries, search_codes
+from lathe.training.fitting.code_search import choose_weighting, read_queries, search_codes
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit
+from lathe.training.split_half import TextHalves
 from lathe.transforms import Chain, StepError, parse_steps
 from lathe.transforms.progress import no_progress
 
@@ -38,7 +39,7 @@ def sample_halves_with_topics_in(columns, rows, noise=0.3):
         side = noise * rng.normal(size=(400, WIDTH)) * np.arange(1, WIDTH + 1) ** -0.5 + 0.2
         side[:, columns] += topic
         sides.append(unit(side))
-    return HeldOutHalves(*sides)
+    return TextHalves(*sides)
 
 
 def test_choose_weighting_keeps_the_default_unless_another_is_ahead_by_more_than_its_interval(rows):
@@ -79,7 +80,7 @@ def heavy_tailed():
     rng = np.random.default_rng(5)
     every = unit(rng.normal(size=(3600, WIDTH)) ** 3 * np.arange(1, WIDTH + 1) ** -0.5)
     halves = [unit(every[3000:3400] + 0.1 * rng.normal(size=(400, WIDTH))) for _ in range(2)]
-    return every[:3000], every[3400:], HeldOutHalves(*halves)
+    return every[:3000], every[3400:], TextHalves(*halves)
 
 
 def test_learned_codebooks_are_chosen_if_they_retrieve_more_beyond_the_interval(heavy_tailed, monkeypatch):

@@ -3,6 +3,9 @@ import json
 import pytest
 
 from lathe.training.synthesis.answer_parsing import (
+    find_fault,
+    is_another_script,
+    is_refusal,
     parse_document,
     parse_personas,
     parse_queries,
@@ -11,14 +14,15 @@ from lathe.training.synthesis.answer_parsing import (
 )
 from lathe.training.synthesis.calls import Call, parse_answer
 from lathe.training.synthesis.chat import ChatAnswer
-from lathe.training.synthesis.faults import find_fault, is_another_script, is_refusal
-from lathe.training.synthesis.job import DocumentStage, FilterStage, PersonaStage, QueryStage
+from lathe.training.synthesis.job import StagesSettings
 
 PERSONA = {"persona": "A risk officer at a bank.", "task": "Checks limits."}
 SPOKEN = "A risk officer at a bank. Checks limits."
 QUERIES = ["What did rates do?", "How high is the limit?"]
 PASSAGE = "The auditor found that reserves fell short of the covenant by a tenth in March, " * 3
 ENGLISH, CHINESE = "What is a bond? A debt.", "什么是债券？债券是一种债务。"
+
+SETTINGS = StagesSettings.model_validate({})
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,7 @@ def test_lone_surrogates_are_replaced_by_question_marks():
     ],
 )
 def test_find_fault_names_the_fault_of_a_passage(text, sample, fault):
-    assert find_fault(text, DocumentStage(), sample) == fault
+    assert find_fault(text, SETTINGS.documents, sample) == fault
 
 
 def test_is_another_script_compares_with_the_script_of_the_seed():
@@ -169,8 +173,8 @@ def parse(stage, settings, text, reason="stop", count=2):
 
 def test_parse_answer_keeps_distinct_usable_items_up_to_the_count_and_names_faults():
     said = json.dumps(["short?", *QUERIES, QUERIES[0], "One more than was wanted?"])
-    assert parse("queries", QueryStage(), said, count=3) == ([*QUERIES, "One more than was wanted?"], ["too short"])
-    assert parse("queries", QueryStage(), said, count=2) == (QUERIES, ["too short"])
+    assert parse("queries", SETTINGS.queries, said, count=3) == ([*QUERIES, "One more than was wanted?"], ["too short"])
+    assert parse("queries", SETTINGS.queries, said, count=2) == (QUERIES, ["too short"])
 
 
 @pytest.mark.parametrize(
@@ -184,28 +188,28 @@ def test_parse_answer_keeps_distinct_usable_items_up_to_the_count_and_names_faul
     ],
 )
 def test_parse_answer_gives_the_fault_of_an_unusable_answer(said, reason, why):
-    assert parse("personas", PersonaStage(), said, reason) == ([], [why])
+    assert parse("personas", SETTINGS.personas, said, reason) == ([], [why])
 
 
 def test_parse_answer_accepts_a_verdict_cut_off_after_the_yes_or_no():
-    assert parse("filter", FilterStage(), "Yes, because the figures of", "length") == (["yes"], [])
-    assert parse("filter", FilterStage(), "The figures of", "length") == ([], ["cut off"])
+    assert parse("filter", SETTINGS.filter, "Yes, because the figures of", "length") == (["yes"], [])
+    assert parse("filter", SETTINGS.filter, "The figures of", "length") == ([], ["cut off"])
 
 
 def test_parse_answer_keeps_the_finished_items_of_a_list_that_was_cut_off():
     said = "\n".join(f"{number}. {query}" for number, query in enumerate([*QUERIES, "What does"], 1))
-    assert parse("queries", QueryStage(), said, "length") == (QUERIES, [])
-    assert parse("queries", QueryStage(), "1. What does", "length") == ([], ["cut off"])
-    assert parse("queries", QueryStage(), '["What did rates do?", "How', "length") == ([], ["cut off"])
+    assert parse("queries", SETTINGS.queries, said, "length") == (QUERIES, [])
+    assert parse("queries", SETTINGS.queries, "1. What does", "length") == ([], ["cut off"])
+    assert parse("queries", SETTINGS.queries, '["What did rates do?", "How', "length") == ([], ["cut off"])
 
 
 def test_parse_answer_keeps_the_finished_sentences_of_a_passage_that_was_cut_off():
     whole = PASSAGE.replace("March, ", "March of 2.5 years. ").strip()
-    assert parse("documents", DocumentStage(), f"{whole} The auditor found 3.5", "length") == ([whole], [])
-    assert parse("documents", DocumentStage(), PASSAGE + "and", "length") == ([], ["cut off"])
-    assert parse("documents", DocumentStage(), "It fell. " + PASSAGE, "length") == ([], ["too short"])
+    assert parse("documents", SETTINGS.documents, f"{whole} The auditor found 3.5", "length") == ([whole], [])
+    assert parse("documents", SETTINGS.documents, PASSAGE + "and", "length") == ([], ["cut off"])
+    assert parse("documents", SETTINGS.documents, "It fell. " + PASSAGE, "length") == ([], ["too short"])
 
 
 def test_parse_answer_accepts_an_english_verdict_for_a_chinese_seed():
     call = Call("filter", "?", "m", {}, "t", "s", 1, CHINESE)
-    assert parse_answer(ChatAnswer("yes", "stop", 1, 1, True), call, FilterStage()).items == ["yes"]
+    assert parse_answer(ChatAnswer("yes", "stop", 1, 1, True), call, SETTINGS.filter).items == ["yes"]

@@ -1,15 +1,11 @@
 import asyncio
 import json
 import time
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 
 import pytest
 
-from lathe.training.endpoint import parse_retry_after
-from lathe.training.rate_limiter import RateLimiter
-from lathe.training.synthesis.chat import Chat, ChatError, Endpoint
-from lathe.training.synthesis.job import EndpointSettings
+from lathe.training.endpoint_client import CallError, EndpointClient, RateLimiter, RetryPolicy
+from lathe.training.synthesis.chat import Endpoint, ask_model
 from tests.helpers import find_free_port
 
 KEY = "sk-secret"
@@ -21,9 +17,12 @@ def ask(chat_server):
 
     def once(url=None, timeout=5.0):
         async def asked():
-            settings = EndpointSettings(base_url=url or chat_server.url, model="m", timeout=timeout)
-            async with Chat(Endpoint(url or chat_server.url, "host", KEY), settings) as chat:
-                return await chat.ask("m", "Say yes.", {"max_tokens": 5})
+            client = EndpointClient(KEY, timeout, RetryPolicy(1.0, 1.0), RateLimiter(None, None))
+            try:
+                endpoint = Endpoint(url or chat_server.url, "host", KEY)
+                return await ask_model(client, endpoint, "m", "Say yes.", {"max_tokens": 5})
+            finally:
+                await client.close()
 
         return asyncio.run(asked())
 
@@ -83,20 +82,20 @@ def test_chat_reads_messages_in_parts_empty_ones_and_refusals_and_estimates_toke
         ((200, {"content-encoding": "gzip"}, b"no gzip"), "not JSON", True, "a response in gzip, not plain, came back"),
     ],
 )
-def test_a_failed_request_raises_chat_error_with_its_kind_and_whether_to_retry(
+def test_a_failed_request_raises_a_call_error_with_its_kind_and_whether_to_retry(
     ask, chat_server, reply, kind, retryable, said
 ):
     """The error does not contain the key."""
     chat_server.script = lambda server, asked: reply
-    with pytest.raises(ChatError) as raised:
+    with pytest.raises(CallError) as raised:
         ask()
     error = raised.value
     assert (error.kind, error.retryable) == (kind, retryable) and said in str(error) and KEY not in str(error)
     assert error.retry_after == (7 if reply[0] == 429 else None) and len(chat_server.bodies) == 1
 
 
-def test_an_unreachable_endpoint_raises_chat_error_to_be_retried(ask):
-    with pytest.raises(ChatError, match="no connection") as raised:
+def test_an_unreachable_endpoint_raises_a_call_error_to_be_retried(ask):
+    with pytest.raises(CallError, match="no connection") as raised:
         ask(f"http://127.0.0.1:{find_free_port()}/v1")
     assert (raised.value.kind, raised.value.retryable, raised.value.status) == ("no connection", True, 0)
 
@@ -104,14 +103,14 @@ def test_an_unreachable_endpoint_raises_chat_error_to_be_retried(ask):
 def test_an_answer_that_arrives_slowly_is_cut_off_at_the_timeout(ask, chat_server):
     chat_server.script = lambda server, asked: (200, {}, (time.sleep(0.05) or b" " for _ in range(100)))
     begun = time.monotonic()
-    with pytest.raises(ChatError, match="no answer within 0.2 s"):
+    with pytest.raises(CallError, match="no answer within 0.2 s"):
         ask(timeout=0.2)
     assert time.monotonic() - begun < 4
 
 
 def test_an_answer_of_over_16_megabytes_is_refused(ask, chat_server):
     chat_server.script = lambda server, asked: (200, {}, b" " * 17_000_000)
-    with pytest.raises(ChatError, match="more than 16,000,000 bytes"):
+    with pytest.raises(CallError, match="more than 16,000,000 bytes"):
         ask()
 
 
@@ -119,44 +118,3 @@ def test_chat_ignores_proxies_of_the_environment(ask, monkeypatch):
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{find_free_port()}")
     assert ask().text == "Yes."
-
-
-def test_parse_retry_after_takes_seconds_and_dates():
-    assert [parse_retry_after(header) for header in ("2.5", "-1", None, "soon")] == [2.5, 0, None, None]
-    later = format_datetime(datetime.now(UTC) + timedelta(seconds=90))
-    assert 85 < parse_retry_after(later) <= 90
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
-def test_rate_limiter_spaces_requests_evenly_over_the_minute():
-    limiter = RateLimiter(30, None, Clock())
-    starts = [limiter.reserve_slot(500) for _ in range(90)]
-    assert starts[0] == 100 and all(b - a == 2 for a, b in zip(starts, starts[1:], strict=False))
-
-
-def test_rate_limiter_spaces_requests_by_tokens_and_returns_unused_ones():
-    limiter = RateLimiter(None, 6000, Clock())
-    assert [limiter.reserve_slot(1000), limiter.reserve_slot(500)] == [100, 110]
-    limiter.correct_tokens(-300)
-    assert limiter.reserve_slot(1) == 112
-
-
-def test_rate_limiter_hold_delays_all_requests_and_idle_time_allows_no_burst():
-    clock = Clock()
-    limiter = RateLimiter(60, None, clock)
-    start = limiter.reserve_slot(1)
-    limiter.hold(5)
-    assert limiter.seconds_until(start) == 5
-    clock.now = 200.0
-    assert [limiter.reserve_slot(1), limiter.reserve_slot(1)] == [200, 201] and limiter.seconds_until(200) == 0
-
-
-def test_rate_limiter_without_limits_delays_no_request():
-    limiter = RateLimiter(None, None, Clock())
-    assert {limiter.reserve_slot(10**6) for _ in range(5)} == {100}

@@ -6,7 +6,7 @@ from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.job import read_settings
 from lathe.training.synthesis.chat import open_endpoint
 from lathe.training.synthesis.job import STAGES, EndpointSettings, SeedSettings, SynthesisJob, TemplateSettings
-from lathe.training.synthesis.seeds import read_seeds
+from lathe.training.synthesis.pipeline import read_seeds
 from lathe.training.synthesis.templates import FULL, SHIPPED, read_templates, write_templates
 
 JOB = """

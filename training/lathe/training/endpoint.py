@@ -1,18 +1,12 @@
-"""What is common to HTTP endpoints that users configure: their address, the key for them, and their Retry-After."""
+"""Address and key of an HTTP endpoint, as users configure them."""
 
 import ipaddress
-import math
 import re
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from os import environ
 from urllib.parse import SplitResult, urlsplit
 
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 """Name of an environment variable, in capitals, so that a key written in its place is recognized."""
-
-MAX_RETRY_SECONDS = 86_400.0
-"""Maximum seconds to wait that a Retry-After header is taken to ask for."""
 
 
 def split_address(url: str, setting: str, example: str) -> SplitResult:
@@ -76,27 +70,3 @@ def read_key(variable: str, setting: str) -> str:
     if not key.isascii() or not key.isprintable():
         raise ValueError(f"the key in {variable} has characters that no key has")
     return key
-
-
-def parse_retry_after(header: str | None) -> float | None:
-    """Parse a Retry-After header, which holds seconds or a date, and return the seconds to wait from now. Returns None
-    if the header is missing or malformed.
-
-    The seconds are at least 0 and at most `MAX_RETRY_SECONDS`.
-    """
-    if header is None:
-        return None
-
-    try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            seconds = _count_seconds_until(parsedate_to_datetime(header))
-        except (ValueError, OverflowError):  # a year of twenty digits
-            return None
-
-    return None if math.isnan(seconds) else min(max(seconds, 0.0), MAX_RETRY_SECONDS)
-
-
-def _count_seconds_until(moment: datetime) -> float:
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()

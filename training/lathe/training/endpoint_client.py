@@ -1,4 +1,9 @@
-"""HTTP client of one endpoint: one POST request, and its whole response or a `NoResponseError`, without a retry.
+"""HTTP client of one endpoint, with rate limits, retries and a circuit breaker.
+
+call ─ wait for the circuit breaker and for a slot of the rate limits ─ one attempt, which posts a request
+  ├── an answer       returned
+  ├── retryable       another attempt after a pause that doubles, or that the endpoint asks for, while the policy allows
+  └── not retryable, or too late for another: the `CallError` is raised
 
 Requests go to the endpoint alone: redirects are not followed, and nothing is taken from the environment, neither
 proxies nor .netrc. The providers' own clients bring their own retries, which rate limits, budgets and the circuit
@@ -7,52 +12,212 @@ size.
 """
 
 import asyncio
-from collections.abc import Mapping
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
 
 import httpx2
 import orjson
+
+T = TypeVar("T")
 
 CONNECT_SECONDS = 15.0
 """Maximum time to connect, in seconds."""
 MAX_QUOTED = 200
 """Maximum number of characters of an endpoint's own text that an error message repeats."""
-RATE_LIMIT, REQUEST_TIMEOUT, SERVER_ERRORS = 429, 408, 500
-"""HTTP statuses that can be retried; server errors are all from 500 on."""
-REDIRECTS, REFUSALS = 300, 400
-"""Lowest HTTP statuses of redirects and of refusals."""
+REDIRECTS, REFUSALS, SERVER_ERRORS = 300, 400, 500
+"""Lowest HTTP statuses of redirects, of refusals and of server errors."""
+REQUEST_TIMEOUT, RATE_LIMIT = 408, 429
+"""HTTP statuses below 500 that can be retried."""
+CONTENT_STATUSES = (400, 413, 422)
+"""HTTP statuses that may be due to the content of one request."""
+
+TIME_OUT, UNREADABLE = "time-out", "unreadable"
+"""Kinds of failures: no whole response in time; a response that is too large or compressed."""
+
+MAX_RETRY_SECONDS = 86_400.0
+"""Maximum seconds to wait that a Retry-After header is taken to ask for."""
+MAX_ASKED_PAUSE = 600.0
+"""Maximum seconds of a pause that an endpoint asks for. Afterwards one call finds out whether it still refuses."""
+MINUTE = 60.0
+"""Seconds of a minute."""
+
+MAX_FAILURES = 5
+"""Number of failures in a row that opens a circuit breaker."""
+FIRST_OPEN, MAX_OPEN = 5.0, 60.0
+"""Seconds for which a circuit breaker opens first, and at most; each time is twice as long as the one before."""
+
+
+class CallError(Exception):
+    """Error of a call to an endpoint that got no usable answer.
+
+    CallError
+    ├── retryable      429, 408, 5xx, no connection, a time-out, a cut connection, a body that is not JSON
+    └── not retryable  400, 401, 403, 404, 413, 422, a redirect …: another try would fail as this one
+
+    Attributes:
+        kind: short description, by which failures are counted.
+        retryable: whether another try may succeed.
+        status: HTTP status; 0 if there was no response, or one with a success status that is no answer.
+        retry_after: seconds after which another try may succeed; None if the endpoint does not ask for a pause.
+    """
+
+    def __init__(
+        self, kind: str, message: str, retryable: bool, status: int = 0, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind, self.retryable, self.status, self.retry_after = kind, retryable, status, retry_after
+
+    @property
+    def limited(self) -> bool:
+        """Whether the endpoint refused because of a rate limit."""
+        return self.status == RATE_LIMIT
+
+    @property
+    def blames_content(self) -> bool:
+        """Whether the content of this one request may be the reason."""
+        return self.status in CONTENT_STATUSES
 
 
 @dataclass(frozen=True)
 class Received:
-    """Response to a request: HTTP status, reason phrase, headers and whole payload."""
+    """Successful response to a request: headers and whole payload."""
 
-    status: int
-    reason: str
     headers: Mapping[str, str]
     payload: bytes
 
-    @property
-    def retryable(self) -> bool:
-        """Whether the status says that a retry may succeed."""
-        return self.status in (RATE_LIMIT, REQUEST_TIMEOUT) or self.status >= SERVER_ERRORS
 
+class RateLimiter:
+    """Schedule of requests that keeps within the rate limits.
 
-FailureKind = Literal["time-out", "no connection", "cut connection", "too large", "encoded"]
-"""What went wrong with a request that got no whole response."""
+    A request occupies its share of a minute before the next may start, so no window of a minute exceeds the limits.
 
-
-class NoResponseError(Exception):
-    """Error of a request without a whole response.
-
-    Attributes:
-        kind: what went wrong.
+    Args:
+        requests: maximum number of requests a minute; None for no limit.
+        tokens: maximum number of tokens a minute; None for no limit.
+        clock: monotonic clock, in seconds.
     """
 
-    def __init__(self, kind: FailureKind, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
+    def __init__(
+        self, requests: float | None, tokens: float | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.clock = clock
+        self.request_seconds = MINUTE / requests if requests else 0.0
+        self.token_seconds = MINUTE / tokens if tokens else 0.0
+        self.requests_free = self.tokens_free = self.held = -float("inf")
+
+    def reserve_slot(self, tokens: float) -> float:
+        """Reserve the next free slot for a request of about `tokens` tokens. Returns when the slot begins, in seconds
+        on the limiter's clock.
+        """
+        # A slot begins when both limits allow it: the request before has used up its share of the minute.
+        start = max(self.clock(), self.requests_free, self.tokens_free)
+        self.requests_free = start + self.request_seconds
+        self.tokens_free = start + tokens * self.token_seconds
+        return start
+
+    def correct_tokens(self, tokens: float) -> None:
+        """Move the next slots by `tokens`, the number used minus the number claimed, which may be negative."""
+        self.tokens_free += tokens * self.token_seconds
+
+    def hold(self, seconds: float) -> None:
+        """Let no request start for so many seconds from now, because the endpoint asked for a pause."""
+        self.held = max(self.held, self.clock() + seconds)
+
+    def seconds_until(self, start: float) -> float:
+        """Return the seconds until a request with this slot may be sent.
+
+        They are 0 or less if it may be sent now.
+        """
+        return max(start, self.held) - self.clock()
+
+
+class CircuitBreaker:
+    """State of a circuit breaker, used by one thread.
+
+    closed     calls are made; several failures in a row ──► open
+    open       calls are held back; the pause is over    ──► half-open
+    half-open  one call is made; it succeeds ──► closed, it fails ──► open, for a longer pause
+
+    Args:
+        clock: monotonic clock, in seconds.
+        max_failures: failures in a row that open it.
+
+    Attributes:
+        failures: failures in a row.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, max_failures: float = MAX_FAILURES) -> None:
+        self.clock, self.max_failures = clock, max_failures
+        self.failures = 0
+        self.opened_until: float | None = None
+        self.pause = FIRST_OPEN
+        self.trying = False
+
+    @property
+    def open(self) -> bool:
+        """Whether the breaker is open or half-open: at most one call is let through."""
+        return self.opened_until is not None
+
+    def reserve_call(self) -> float:
+        """Return the seconds until a call may be made, 0 if it may be made now. In the half-open state, only the first
+        caller gets 0.
+        """
+        if self.opened_until is None:
+            return 0.0
+
+        seconds = self.opened_until - self.clock()
+        if seconds > 0:
+            return seconds
+        if self.trying:
+            return 1.0
+
+        self.trying = True
+        return 0.0
+
+    def record_success(self) -> None:
+        """Close the breaker."""
+        self.failures, self.opened_until, self.pause, self.trying = 0, None, FIRST_OPEN, False
+
+    def record_failure(self) -> None:
+        """Count a failed call, and open the breaker after `max_failures` in a row. A half-open breaker opens again, for
+        a longer pause.
+        """
+        self.failures += 1
+        if self.open and not self.trying:
+            return  # a call that began before it opened
+        if self.trying:
+            self.pause = min(2 * self.pause, MAX_OPEN)
+        if self.trying or self.failures >= self.max_failures:
+            self.opened_until, self.trying = self.clock() + self.pause, False
+
+    def abandon(self) -> None:
+        """Let another call through while half-open: the last one was cancelled, or says nothing of the API."""
+        self.trying = False
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """When a failed call is tried again.
+
+    Attributes:
+        first_pause: seconds before the first retry; each further pause is twice as long.
+        max_pause: maximum seconds of a pause that the endpoint does not ask for.
+        retries: maximum number of retries of a call; None for no limit.
+        patience: seconds after the first failure of a call in which it is tried again.
+        max_failures: failures in a row that open the circuit breaker; inf for none.
+    """
+
+    first_pause: float
+    max_pause: float
+    retries: int | None = None
+    patience: float = math.inf
+    max_failures: float = MAX_FAILURES
 
 
 class EndpointClient:
@@ -61,11 +226,29 @@ class EndpointClient:
     Args:
         key: API key, sent as a bearer token; None for none.
         timeout: maximum time of a whole response, in seconds.
+        policy: when a failed call is tried again.
+        limiter: rate limits of the calls.
         kept: maximum number of idle connections to keep; None for no limit.
+        sleep: waits so many seconds before a call; what it raises ends the call.
+
+    Attributes:
+        breaker: circuit breaker of all calls.
+        problem: why the latest call failed; None if it did not, or if its content may be the reason.
     """
 
-    def __init__(self, key: str | None, timeout: float, kept: int | None = None) -> None:
-        self.key, self.timeout = key, timeout
+    def __init__(
+        self,
+        key: str | None,
+        timeout: float,
+        policy: RetryPolicy,
+        limiter: RateLimiter,
+        kept: int | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.key, self.timeout, self.policy, self.limiter, self.sleep = key, timeout, policy, limiter, sleep
+        self.breaker = CircuitBreaker(max_failures=policy.max_failures)
+        self.problem: str | None = None
+        self.held_by: CallError | None = None
         headers = {
             "accept": "application/json",
             "accept-encoding": "identity",  # decompressed, a small response can be of any size
@@ -83,8 +266,107 @@ class EndpointClient:
         """Close the connections."""
         await self.client.aclose()
 
+    async def call(self, attempt: Callable[[int], Awaitable[T]], tokens: float) -> T:
+        """Make a call, and return what its first successful attempt returns. A failed attempt is repeated after a pause
+        while another may succeed and the policy allows.
+
+        Args:
+            attempt: makes one attempt, given the number of attempts before.
+            tokens: estimated tokens of an attempt. The attempt corrects the limiter by what it used.
+
+        Raises:
+            CallError: if there is no answer. If it is retryable, its `retry_after` is set.
+        """
+        tries, failed_at = 0, None
+
+        while True:
+            await self.wait_for_slot(tokens)
+            try:
+                answer = await attempt(tries)
+            except CallError as error:
+                pause = self._record_failure(error, tries)
+                failed_at = failed_at or time.monotonic()
+                self._require_retry(error, pause, tries, time.monotonic() - failed_at)
+            except BaseException:  # cancelled, for example: it says nothing of the endpoint
+                self.breaker.abandon()
+                raise
+            else:
+                self.breaker.record_success()
+                self.problem = None
+                return answer
+
+            await self.sleep(pause)
+            tries += 1
+
+    async def wait_for_slot(self, tokens: float) -> None:
+        """Wait until the circuit breaker and the rate limits allow an attempt of about `tokens` tokens.
+
+        Raises:
+            CallError: if either would hold it back for longer than the policy's patience.
+        """
+        while (seconds := self.breaker.reserve_call()) > 0:
+            if seconds > self.policy.patience:
+                raise CallError("circuit breaker", str(self.problem), retryable=True, retry_after=seconds)
+            await self.sleep(seconds)
+
+        try:
+            self._require_not_held()
+            start = self.limiter.reserve_slot(tokens)
+            while (seconds := self.limiter.seconds_until(start)) > 0:
+                await self.sleep(seconds)
+                self._require_not_held()
+        except BaseException:
+            self.breaker.abandon()
+            raise
+
+    def _require_not_held(self) -> None:
+        """Check that the endpoint did not ask for a pause that is longer than the policy's patience.
+
+        Raises:
+            CallError: if it did, of the kind that asked for the pause.
+        """
+        held = self.limiter.seconds_until(self.limiter.held)
+        if self.held_by is not None and held > self.policy.patience:
+            raise CallError(self.held_by.kind, str(self.held_by), True, self.held_by.status, held)
+
+    def _record_failure(self, error: CallError, tries: int) -> float:
+        """Record a failed attempt in the circuit breaker and the rate limits. Returns the seconds to wait before
+        another.
+        """
+        if error.blames_content:  # the endpoint works
+            self.breaker.record_success()
+            return 0.0
+
+        self.problem = str(error)
+        if error.retryable and not error.limited:
+            self.breaker.record_failure()
+        else:
+            self.breaker.abandon()
+
+        # Jitter keeps clients that failed together from calling together again.
+        backoff = random.uniform(0.5, 1) * min(self.policy.first_pause * 2**tries, self.policy.max_pause)  # noqa: S311
+        pause: float = max(backoff, min(error.retry_after or 0.0, MAX_ASKED_PAUSE))
+        if error.limited or error.retry_after is not None:
+            self.limiter.hold(pause)
+            self.held_by = error
+
+        return pause
+
+    def _require_retry(self, error: CallError, pause: float, tries: int, waited: float) -> None:
+        """Check that a failed call may be tried again after a pause. `waited` are the seconds since its first failure.
+
+        Raises:
+            CallError: the error itself, if another try would fail, or the policy allows none.
+        """
+        if not error.retryable:
+            raise error
+        is_last = self.policy.retries is not None and tries >= self.policy.retries
+        if is_last or waited + pause > self.policy.patience:
+            error.retry_after = pause
+            raise error
+
     async def post(self, url: str, content: bytes, limit: int) -> Received:
-        """Send a JSON body to a URL of the endpoint, and return the whole response, whatever its status.
+        """Send a JSON body to a URL of the endpoint once, and return the whole response.
 
         Args:
             url: URL of the endpoint.
@@ -92,7 +374,7 @@ class EndpointClient:
             limit: maximum size of the response, in bytes.
 
         Raises:
-            NoResponseError: if there is none within the time limit, or it is too large.
+            CallError: if no response comes within the time limit, it cannot be read, or its status is no success.
         """
         try:
             async with (
@@ -101,20 +383,49 @@ class EndpointClient:
             ):
                 encoding = response.headers.get("content-encoding", "identity")
                 if encoding != "identity":
-                    raise NoResponseError("encoded", f"a response in {self.redact(encoding)}, not plain, came back")
+                    message = f"a response in {self.redact(encoding)}, not plain, came back"
+                    raise CallError(UNREADABLE, message, retryable=False)
                 payload = bytearray()
                 async for part in response.aiter_raw():
                     payload += part
                     if len(payload) > limit:
-                        raise NoResponseError("too large", f"more than {limit:,} bytes came back")
+                        raise CallError(UNREADABLE, f"more than {limit:,} bytes came back", retryable=False)
         except (TimeoutError, httpx2.TimeoutException) as error:
-            raise NoResponseError("time-out", f"no answer within {self.timeout:g} s") from error
+            raise CallError(TIME_OUT, f"no answer within {self.timeout:g} s", retryable=True) from error
         except (httpx2.ConnectError, httpx2.InvalidURL) as error:
-            raise NoResponseError("no connection", f"no connection: {self.redact(str(error))}") from error
+            message = f"no connection: {self.redact(str(error))}"
+            raise CallError("no connection", message, retryable=True) from error
         except httpx2.HTTPError as error:
-            raise NoResponseError("cut connection", f"the connection was cut: {self.redact(str(error))}") from error
+            message = f"the connection was cut: {self.redact(str(error))}"
+            raise CallError("cut connection", message, retryable=True) from error
 
-        return Received(response.status_code, response.reason_phrase, response.headers, bytes(payload))
+        if response.status_code >= REDIRECTS:
+            raise self._build_status_error(response, bytes(payload))
+
+        return Received(response.headers, bytes(payload))
+
+    def _build_status_error(self, response: httpx2.Response, payload: bytes) -> CallError:
+        """Return the error for a response with an HTTP status from 300 on, with the endpoint's message. It is not
+        raised here.
+        """
+        status = response.status_code
+        if status < REFUSALS:
+            where = self.redact(response.headers.get("location", "nowhere"))
+            message = f"{status}: it points to {where}, which is not followed"
+            return CallError(f"refused with {status}", message, False, status)
+
+        try:
+            quoted = self.redact(extract_message(orjson.loads(payload)))
+        except orjson.JSONDecodeError:
+            # A page for browsers says no more than the status.
+            quoted = "" if payload.lstrip().startswith(b"<") else self.redact(payload.decode("utf-8", "replace"))
+
+        message = f"{status}: {quoted or response.reason_phrase}"
+        if status in (RATE_LIMIT, REQUEST_TIMEOUT) or status >= SERVER_ERRORS:
+            kind = "rate limit" if status == RATE_LIMIT else f"server error {status}"
+            return CallError(kind, message, True, status, parse_retry_after(response.headers.get("retry-after")))
+
+        return CallError(f"refused with {status}", message, False, status)
 
     def redact(self, text: str) -> str:
         """Return an endpoint's text for a message: without the key, on one line, at most `MAX_QUOTED` characters."""
@@ -129,3 +440,24 @@ def extract_message(found: Any) -> str:
     error = found.get("error", found) if isinstance(found, dict) else found
     message = error.get("message", error) if isinstance(error, dict) else error
     return message if isinstance(message, str) else orjson.dumps(message).decode()
+
+
+def parse_retry_after(header: str | None) -> float | None:
+    """Parse a Retry-After header, which holds seconds or a date, and return the seconds to wait from now. Returns None
+    if the header is missing or malformed.
+
+    The seconds are at least 0 and at most `MAX_RETRY_SECONDS`.
+    """
+    if header is None:
+        return None
+
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(header)
+            seconds = ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()
+        except (ValueError, OverflowError):  # a year of twenty digits
+            return None
+
+    return None if math.isnan(seconds) else min(max(seconds, 0.0), MAX_RETRY_SECONDS)

@@ -20,7 +20,7 @@ from lathe.training.errors import SourceError
 from lathe.training.evaluation import run as evaluation
 from lathe.training.evaluation.decision import Decision, compute_findings
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.methods import Method, build_chain_method
+from lathe.training.evaluation.methods import build_chain_method
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.requests import NewFit, RowSource
@@ -207,17 +207,16 @@ def evaluate(
         suite=open_suite(str(suite)),
         encoders=[RequestedEncoder(spec) for spec in encoders],
         out=Path(out),
-        chains=[_describe_method(name, chain) for name, chain in (chains or {}).items()],
+        chains=[
+            # A fitted chain need not be on disk.
+            build_chain_method(name, chain, hashlib.sha256(serialize_chain(chain)).hexdigest()[:32])
+            for name, chain in (chains or {}).items()
+        ],
         limit=limit,
         processes=processes,
         stores=VectorStores(StoreSettings(Path(out) / "upstream"), StoreSettings(Path(out) / "encoded")),
     )
     return Results(**vars(evaluation.evaluate(request, on_progress)))
-
-
-def _describe_method(name: str, chain: Chain) -> Method:
-    """Return a fitted chain, which need not be on disk, as a method to evaluate."""
-    return build_chain_method(name, chain, hashlib.sha256(serialize_chain(chain)).hexdigest()[:32])
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,6 +26,14 @@ SCRIPTS = {"Cjk": "Chinese or Japanese", "Hiragana": "Chinese or Japanese", "Kat
 """Common name of scripts that one text mixes, by the first word of their Unicode character names."""
 
 
+@dataclass(frozen=True)
+class TextHalves:
+    """Vectors of the first and of the second halves of n texts, each `(n, d)`, row i from text i."""
+
+    first: FloatArray
+    second: FloatArray
+
+
 def cut_in_two(text: str) -> tuple[str, str] | None:
     """Cut a text in two halves between words, or between characters if it has no spaces. The result is None if a half
     would be too short.
@@ -35,7 +44,7 @@ def cut_in_two(text: str) -> tuple[str, str] | None:
     words = text.split()
     characters = sum(map(len, words))
     # Chinese and Japanese have no spaces: one "word" may be the whole text.
-    if characters >= MIN_SPACELESS * len(words) and not _is_mostly_ascii(text):
+    if characters >= MIN_SPACELESS * len(words) and 2 * sum(map(str.isascii, text)) < len(text):
         if characters < 2 * MIN_CHARACTERS:
             return None
         joined = " ".join(words)
@@ -45,10 +54,6 @@ def cut_in_two(text: str) -> tuple[str, str] | None:
 
     middle = len(words) // 2
     return " ".join(words[:middle]), " ".join(words[middle:])
-
-
-def _is_mostly_ascii(text: str) -> bool:
-    return 2 * sum(map(str.isascii, text)) >= len(text)
 
 
 def reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float64]:
@@ -100,18 +105,12 @@ def count_scripts(texts: Sequence[str]) -> dict[str, float]:
     return {script: count / total for script, count in counts.most_common()}
 
 
-def _script_name(letter: str) -> str:
-    """Return the script of a letter, "Other" if it has no name.
-
-    It is the first word of the letter's Unicode name, capitalized.
-    """
-    return unicodedata.name(letter, "other").split()[0].capitalize()
-
-
 def detect_script(text: str) -> str | None:
     """Return the script that most of a text's first letters are in, such as "Latin". The result is None if the text has
     no letters.
     """
     letters = [letter for letter in text[:SCRIPT_CHARACTERS] if letter.isalpha()]
-    names = Counter(SCRIPTS.get(name, name) for name in map(_script_name, letters))
+    # A script is the first word of a letter's Unicode name.
+    scripts = (unicodedata.name(letter, "other").split()[0].capitalize() for letter in letters)
+    names = Counter(SCRIPTS.get(name, name) for name in scripts)
     return names.most_common(1)[0][0] if names else None

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -203,7 +204,7 @@ def test_an_answer_that_is_none_is_an_error_of_its_kind_and_nothing_is_stored(
         if answer[1].get("retry-after"):
             assert raised.value.retry_after == 7
         embeddings_server.script = None
-        encoder.calls.limiter.held = 0.0
+        encoder.client.endpoint.limiter.held = 0.0
         np.testing.assert_allclose(encoder.encode(["a text"], normalize=False).vectors, rows_of(["a text"]), rtol=1e-6)
 
 
@@ -238,7 +239,7 @@ def test_failing_calls_are_tried_again_after_what_the_api_asks_and_the_key_appea
         assert time.monotonic() - begun > 0.3
         assert (encoder.usage["calls"], encoder.usage["failures"], encoder.usage["retries"]) == (5, 3, 3)
         embeddings_server.script = lambda *_: (500, {}, b'{"error": "with sk-secret"}')
-        encoder.calls.patience = 0
+        encoder.client.endpoint.policy = replace(encoder.client.endpoint.policy, patience=0)
         with pytest.raises(UpstreamUnavailableError, match="with …") as raised:
             encoder.encode(["b"])
         assert "sk-secret" not in f"{raised.value}{encoder.problem}{encoder.describe()}{encoder.spec}"
@@ -256,9 +257,9 @@ def test_after_several_failures_in_a_row_the_api_is_left_alone_until_one_call_su
         with pytest.raises(UpstreamUnavailableError) as raised:
             encoder.encode(["a"])
         assert 0 < raised.value.retry_after <= 5
-        encoder.calls.breaker.opened_until = 0.0
+        encoder.client.endpoint.breaker.opened_until = 0.0
         encoder.encode(["a"])
-        assert not encoder.calls.breaker.open and encoder.problem is None
+        assert not encoder.client.endpoint.breaker.open and encoder.problem is None
 
 
 def test_calls_keep_within_the_requests_and_tokens_of_a_minute(connect, embeddings_server):

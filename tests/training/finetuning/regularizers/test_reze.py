@@ -4,8 +4,8 @@ import pytest
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.errors import JobError
 from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.finetuning.regularizers.reze import Reze
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 
 TEXTS = ["rain over hills", "the bank", "a lathe", "spring", "tomatoes", "a wall", "a ledger", "interest", "the end"]
 SETTINGS = RegularizerSettings(scale=0.5)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.finetuning.regularizers.shrinkage import (
     active_dimensions,
     denominators,

@@ -7,7 +7,7 @@ judged queries ─┬─ three fifths: adapters and encoders learn from them
 What is published is the very chain that was measured, see `certify_recommended`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -129,7 +129,6 @@ def climb_ladder(
     on_progress: Progress,
     device: str | None = None,
     stores: VectorStores | None = None,
-    corpora: Mapping[str, str] | None = None,
     on_work_folder: Callable[[Path], None] | None = None,
 ) -> Iterator[Ladder]:
     """Try every rung that the request allows, and yield the ladder with the recommended one. Trained encoders exist
@@ -145,7 +144,6 @@ def climb_ladder(
         on_progress: called with progress in [0, 1] and a message.
         device: torch device of training; None for the best there is.
         stores: where vectors of a trained encoder are stored; None stores none.
-        corpora: sources of out-of-domain texts by name, whose halves search each other; None takes the built-in ones.
         on_work_folder: called with the workspace folder, below which trainings write.
 
     Raises:
@@ -169,7 +167,7 @@ def climb_ladder(
     with claim_workspace_folder(workspace, key, keep=request.name is None) as folder:
         if on_work_folder is not None:
             on_work_folder(folder)
-        sources = list_built_in_corpora(request.source.path) if corpora is None else corpora
+        sources = list_built_in_corpora(request.source.path)
         out_of_domain = OutOfDomainTexts(sources, workspace / "out_of_domain")
         climb = _Climb(request, encoder, searches, out_of_domain, folder, device, stores, on_progress)
         yield climb.run()

@@ -56,7 +56,8 @@ def write_sentence(ladder: Ladder) -> str:
     if chosen.rung is AS_IS:
         advice = f"No change improves search beyond chance; to save bytes, {stored}"
     else:
-        advice = " and ".join(filter(None, (_capitalize(chosen.rung.label), stored)))
+        label = chosen.rung.label
+        advice = " and ".join(filter(None, (label[:1].upper() + label[1:], stored)))
 
     before, after = (trial.require_relevance().report for trial in (ladder.baseline, chosen))
     if not ladder.is_certain:
@@ -173,7 +174,3 @@ def _format_seconds(seconds: float) -> str:
     if seconds < 120:
         return f"{max(seconds, 1):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _capitalize(text: str) -> str:
-    return text[:1].upper() + text[1:]

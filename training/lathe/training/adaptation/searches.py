@@ -186,15 +186,15 @@ def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress:
     on_progress(1.0, f"{encoder.name}: encoding queries")
     positions = {text: position for position, text in enumerate(searches.documents)}
     learn, choose, report = (
-        QueryPairs(_encode_part(part, encoder), documents, part.list_relevant(positions.__getitem__), excluded)
+        QueryPairs(
+            _normalize(encode_queries(encoder, list(part.documents))),
+            documents,
+            part.list_relevant(positions.__getitem__),
+            excluded,
+        )
         for part, excluded in zip((searches.learn, searches.choose, searches.report), searches.excluded, strict=True)
     )
     return JudgedVectors(learn, choose, report, searches.crossed)
-
-
-def _encode_part(part: PairTexts, encoder: TextEncoder) -> FloatArray:
-    """Return the unit vectors of a part's queries, `(n, d)`."""
-    return _normalize(encode_queries(encoder, list(part.documents)))
 
 
 def _normalize(vectors: FloatArray) -> FloatArray:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.advice.sample import MIN_HALVES, Sample, TextHalves
+from lathe.training.advice.sample import MIN_HALVES, Sample
 from lathe.training.comparison import Interval, choose_cheapest, compare
-from lathe.training.split_half import reciprocal_ranks
+from lathe.training.split_half import TextHalves, reciprocal_ranks
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
 from lathe.transforms.quality import recall_at_k

@@ -13,8 +13,7 @@ from lathe.training.advice.places.decision import PlaceDecision
 from lathe.training.advice.sizes import SizeComparison
 from lathe.training.comparison import Interval
 from lathe.training.reporting.figures import draw_figures, label_plainly, new_panels, plot_curves
-from lathe.training.reporting.page import Section, format_text, render_page
-from lathe.training.reporting.sentences import render_sentences
+from lathe.training.reporting.page import Section, format_text, render_page, render_sentences
 from lathe.training.reporting.tables import Table
 from lathe.training.reporting.text import format_bytes, format_number, format_percent, format_points
 from lathe.transforms.linear import MIN_MEAN_NORM

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EncoderError, UpstreamError
 from lathe.training.sources.row_sample import RowSample
-from lathe.training.split_half import count_scripts, cut_in_two
+from lathe.training.split_half import TextHalves, count_scripts, cut_in_two
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray
 
@@ -32,18 +32,6 @@ SCRIPT_TEXTS = 1000
 """Number of texts whose script is determined."""
 BLOCK_TEXTS = 256
 """Number of texts that are encoded between two reports of progress."""
-
-
-@dataclass(frozen=True)
-class TextHalves:
-    """Vectors of the first and of the second halves of n texts, each `(n, d)`, row i from text i."""
-
-    first: FloatArray
-    second: FloatArray
-
-    def __len__(self) -> int:
-        """Return the number of texts."""
-        return len(self.first)
 
 
 @dataclass(frozen=True)

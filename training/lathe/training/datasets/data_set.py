@@ -114,21 +114,17 @@ def collect_test_texts(target: EvaluatedDataSet) -> set[str]:
     return {normalize_text(text) for text in read_test_texts(target)} if "test" in target.list_splits() else set()
 
 
-def collect_training_texts(target: DataSet, settings: PairSettings | None = None) -> set[str]:
+def collect_training_texts(target: DataSet) -> set[str]:
     """Return the set of texts in the pairs of a data set's training split, normalized for comparison. The set is empty
     if there is no training split.
-
-    Args:
-        target: the data set.
-        settings: settings of how its rows become pairs; None for the defaults.
 
     Raises:
         DataSetError: if the data set cannot be read.
     """
     if "train" not in target.list_splits():
         return set()
-    training = (settings or PairSettings()).model_copy(update={"split": "train"})
-    return {normalize_text(text) for pair in find_pairs(target, training).pairs for text in pair.parts}
+    pairs = find_pairs(target, PairSettings(split="train")).pairs
+    return {normalize_text(text) for pair in pairs for text in pair.parts}
 
 
 def collect_test_queries(target: EvaluatedDataSet) -> set[str] | None:

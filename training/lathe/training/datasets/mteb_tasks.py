@@ -60,7 +60,10 @@ def build_task(layout: Layout, name: str, language: str, data: Tables | Search) 
     """
     source = {"path": name, "revision": "local"}
     task = _create_task_class(layout, name, language, layout.mteb_attributes(data), source, "test")()
-    task.dataset = _convert_search(data) if isinstance(data, Search) else _convert_tables(data)
+    if isinstance(data, Search):
+        task.dataset = _convert_search(data)
+    else:
+        task.dataset = DatasetDict({split: Dataset.from_dict(columns) for split, columns in data.splits.items()})
     task.data_loaded = True
     return task
 
@@ -91,10 +94,6 @@ def _create_task_class(
     bases = (_Classification if base is AbsTaskClassification else base,)
 
     return type("LocalTask", bases, {"metadata": metadata} | attributes)
-
-
-def _convert_tables(data: Tables) -> DatasetDict:
-    return DatasetDict({split: Dataset.from_dict(columns) for split, columns in data.splits.items()})
 
 
 def _convert_search(data: Search) -> dict[str, Any]:

@@ -237,7 +237,8 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warni
 
     nonblank = []
     for record in records:
-        if name := _find_blank_field(record, fields):
+        blank = (name for name, kind in fields.items() if kind.skips_blank and not record[name].strip())
+        if name := next(blank, None):
             warnings.add(f"rows left out because {name!r} holds only spaces", record.place)
         else:
             nonblank.append(record)
@@ -277,11 +278,6 @@ def _require_types(record: Record, fields: Mapping[str, FieldType]) -> None:
         record.require(name)
         if not field_type.accepts(record[name]):
             raise DataSetError(f"{record.place}: {name!r} must be {field_type.name}, not {shorten_value(record[name])}")
-
-
-def _find_blank_field(record: Record, fields: Mapping[str, FieldType]) -> str | None:
-    """Return the name of a row's first text field that holds only whitespace, or None."""
-    return next((name for name, kind in fields.items() if kind.skips_blank and not record[name].strip()), None)
 
 
 def shorten_value(value: Any) -> str:

@@ -66,10 +66,6 @@ class Grid:
         distinct = [m.name for result in self.encoders.values() for m in result.methods.values() if m.group in groups]
         return list(dict.fromkeys(distinct))
 
-    def tasks_of_raw_vectors(self) -> list[str]:
-        """List the tasks for which the raw vectors of every encoder have a score."""
-        return [task for task in self.tasks if all((name, CONTROL, task) in self.values for name in self.encoders)]
-
     def control_scores(self, encoder: str, tasks: Sequence[str]) -> Array:
         """Return the raw vectors' scores `(n,)` on an encoder for the tasks.
 

@@ -11,8 +11,8 @@ from mteb.models.model_meta import ModelMeta, ScoringFunction
 from mteb.types import PromptType
 from numpy.typing import NDArray
 
+from lathe.training.evaluation.encoders import TextVectors, text_key
 from lathe.training.evaluation.methods import RESCORED_CANDIDATES
-from lathe.training.evaluation.vectors import TextVectors, text_key
 from lathe.transforms.chain import Chain, leading_query_maps
 
 BATCH_ROWS = 100_000

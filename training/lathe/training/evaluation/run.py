@@ -1,7 +1,7 @@
 """Run of an evaluation, from suite to scores, which resumes a stopped one.
 
 OUT/
-├── .vectors-…/    vectors of the encoder that is evaluated, deleted after it   vectors.py
+├── .vectors-…/    vectors of the encoder that is evaluated, deleted after it   encoders.py
 ├── methods/       the chains that are compared
 ├── tasks.jsonl    descriptions of the tasks                        scores.py
 ├── scores.jsonl   results log: a line for each task, encoder and method   scores.py
@@ -19,13 +19,18 @@ from tempfile import TemporaryDirectory
 from lathe.training.digests import digest
 from lathe.training.encoder.spec import VectorStores
 from lathe.training.errors import EncoderError, EvaluationError
-from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
+from lathe.training.evaluation.encoders import (
+    EvaluatedEncoder,
+    Member,
+    RequestedEncoder,
+    TextVectors,
+    text_key,
+    write_vectors,
+)
 from lathe.training.evaluation.methods import Method, build_control_method
-from lathe.training.evaluation.pool import Workers
 from lathe.training.evaluation.scores import ResultsLog, Score, TaskDescription
 from lathe.training.evaluation.suites import Entry, Suite
-from lathe.training.evaluation.vectors import TextVectors, text_key, write_vectors
-from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, score_methods
+from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, Workers, collect_texts, score_methods
 from lathe.training.reporting.text import format_count
 from lathe.training.workspace import lock_folder
 from lathe.transforms.progress import Progress

@@ -1,5 +1,9 @@
 """Tasks and benchmarks of mteb by name, with their data, before and while they are evaluated.
 
+A row limit selects the same subset of a data set in every run. The subset of a larger limit contains that of a smaller
+one, except for searches, where a larger limit leaves room for other queries. Limited are the evaluated rows: test rows,
+pairs, queries, documents. As many training rows are kept, spread evenly over the labels.
+
 Only worker processes import this module: importing mteb takes seconds, and it prints progress bars.
 """
 
@@ -9,8 +13,10 @@ from typing import Any
 
 import mteb
 import numpy as np
-from mteb.abstasks import AbsTask, AbsTaskRetrieval
+from datasets import Dataset
+from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskClustering, AbsTaskPairClassification, AbsTaskRetrieval
 from mteb.abstasks.aggregated_task import AbsTaskAggregate
+from mteb.abstasks.clustering_legacy import AbsTaskClusteringLegacy
 
 from lathe.training.errors import DataSetError, EvaluationError
 
@@ -89,3 +95,151 @@ def iterate_splits(task: AbsTask) -> Iterable[tuple[dict[str, Any], str]]:
     for split in task.eval_splits:
         for subset in task.hf_subsets:
             yield (data[subset] if subset in data else data), split
+
+
+BINARY = 2
+"""Number of labels of a binary task."""
+
+
+def limit_rows(task: AbsTask, rows: int) -> None:
+    """Reduce a loaded mteb task in place to at most `rows` random rows in each evaluated split.
+    The same rows are kept each time, by the task's seed.
+
+    Of a search, at most `rows` queries whose relevant documents fit are kept, and at most `rows` documents; in
+    reranking, all candidates of these queries. Clusterings whose rows are lists keep all rows, with shorter lists. Of a
+    classification's training rows at most `rows` are kept, spread evenly over the labels. Pairs that an old data set
+    holds as lists in one row become one row each.
+
+    Raises:
+        DataSetError: if no query fits into the limit with all its relevant documents.
+    """
+    if isinstance(task, AbsTaskRetrieval):
+        for holder, split in iterate_splits(task):
+            holder[split] = _limit_search(holder[split], rows, task.seed)
+        return
+
+    for holder, split in iterate_splits(task):
+        if isinstance(task, AbsTaskPairClassification) and len(holder[split]) == 1:
+            holder[split] = Dataset.from_dict(holder[split][0])  # older data sets hold all pairs in one row
+
+        # Each row of some data sets is a clustering of its own, with lists of texts and labels.
+        of_clusterings = isinstance(task, AbsTaskClusteringLegacy | AbsTaskClustering) and len(holder[split]) > 0
+        if of_clusterings and all(isinstance(value, list) for value in holder[split][0].values()):
+            holder[split] = _limit_lists(holder[split], rows, task.seed)
+        elif isinstance(task, AbsTaskClassification):
+            chosen_rows = _choose_labelled(list(holder[split][task.label_column_name]), rows, task.seed)
+            holder[split] = holder[split].select(chosen_rows)
+        elif len(holder[split]) > rows:
+            holder[split] = holder[split].select(sorted(_shuffle_rows(len(holder[split]), task.seed)[:rows]))
+
+        if isinstance(task, AbsTaskClassification) and task.train_split != split:
+            train = holder[task.train_split]
+            kept_rows = _choose_evenly(list(train[task.label_column_name]), rows, task.seed)
+            holder[task.train_split] = train.select(kept_rows)
+
+
+def _shuffle_rows(rows: int, seed: int) -> list[int]:
+    """Return all row numbers in a random order that depends only on their count and the seed."""
+    order: list[int] = np.random.default_rng(seed).permutation(rows).tolist()
+    return order
+
+
+def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
+    """Return a clustering data set with shorter lists in each row, of items at the same random positions.
+    All rows and the order of the items are kept.
+
+    Each row keeps at most `rows` divided by the number of rows items, but one at least; items beyond the end of its
+    shortest list are dropped first.
+    """
+    share = max(1, rows // len(data))
+
+    def cut(row: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        length = min(len(value) for value in row.values())
+        positions = sorted(_shuffle_rows(length, seed)[:share])
+        return {name: [value[index] for index in positions] for name, value in row.items()}
+
+    return data.map(cut, keep_in_memory=True)
+
+
+def _choose_labelled(labels: list[Any], rows: int, seed: int) -> list[int]:
+    """Choose at most `rows` row numbers at random, and return them in ascending order.
+    At least three different labels remain if there are as many.
+
+    mteb takes rows of exactly two labels for a binary task and fails if these are not 0 and 1.
+    """
+    order = _shuffle_rows(len(labels), seed)
+    first_rows: dict[str, int] = {}
+    for row in order:
+        first_rows.setdefault(str(labels[row]), row)
+    preferred = dict.fromkeys([*list(first_rows.values())[: BINARY + 1], *order])
+    return sorted(list(preferred)[:rows])
+
+
+def _choose_evenly(labels: list[Any], rows: int, seed: int) -> list[int]:
+    """Choose at most `rows` row numbers at random, in ascending order, spread evenly over the labels.
+
+    Args:
+        labels: label of each row.
+        rows: maximum number of rows.
+        seed: seed of the choice.
+    """
+    if len(labels) <= rows:
+        return list(range(len(labels)))
+
+    by_label: dict[Any, list[int]] = {}
+    for row in _shuffle_rows(len(labels), seed):
+        by_label.setdefault(str(labels[row]), []).append(row)
+
+    # The i-th row of each label belongs to round i: sorting by round takes the labels alternately.
+    rounds = [(round_number, row) for label_rows in by_label.values() for round_number, row in enumerate(label_rows)]
+    return sorted(row for _, row in sorted(rounds, key=lambda pair: pair[0])[:rows])
+
+
+def _limit_search(data: Any, rows: int, seed: int) -> Any:
+    """Return a smaller copy of a search split, with at most `rows` random queries whose relevant documents all fit.
+    It has these documents, and random other ones up to the limit.
+
+    In reranking, where each query has candidate documents, only the candidates of the chosen queries remain, and the
+    limit is on queries.
+
+    Args:
+        data: queries, corpus, judgements and candidates of one split, as mteb holds them.
+        rows: maximum number of queries, and of documents except in reranking.
+        seed: seed of the random choice.
+
+    Raises:
+        DataSetError: if no query fits into the limit with all its relevant documents.
+    """
+    relevant, ranked = data["relevant_docs"], data["top_ranked"]
+    ids = list(data["queries"]["id"])
+    chosen_queries: list[int] = []
+    documents: set[str] = set()
+
+    for index in _shuffle_rows(len(ids), seed):
+        relevant_ids = {key for key, grade in relevant.get(ids[index], {}).items() if grade > 0}
+        # A query without all its relevant documents in the corpus would score lower for no fault of a method.
+        if ranked is None and len(documents | relevant_ids) > rows:
+            continue
+        if len(chosen_queries) < rows and relevant_ids:
+            chosen_queries.append(index)
+            documents |= relevant_ids if ranked is None else set(ranked[ids[index]])
+
+    if not chosen_queries:
+        raise DataSetError(f"no query has its relevant documents within a limit of {rows}")
+
+    corpus = list(data["corpus"]["id"])
+    if ranked is None:
+        other_rows = [row for row in _shuffle_rows(len(corpus), seed) if corpus[row] not in documents]
+        documents |= {corpus[row] for row in other_rows[: rows - len(documents)]}
+
+    queries = {ids[index] for index in chosen_queries}
+    return data | {
+        "queries": data["queries"].select(sorted(chosen_queries)),
+        "corpus": data["corpus"].select([row for row, key in enumerate(corpus) if key in documents]),
+        "relevant_docs": {
+            query: {key: grade for key, grade in judged.items() if key in documents}
+            for query, judged in relevant.items()
+            if query in queries
+        },
+        "top_ranked": None if ranked is None else {query: ranked[query] for query in ranked if query in queries},
+    }

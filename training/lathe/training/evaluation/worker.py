@@ -1,4 +1,6 @@
-"""Work of the scoring processes, which collect the texts that a task uses and score methods on it.
+"""Scoring processes, whose pool survives the death of one, and their work.
+
+They collect the texts that a task uses and score methods on it.
 
 Each process has one thread, since two processes with one thread do more than one with two. Errors are returned as
 messages.
@@ -9,19 +11,22 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from multiprocessing import parent_process
+from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from lathe.training.datasets.records import Warnings
 from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.encoders import VECTORS, TextVectors
 from lathe.training.evaluation.scores import Score, TaskDescription
 from lathe.training.evaluation.suites import Entry
-from lathe.training.evaluation.vectors import VECTORS, TextVectors
 from lathe.transforms.chain import Chain
 
 if TYPE_CHECKING:
@@ -123,8 +128,7 @@ def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
     Raises:
         EvaluationError: if the data cannot be loaded or are invalid.
     """
-    from lathe.training.evaluation.limits import limit_rows
-    from lathe.training.evaluation.tasks import find_task, load_data
+    from lathe.training.evaluation.tasks import find_task, limit_rows, load_data
 
     entry, left_out = trial.entry, Warnings()
     if entry.kind == "mteb":
@@ -294,3 +298,95 @@ def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
     # NaN is no JSON, and nauc metrics are about abstention, which is not compared here.
     metrics = {key: value for key, value in metrics.items() if value == value and "nauc" not in key}
     return Measurement(score, metrics, units)
+
+
+Job = tuple[Callable[..., Any], tuple[Any, ...]]
+"""Function and its arguments, all picklable."""
+
+
+class Workers:
+    """Pool of single-threaded processes, started at the first job.
+
+    As a context manager, it stops them at the end of the block.
+
+    Args:
+        processes: number of processes.
+        set_up: function that each process runs first.
+    """
+
+    def __init__(self, processes: int, set_up: Callable[[], object] = prepare_process) -> None:
+        self.processes = processes
+        self.set_up = set_up
+        self.executor: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Wait for running jobs, cancel waiting ones, and end the processes.
+        Jobs that are submitted later start new processes.
+        """
+        if self.executor is not None:
+            self.executor.shutdown(wait=True, cancel_futures=True)
+            self.executor = None
+
+    def _submit(self, job: Job) -> Future[Any]:
+        """Submit a job to the process pool, and return its future.
+        If there is no pool, its processes are started first.
+
+        They are started by `spawn`, since a process with threads must not be forked.
+        """
+        if self.executor is None:
+            self.executor = ProcessPoolExecutor(self.processes, get_context("spawn"), initializer=self.set_up)
+        work, arguments = job
+        return self.executor.submit(work, *arguments)
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
+        """Run jobs in parallel processes, and yield each job's position in `jobs` with its result or exception.
+        They come in the order in which the jobs finish.
+
+        If a process dies, the pool fails the jobs of all processes. The first waiting jobs are then retried alone: one
+        whose process dies again yields an `EvaluationError`, and the remaining jobs run in parallel again.
+        """
+        waiting = dict(enumerate(jobs))
+        while waiting:
+            for index, result in self._run_parallel(waiting):
+                del waiting[index]
+                yield index, result
+            # The job that killed a process is most likely among the first that wait.
+            for index in list(waiting)[: 2 * self.processes]:
+                yield index, self._run_alone(waiting.pop(index))
+
+    def _run_parallel(self, jobs: dict[int, Job]) -> Iterator[tuple[int, Any]]:
+        """Run jobs in parallel, and yield each job's key with its result or the exception it raised.
+        If a process dies, the iteration ends early and the remaining jobs have no result.
+
+        The next job then starts new processes.
+
+        The jobs that are left then have no result, and the next job starts new processes.
+        """
+        futures = {self._submit(job): index for index, job in jobs.items()}
+        for future in as_completed(futures):
+            error = future.exception()
+            if isinstance(error, BrokenProcessPool):
+                self.executor = None
+                return
+            yield futures[future], error or future.result()
+
+    def _run_alone(self, job: Job) -> Any:
+        """Run one job while no other runs, and return its result or the exception it raised.
+        If the process dies, an `EvaluationError` is returned.
+
+        Nothing is raised. If the process dies, the next job starts new processes.
+        """
+        future = self._submit(job)
+        error = future.exception()
+        if isinstance(error, BrokenProcessPool):
+            self.executor = None
+            return EvaluationError("the process that worked on it died; most likely memory ran out")
+        return error or future.result()

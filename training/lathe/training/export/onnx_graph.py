@@ -118,7 +118,9 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
         if encoder is not None:
             path, inputs = staging / "model.onnx", _tokenize(encoder, PROBE_TEXTS)
             model = TokensToOutputs(encoder, list(inputs), graph)
-            _write_graph(model, inputs, {0: "batch", 1: "tokens"}, graph.outputs, path, _is_large(encoder))
+            weight_bytes = sum(parameter.numel() * 4 for parameter in encoder.model.parameters())  # in float32
+            is_large = weight_bytes > ONE_FILE_BYTES  # too large for one protobuf file
+            _write_graph(model, inputs, {0: "batch", 1: "tokens"}, graph.outputs, path, is_large)
             tokens = {name: tensor.numpy() for name, tensor in inputs.items()}
             # Floats, because rounding of the encoder's vectors may tip codes.
             found = onnxruntime.InferenceSession(path).run([EMBEDDINGS], tokens)[0]
@@ -244,8 +246,3 @@ def _tokenize(encoder: Encoder, texts: list[str]) -> dict[str, torch.Tensor]:
     """
     features = encoder.model.preprocess(texts)
     return {name: features[name].cpu() for name in TOKEN_INPUTS if name in features}
-
-
-def _is_large(encoder: Encoder) -> bool:
-    """Return whether the encoder's weights in float32 exceed `ONE_FILE_BYTES`, too many for one protobuf file."""
-    return bool(sum(parameter.numel() * 4 for parameter in encoder.model.parameters()) > ONE_FILE_BYTES)

@@ -169,8 +169,8 @@ class TaskEvaluator:
 
     def __init__(self, data: FolderDataSet, settings: EvaluatorSettings) -> None:
         from lathe.training.datasets.records import Warnings
-        from lathe.training.evaluation.limits import limit_rows
         from lathe.training.evaluation.model import Collector
+        from lathe.training.evaluation.tasks import limit_rows
         from lathe.training.evaluation.worker import measure
 
         self.name, self.settings = data.name, settings
@@ -201,8 +201,8 @@ class TaskEvaluator:
 
         Random states stay as they were.
         """
+        from lathe.training.evaluation.encoders import TextVectors, text_key
         from lathe.training.evaluation.model import PromptedModel
-        from lathe.training.evaluation.vectors import TextVectors, text_key
         from lathe.training.evaluation.worker import measure
 
         vectors = TextVectors(map(text_key, self.texts), encode(self.texts))

@@ -30,7 +30,7 @@ from lathe.training.datasets.layouts import TRAINABLE
 from lathe.training.datasets.pairs import Labels, PairSettings
 from lathe.training.errors import JobError
 from lathe.training.finetuning.extras import EvaluatorSettings, LoraSettings, NegativeSettings
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.training.settings import MAX_ENTRIES, Count, Fraction, NotNegative, Positive, Prompts, Seed, StrictSettings
 from lathe.transforms.files import expand_home
 from lathe.transforms.suggestions import find_similar
@@ -275,7 +275,8 @@ def _make_paths_absolute(written: dict[str, Any], beside: Path) -> dict[str, Any
     for part, names in _NAMES_OR_PATHS.items():
         holder = settings.get(part) if part else settings
         if isinstance(holder, dict):
-            existing = {name: str(beside / holder[name]) for name in names if _exists_at(holder.get(name), beside)}
+            written = {name: holder[name] for name in names if isinstance(holder.get(name), str)}
+            existing = {name: str(beside / path) for name, path in written.items() if (beside / path).exists()}
             holder |= existing
 
     return settings
@@ -285,10 +286,6 @@ _NAMES_OR_PATHS = {"": ("encoder",), "negatives": ("model",)}
 """Settings that hold a name, or a path if it exists, by the section of the job ("" for the top level)."""
 _PATHS = ("folder", "jsonl", "corpus")
 """Settings that always hold a path."""
-
-
-def _exists_at(setting: Any, beside: Path) -> bool:
-    return isinstance(setting, str) and (beside / setting).exists()
 
 
 def _make_absolute(item: Any, beside: Path) -> Any:

@@ -149,9 +149,10 @@ class ContrastiveLoss(nn.Module):
             anchors, candidates = self.regularizer.contrast(a, self._stack_candidates(p, rows, negatives), rows)
             # Every process has its own anchors and the candidates of all: its positives begin at row b · rank.
             first, excluded = len(rows) * get_rank(), self._mask_excluded(rows, a.device)
-            contrastive = info_nce(
-                anchors, _put_positives_first(_gather_rows(candidates)), self.temperature, excluded, first
-            )
+            gathered = _gather_rows(candidates)
+            # (B, 1 + k, d) to (B + B·k, d): all positives come first, then all hard negatives.
+            flat = torch.cat([gathered[:, 0], gathered[:, 1:].flatten(0, 1)])
+            contrastive = info_nce(anchors, flat, self.temperature, excluded, first)
             parts = {"contrastive": contrastive}
             total = contrastive
 
@@ -247,11 +248,6 @@ def _gather_rows(values: Tensor) -> Tensor:
     if get_world_size() == 1:
         return values
     return all_gather_with_grad(values) if values.requires_grad else all_gather(values)
-
-
-def _put_positives_first(candidates: Tensor) -> Tensor:
-    """Reshape candidates `(B, 1+k, d)` to rows `(B + B·k, d)`. All positives come first, then all hard negatives."""
-    return torch.cat([candidates[:, 0], candidates[:, 1:].flatten(0, 1)])
 
 
 def info_nce(

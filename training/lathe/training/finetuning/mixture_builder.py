@@ -32,14 +32,6 @@ from lathe.training.finetuning.mixture import Mixture, SourceReport
 from lathe.training.finetuning.opening import open_data_sets, open_target
 
 
-def build_mixture(settings: DataSettings, target: FolderDataSet | None = None, whole: bool = False) -> Mixture:
-    """Read the training pairs of every source, and return them as one mixture without mined negatives.
-
-    Arguments and errors are those of `read_sources`.
-    """
-    return read_sources(settings, target, whole).build()
-
-
 def read_sources(
     settings: DataSettings,
     target: FolderDataSet | None = None,

@@ -13,7 +13,7 @@ from lathe.training.encoder.text_encoder import TextEncoder, encode_queries
 from lathe.training.errors import FitError
 from lathe.training.fitting.encoded_shards import hash_row
 from lathe.training.sources.source import Source, open_source
-from lathe.training.split_half import cut_in_two
+from lathe.training.split_half import TextHalves, cut_in_two
 from lathe.transforms.base import view_through
 from lathe.transforms.chain import Chain
 from lathe.transforms.codes import CENTROIDS, ProductCoding, TransformCoding
@@ -94,18 +94,6 @@ class CodeSearch:
         }
 
 
-@dataclass(frozen=True)
-class HeldOutHalves:
-    """Vectors of the halves of held-out texts.
-
-    Attributes:
-        first, second: vectors of the first and the second halves, `(n, d)` each; they search each other.
-    """
-
-    first: FloatArray
-    second: FloatArray
-
-
 def read_queries(written: str, encoder: TextEncoder | None, dimensions: int) -> FloatArray:
     """Read the first `MAX_QUERIES` queries of a source, and return their vectors `(m, d)`. Texts are encoded, and blank
     ones left out.
@@ -144,7 +132,7 @@ def read_queries(written: str, encoder: TextEncoder | None, dimensions: int) -> 
 
 def encode_heldout_halves(
     source: Source, encoder: TextEncoder | None, hashes: NDArray[np.uint64], seed: int
-) -> HeldOutHalves | str:
+) -> TextHalves | str:
     """Cut up to `MAX_TEXTS` held-out texts of a source in two, and return the vectors of the halves. If there cannot be
     any, return the reason as a string.
 
@@ -172,7 +160,7 @@ def encode_heldout_halves(
     cuts = list(pairs.values())
     chosen = np.sort(np.random.default_rng(seed).permutation(len(cuts))[:MAX_TEXTS])
     first, second = ([cuts[i][side] for i in chosen] for side in (0, 1))
-    return HeldOutHalves(encoder.encode(first).vectors, encoder.encode(second).vectors)
+    return TextHalves(encoder.encode(first).vectors, encoder.encode(second).vectors)
 
 
 def keep_default(chain: Chain, reason: str) -> CodeSearch:
@@ -183,7 +171,7 @@ def keep_default(chain: Chain, reason: str) -> CodeSearch:
 def search_codes(
     chain: Chain,
     rows: Vectors,
-    halves: HeldOutHalves,
+    halves: TextHalves,
     heldout: FloatArray,
     queries: Vectors | None,
     report: Progress,
@@ -211,7 +199,9 @@ def search_codes(
         problem = f"its codebooks need {MIN_CODEBOOK_ROWS:,} rows to fit on, there are {rows.shape[0]:,}"
     else:
         report(WEIGHTINGS_SHARE, "trying learned codebooks")
-        trial_rows = rows if rows.shape[0] <= MAX_TRIAL_ROWS else rows[_sample_rows(rows.shape[0])]
+        trial_rows = rows
+        if rows.shape[0] > MAX_TRIAL_ROWS:  # ascending, since rows are read from disk
+            trial_rows = rows[np.sort(np.random.default_rng(0).permutation(rows.shape[0])[:MAX_TRIAL_ROWS])]
         try:
             learned = _with_codebooks(chosen, trial_rows, queries)
         except TransformError as error:
@@ -225,13 +215,8 @@ def search_codes(
     return CodeSearch(chosen, trials, {ProductCoding.kind: problem})
 
 
-def _sample_rows(count: int) -> NDArray[np.int64]:
-    """Return the ascending indices of `MAX_TRIAL_ROWS` of `count` rows, drawn with a fixed seed."""
-    return np.sort(np.random.default_rng(0).permutation(count)[:MAX_TRIAL_ROWS])
-
-
 def choose_weighting(
-    chain: Chain, rows: Vectors, halves: HeldOutHalves, heldout: FloatArray, queries: Vectors | None, report: Progress
+    chain: Chain, rows: Vectors, halves: TextHalves, heldout: FloatArray, queries: Vectors | None, report: Progress
 ) -> tuple[Chain, list[CodeTrial], NDArray[np.float64]]:
     """Choose the weighting of a chain's codes with the best split-half retrieval. That is, each half of a text searches
     for its other half. Returns the chain with that weighting, a trial for every weighting, and the reciprocal rank of
@@ -289,7 +274,7 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
     return Chain([*chain.float_steps, step.fit(_view_through(rows, before), queries=of_queries)], chain.normalize)
 
 
-def _rank_halves(chain: Chain, halves: HeldOutHalves, heldout: FloatArray) -> NDArray[np.float64]:
+def _rank_halves(chain: Chain, halves: TextHalves, heldout: FloatArray) -> NDArray[np.float64]:
     """Search with each half of a text for its other half, among the codes of all such halves and of the held-out rows.
     Returns 1/rank of the other half for each text, `(n,)`, the mean of both directions.
 

@@ -74,13 +74,7 @@ def read_position(folder: Path) -> Position:
     return Position()
 
 
-def encode_shard(
-    shard: Shard,
-    field: str,
-    encoder: TextEncoder | None,
-    folder: Path,
-    on_rows: Callable[[int], None] = lambda rows: None,
-) -> Position:
+def encode_shard(shard: Shard, field: str, encoder: TextEncoder | None, folder: Path) -> Position:
     """Encode one shard of a source into files in its folder, and return the position reached. An encoding that was
     interrupted resumes after its last complete batch, and a finished shard is not read again.
 
@@ -89,7 +83,6 @@ def encode_shard(
         field: the source's field.
         encoder: needed for texts; None for vectors without an encoder.
         folder: the shard's folder, see `shard_folder`; a remote file is downloaded into it for the time being.
-        on_rows: called with the number of rows of the shard that are done.
 
     Raises:
         SourceError: if the file cannot be read, or has fewer rows than planned.
@@ -100,7 +93,7 @@ def encode_shard(
     if position.rows == shard.rows:
         return position
     with open_local_copy(shard.file, folder) as file:
-        return write_shard(shard, read_shards(file, shard, shard, field), encoder, folder, on_rows)
+        return write_shard(shard, read_shards(file, shard, shard, field), encoder, folder, lambda _rows: None)
 
 
 def write_shard(

@@ -133,10 +133,6 @@ LOCAL = LocalEngine()
 """Engine used if none is named; it has no state."""
 
 
-def _read_free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
-
-
 @dataclass(frozen=True)
 class EncodedSource:
     """Rows of a source as vectors.
@@ -167,7 +163,7 @@ def encode_source(
     folder: Path,
     on_progress: Progress,
     engine: FitEngine = LOCAL,
-    free_bytes: Callable[[Path], int] = _read_free_bytes,
+    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
 ) -> EncodedSource:
     """Encode a source's texts, or copy its vectors, into files in `folder`. Returns the vectors, memory-mapped from the
     files, with the hashes of the rows and what was left out.

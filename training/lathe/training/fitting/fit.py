@@ -26,7 +26,7 @@ from lathe.training.fitting.code_search import (
 )
 from lathe.training.fitting.encoding import LOCAL, EncodedSource, FitEngine, encode_source
 from lathe.training.fitting.fit_state import FitState, FittedChain
-from lathe.training.fitting.out_of_domain import OutOfDomainTexts
+from lathe.training.fitting.out_of_domain import OutOfDomainTexts, list_built_in_corpora
 from lathe.training.fitting.pairs import encode_pairs
 from lathe.training.fitting.requests import NewFit, list_failed_gates
 from lathe.training.fitting.split import sort_distinct, split_heldout
@@ -232,7 +232,9 @@ def fit_new_chain(
         command=command,
         chain=chain,
         source=open_source(request.source.location, request.bad_shards),
-        corpora=OutOfDomainTexts.from_request(request, workspace / "out_of_domain"),
+        corpora=OutOfDomainTexts(
+            list_built_in_corpora(request.source.path) | request.out_of_domain, workspace / "out_of_domain"
+        ),
     )
     with state.files:
         start = 0.0

@@ -381,7 +381,7 @@ def encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[s
 
     Corpora with too few texts that are long enough are left out, see `encode_halves`.
     """
-    halves = {name: encode_halves(texts, encoder) for name, texts in corpora.read_all().items()}
+    halves = {name: encode_halves(corpora.read(name), encoder) for name in corpora.sources}
     return {name: pairs for name, pairs in halves.items() if pairs is not None}
 
 

@@ -8,7 +8,7 @@ import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.reporting.text import Estimate
+from lathe.training.comparison import Interval
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -23,8 +23,6 @@ STYLE: Any = {
     "axes.spines.right": False,
 }
 """Matplotlib settings of all figures."""
-STRONG = 0.7
-"""Share of the colour scale beyond which a cell is so dark that its number is written in white."""
 
 
 def to_svg(figure: Any) -> str:
@@ -34,13 +32,6 @@ def to_svg(figure: Any) -> str:
     plt.close(figure)
     svg = text.getvalue()
     return svg[svg.index("<svg") :]
-
-
-def to_png(figure: Any, dpi: int = 150) -> bytes:
-    """Return a Matplotlib figure as the bytes of a PNG file. The figure stays open."""
-    payload = io.BytesIO()
-    figure.savefig(payload, format="png", dpi=dpi, metadata={"Software": None})
-    return payload.getvalue()
 
 
 def draw_figures(plots: Mapping[str, Callable[..., Any]], *data: Any) -> dict[str, str]:
@@ -83,27 +74,26 @@ def new_panels(
     return figure, axes.flat[:count]
 
 
-def plot_intervals(axis: Any, x: Any, estimates: Sequence[Estimate], label: str, fmt: str) -> None:
+def plot_intervals(axis: Any, x: Any, estimates: Sequence[Interval], label: str, fmt: str) -> None:
     """Plot estimates against `x` with error bars on a Matplotlib axis. An estimate without bounds gets a bar of length
     0.
     """
     values = np.array([estimate.value for estimate in estimates])
-    low = np.array([estimate.value if estimate.low is None else estimate.low for estimate in estimates])
-    high = np.array([estimate.value if estimate.high is None else estimate.high for estimate in estimates])
+    low, high = np.array([estimate.bounds for estimate in estimates]).T
     reach = [np.maximum(values - low, 0), np.maximum(high - values, 0)]
     axis.errorbar(x, values, reach, label=label, fmt=fmt, markersize=4, linewidth=1, elinewidth=0.8, capsize=2)
 
 
-def plot_curves(axis: Any, points: Iterable[tuple[str, float, Estimate]], base: float = 2) -> None:
+def plot_curves(axis: Any, points: Iterable[tuple[str, float, Interval]]) -> None:
     """Plot one curve with error bars for each label on a Matplotlib axis, from triples of label, x and estimate. The x
     axis gets a log scale.
     """
-    curves: dict[str, list[tuple[float, Estimate]]] = {}
+    curves: dict[str, list[tuple[float, Interval]]] = {}
     for label, x, estimate in points:
         curves.setdefault(label, []).append((x, estimate))
     for label, curve in curves.items():
         plot_intervals(axis, [x for x, _ in curve], [estimate for _, estimate in curve], label, "o-")
-    axis.set_xscale("log", base=base)
+    axis.set_xscale("log", base=2)
     label_plainly(axis.xaxis)
 
 
@@ -111,35 +101,3 @@ def label_plainly(side: Any) -> None:
     """Label the major ticks of a logarithmic Matplotlib axis (`axis.xaxis`) with plain numbers instead of powers."""
     side.set_major_formatter(lambda value, _place: f"{value:,g}")
     side.set_minor_formatter(NullFormatter())
-
-
-def plot_heat_map(
-    axis: Any, values: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], limit: float
-) -> None:
-    """Draw a heat map of values `(rows, columns)` on a Matplotlib axis, from red at −limit to blue at +limit. NaN stays
-    white.
-    """
-    axis.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
-    axis.set_xticks(range(len(columns)), columns, rotation=25, ha="right")
-    axis.set_yticks(range(len(rows)), rows)
-    axis.spines[:].set_visible(False)
-
-
-def write_numbers(
-    axis: Any, values: NDArray[np.float64], spec: str, limit: float, threshold: float = 0, fontsize: int = 9
-) -> None:
-    """Write values `(rows, columns)` as numbers into the cells of a heat map. Values that are not finite, or smaller in
-    size than `threshold`, are left out.
-
-    Args:
-        axis: Matplotlib axis with the heat map.
-        values: values of the cells.
-        spec: format specification.
-        limit: value at which the colour scale ends; numbers in dark cells are white.
-        threshold: smallest absolute value that is written.
-        fontsize: size of the numbers in points.
-    """
-    for row, column in np.argwhere(np.nan_to_num(np.abs(values), nan=-1) >= threshold):
-        value = values[row, column]
-        color = "white" if abs(value) > STRONG * limit else "black"
-        axis.text(column, row, f"{value:{spec}}", ha="center", va="center", fontsize=fontsize, color=color)

@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # commands format text, and need no NumPy for it
+    from lathe.training.comparison import Interval
 
 MISSING = "–"
 """Text in place of a missing value."""
@@ -10,34 +13,7 @@ MIN_P = 0.001
 """Smallest p-value that a sentence states."""
 
 
-class Estimate(Protocol):
-    """Estimate with the bounds of its interval.
-
-    Both bounds are None if there are too few data for an interval.
-    """
-
-    @property
-    def value(self) -> float:
-        """Estimated value."""
-
-    @property
-    def low(self) -> float | None:
-        """Lower bound of the interval."""
-
-    @property
-    def high(self) -> float | None:
-        """Upper bound of the interval."""
-
-
-class SignedEstimate(Protocol):
-    """Estimate whose interval may lie on one side of zero."""
-
-    @property
-    def sign(self) -> int:
-        """1 or −1 if the interval is above or below zero, else 0."""
-
-
-def format_by_sign(estimate: SignedEstimate, above: str, below: str, neither: str) -> str:
+def format_by_sign(estimate: "Interval", above: str, below: str, neither: str) -> str:
     """Return the text for an interval above zero, for one below zero, or for one that holds zero or has no bounds."""
     return {1: above, -1: below, 0: neither}[estimate.sign]
 
@@ -50,7 +26,7 @@ def format_number(value: float | None, spec: str = ".2f", scale: float = 1) -> s
     return MISSING if value is None else f"{scale * value:{spec}}"
 
 
-def format_interval(estimate: Estimate, spec: str = ".2f", scale: float = 1, unit: str = "") -> str:
+def format_interval(estimate: "Interval", spec: str = ".2f", scale: float = 1, unit: str = "") -> str:
     """Format an estimate with its unit and its interval, as "0.12 [0.05, 0.20]". An estimate without bounds stands
     alone.
     """
@@ -60,17 +36,17 @@ def format_interval(estimate: Estimate, spec: str = ".2f", scale: float = 1, uni
     return f"{value} [{format_number(estimate.low, spec, scale)}, {format_number(estimate.high, spec, scale)}]"
 
 
-def format_points(difference: Estimate) -> str:
+def format_points(difference: "Interval") -> str:
     """Format a difference in points with its interval if it has one, as "+1.23 points [+0.50, +2.00]"."""
     return format_interval(difference, "+.2f", unit=" points")
 
 
-def format_percent(share: Estimate | float) -> str:
+def format_percent(share: "Interval | float") -> str:
     """Format a share as per cent: a number as "12 %", an estimate with its interval as "12.3 % [10.0, 15.0]"."""
     return f"{100 * share:.0f} %" if isinstance(share, int | float) else format_interval(share, ".1f", 100, " %")
 
 
-def format_half_width(estimate: Estimate | None, spec: str = "+.2f", sign: str = " ±") -> str:
+def format_half_width(estimate: "Interval | None", spec: str = "+.2f", sign: str = " ±") -> str:
     """Format an estimate with half the width of its interval, as "+1.23 ±0.45". An estimate without bounds stands
     alone, and None gives a dash.
 

@@ -83,14 +83,10 @@ def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[in
             lines.seek(span.byte)
         numbered = enumerate(_read_bounded_lines(file, lines), span.line + 1)
         stripped = (
-            (number, strip_byte_order_mark(line).strip() if number == 1 else line.strip()) for number, line in numbered
+            (number, line.removeprefix(codecs.BOM_UTF8).strip() if number == 1 else line.strip())
+            for number, line in numbered
         )
         yield from islice(((number, line) for number, line in stripped if line), span.rows)
-
-
-def strip_byte_order_mark(line: bytes) -> bytes:
-    """Return the first line of a file without the byte order mark of UTF-8, which is no part of its text."""
-    return line.removeprefix(codecs.BOM_UTF8)
 
 
 def explain_encoding(line: bytes, error: UnicodeDecodeError) -> str:

@@ -53,7 +53,8 @@ def read_docstring_paragraphs() -> list[str]:
     two seconds.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
-    paths = [path for path in sorted(library.rglob("*.py")) if _is_library_source(path, library)]
+    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+    paths = [path for path in sorted(library.rglob("*.py")) if not left_out & set(path.relative_to(library).parts)]
     # A syntax tree is a million objects without a cycle. In a process that has imported PyTorch, looking for cycles
     # among them and all others takes as long again as parsing.
     collecting = gc.isenabled()
@@ -73,11 +74,6 @@ def read_topic_paragraphs() -> list[str]:
     from pydoc_data.topics import topics
 
     return distinct_paragraphs(topics.values())
-
-
-def _is_library_source(path: Path, library: Path) -> bool:
-    """Return whether a file below `library` belongs to the standard library and is no test or installed package."""
-    return not {"site-packages", "dist-packages", "test", "tests", "idle_test"} & set(path.relative_to(library).parts)
 
 
 def read_docstrings(path: Path) -> Iterator[str]:

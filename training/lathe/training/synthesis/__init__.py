@@ -1,17 +1,15 @@
 """Synthesis of training pairs by a language model from questions with answers, as in FinMTEB (its Section 4.2).
 
 job.py              the YAML that a user writes
-seeds.py            questions with answers, and their keys
 templates.py        the four prompt templates: shipped in templates/, or a user's own
 calls.py            personas → queries → filter → documents: requests of each stage, and how answers are read
-answer_parsing.py   parsing of an answer into items, however it is wrapped
-faults.py           faults of a text: refused, cut off, blank, too long, another script, repetitive
+answer_parsing.py   parsing of an answer into items, however it is wrapped, and faults of a text: refused, blank, …
 near_duplicates.py  near duplicates: MinHash candidates, confirmed
 held_out.py         matches of texts with test sets
-chat.py             the protocol: one request to an endpoint, one answer or one kind of failure
+chat.py             the protocol: one request to an endpoint, and its answer
 answer_log.py       the answer log: every answer on disk, so that nothing is asked twice
-sender.py           concurrent requests with retries, until all calls are answered or the budget is spent
-pipeline.py         the next calls, and the resulting pairs, derived from the answer log alone
+sender.py           concurrent requests, until all calls are answered or the budget is spent
+pipeline.py         the seeds, the next calls, and the resulting pairs, derived from the answer log alone
 run.py              a job from start to end
 report.py           pairs, rejected texts with reasons, statistics
 """

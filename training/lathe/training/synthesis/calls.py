@@ -6,6 +6,8 @@ from typing import Any
 
 from lathe.training.digests import digest
 from lathe.training.synthesis.answer_parsing import (
+    find_fault,
+    is_refusal,
     parse_document,
     parse_personas,
     parse_queries,
@@ -15,7 +17,6 @@ from lathe.training.synthesis.answer_parsing import (
     remove_unfinished_sentence,
 )
 from lathe.training.synthesis.chat import ChatAnswer
-from lathe.training.synthesis.faults import find_fault, is_refusal
 from lathe.training.synthesis.job import StageName, StageSettings
 
 PARSERS: Mapping[StageName, Callable[[str], list[str]]] = {

@@ -1,27 +1,13 @@
-"""OpenAI's chat completions protocol: one request, and one answer or one kind of failure.
-
-ChatError (Exception)
-├── retryable      429, 408, 5xx, no connection, a time-out, a cut connection, a response that is no answer
-└── not retryable  401, 403, 404, 400 …: another try would fail the same way
-"""
+"""OpenAI's chat completions protocol: one request, and its answer or a `CallError`."""
 
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from lathe.training.endpoint import parse_retry_after, read_key, split_address
-from lathe.training.endpoint_client import (
-    RATE_LIMIT,
-    REDIRECTS,
-    REFUSALS,
-    EndpointClient,
-    NoResponseError,
-    Received,
-    extract_message,
-)
+from lathe.training.endpoint import read_key, split_address
+from lathe.training.endpoint_client import UNREADABLE, CallError, EndpointClient, extract_message
 from lathe.training.errors import JobError
 from lathe.training.synthesis.job import EndpointSettings
 
@@ -67,27 +53,8 @@ MAX_ANSWER_BYTES = 16_000_000
 """Maximum size of a response; a larger one is no answer."""
 BYTES_PER_TOKEN = 4
 """Approximate UTF-8 bytes of a token, to estimate tokens if the endpoint does not count them."""
-UNAUTHORIZED = 401
-"""HTTP status of a rejected key."""
-TIME_OUT = "time-out"
-"""Kind of a failure without an answer in time, for example while a model is being loaded."""
-
-
-class ChatError(Exception):
-    """Error of a request that got no answer.
-
-    Attributes:
-        kind: short description, by which failures are counted.
-        retryable: whether a retry may succeed.
-        status: HTTP status; 0 if there was no response.
-        retry_after: seconds that the endpoint asks to wait before a retry; None if it does not.
-    """
-
-    def __init__(
-        self, kind: str, message: str, retryable: bool, status: int = 0, retry_after: float | None = None
-    ) -> None:
-        super().__init__(message)
-        self.kind, self.retryable, self.status, self.retry_after = kind, retryable, status, retry_after
+NOT_JSON, OTHER_JSON = "not JSON", "other JSON"
+"""Kinds of failures: responses with a success status that are no answer."""
 
 
 @dataclass(frozen=True)
@@ -109,88 +76,36 @@ class ChatAnswer:
     counted: bool
 
 
-class Chat(AbstractAsyncContextManager["Chat"]):
-    """Connection to an endpoint, an asynchronous context manager.
+async def ask_model(
+    client: EndpointClient, endpoint: Endpoint, model: str, prompt: str, parameters: Mapping[str, Any]
+) -> ChatAnswer:
+    """Send one prompt to a model of the endpoint and return the answer. There is no retry.
 
-    Args:
-        endpoint: address and key.
-        settings: settings of the endpoint.
+    Raises:
+        CallError: if no answer comes.
     """
+    body = {"model": model, "messages": [{"role": "user", "content": prompt}], **parameters}
+    try:
+        received = await client.post(f"{endpoint.url}/chat/completions", orjson.dumps(body), MAX_ANSWER_BYTES)
+    except CallError as error:
+        if error.kind == UNREADABLE:  # a model that wrote without end may stop next time
+            raise CallError(NOT_JSON, str(error), retryable=True) from error
+        raise
 
-    def __init__(self, endpoint: Endpoint, settings: EndpointSettings) -> None:
-        self.endpoint, self.settings = endpoint, settings
-        self.client = EndpointClient(endpoint.key, settings.timeout)
+    quoted = client.redact(received.payload.decode("utf-8", "replace"))
+    try:
+        response = orjson.loads(received.payload)
+    except orjson.JSONDecodeError as error:
+        kind = client.redact(received.headers.get("content-type", "nothing it names"))
+        raise CallError(NOT_JSON, f"not JSON but {kind} came back: {quoted!r}", retryable=True) from error
 
-    async def __aexit__(self, *_: object) -> None:
-        """Close the connection."""
-        await self.client.close()
+    if isinstance(response, dict) and response.get("error"):
+        message = client.redact(extract_message(response))
+        raise CallError(OTHER_JSON, f"an error came back: {message}", retryable=True)
+    if not isinstance(response, dict) or not isinstance(response.get("choices"), list):
+        raise CallError(OTHER_JSON, f"JSON without choices came back: {quoted}", retryable=True)
 
-    async def ask(self, model: str, prompt: str, parameters: Mapping[str, Any]) -> ChatAnswer:
-        """Send one prompt to a model of the endpoint and return the answer. There is no retry.
-
-        Raises:
-            ChatError: if no answer comes.
-        """
-        body = {"model": model, "messages": [{"role": "user", "content": prompt}], **parameters}
-        try:
-            received = await self.client.post(
-                f"{self.endpoint.url}/chat/completions", orjson.dumps(body), MAX_ANSWER_BYTES
-            )
-        except NoResponseError as error:
-            kind = "not JSON" if error.kind in ("too large", "encoded") else error.kind
-            raise ChatError(kind, str(error), retryable=True) from error
-
-        if received.status >= REDIRECTS:
-            raise self._build_status_error(received)
-
-        return _read_answer(self._decode_response(received), prompt)
-
-    def _decode_response(self, received: Received) -> dict[str, Any]:
-        """Decode a response's payload as JSON, and return the object, which has a list of choices.
-
-        Raises:
-            ChatError: if it is not such an object, or holds an error message.
-        """
-        try:
-            response = orjson.loads(received.payload)
-        except orjson.JSONDecodeError as error:
-            kind = self.client.redact(received.headers.get("content-type", "nothing it names"))
-            quoted = self.client.redact(received.payload.decode("utf-8", "replace"))
-            raise ChatError("not JSON", f"not JSON but {kind} came back: {quoted!r}", retryable=True) from error
-
-        if isinstance(response, dict) and response.get("error"):
-            raise ChatError(
-                "other JSON", f"an error came back: {self.client.redact(extract_message(response))}", retryable=True
-            )
-        if not isinstance(response, dict) or not isinstance(response.get("choices"), list):
-            quoted = self.client.redact(received.payload.decode("utf-8", "replace"))
-            raise ChatError("other JSON", f"JSON without choices came back: {quoted}", retryable=True)
-
-        return response
-
-    def _build_status_error(self, received: Received) -> ChatError:
-        """Return the error for a response with an HTTP status from 300 on, with the endpoint's message. It is not
-        raised here.
-
-        Statuses 429, 408 and from 500 on may be retried, after the wait that the endpoint names; others may not.
-        """
-        status = received.status
-        try:
-            quoted = self.client.redact(extract_message(orjson.loads(received.payload)))
-        except orjson.JSONDecodeError:
-            quoted = self.client.redact(received.payload.decode("utf-8", "replace"))
-
-        message = f"{status}: {quoted or received.reason}"
-        if received.retryable:
-            kind = "rate limit" if status == RATE_LIMIT else f"server error {status}"
-            retry_after = parse_retry_after(received.headers.get("retry-after"))
-            return ChatError(kind, message, True, status, retry_after)
-
-        if status < REFUSALS:
-            where = self.client.redact(received.headers.get("location", "nowhere"))
-            message = f"{status}: it points to {where}, which is not followed"
-
-        return ChatError(f"refused with {status}", message, retryable=False, status=status)
+    return _read_answer(response, prompt)
 
 
 def _read_answer(response: Mapping[str, Any], prompt: str) -> ChatAnswer:
@@ -200,14 +115,14 @@ def _read_answer(response: Mapping[str, Any], prompt: str) -> ChatAnswer:
     A refusal without text becomes an answer with the finish reason `content_filter`.
 
     Raises:
-        ChatError: if the first choice has no message.
+        CallError: if the first choice has no message.
     """
     try:
         choice = response["choices"][0]
         message = choice["message"]
         content, refusal = message.get("content"), message.get("refusal")
     except (IndexError, KeyError, TypeError, AttributeError) as error:
-        raise ChatError("other JSON", "JSON without a message came back", retryable=True) from error
+        raise CallError(OTHER_JSON, "JSON without a message came back", retryable=True) from error
 
     text, refused, reason = _extract_text(content), _extract_text(refusal), choice.get("finish_reason")
     counts = _read_token_counts(response.get("usage"))

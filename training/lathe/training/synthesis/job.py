@@ -12,6 +12,7 @@ test_sets: [{folder: data/finance}, {jsonl: held-out.jsonl}]
 Paths are relative to the YAML file.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -103,49 +104,35 @@ class StageSettings(StrictSettings):
         return self
 
 
-class PersonaStage(StageSettings):
-    """Settings of the stage that writes personas: who would ask a question, and for what task."""
-
-    temperature: NotNegative | None = 1.0
-    max_tokens: Count = 400
-    min_characters: Count = 20
-    max_characters: Count = 1000
-
-
-class QueryStage(StageSettings):
-    """Settings of the stage that writes the queries of a persona."""
-
-    temperature: NotNegative | None = 1.0
-    max_tokens: Count = 400
-    min_characters: Count = 8
-    max_characters: Count = 500
-
-
-class FilterStage(StageSettings):
-    """Settings of the stage that decides whether a query needs documents to be answered, yes or no."""
-
-    temperature: NotNegative | None = 0.0
-    max_tokens: Count = 20
-    min_characters: Count = 2
-    max_characters: Count = 3
-
-
-class DocumentStage(StageSettings):
-    """Settings of the stage that writes a passage that answers a query."""
-
-    temperature: NotNegative | None = 0.7
-    max_tokens: Count = 1000
-    min_characters: Count = 200
-    max_characters: Count = 6000
+STAGE_DEFAULTS: Mapping[StageName, Mapping[str, float]] = {
+    # Personas: who would ask a question, and for what task. A filter answers yes or no.
+    "personas": {"temperature": 1.0, "max_tokens": 400, "min_characters": 20, "max_characters": 1000},
+    "queries": {"temperature": 1.0, "max_tokens": 400, "min_characters": 8, "max_characters": 500},
+    "filter": {"temperature": 0.0, "max_tokens": 20, "min_characters": 2, "max_characters": 3},
+    "documents": {"temperature": 0.7, "max_tokens": 1000, "min_characters": 200, "max_characters": 6000},
+}
+"""Settings that a stage has unless the job sets others."""
 
 
 class StagesSettings(StrictSettings):
-    """Settings of the four stages."""
+    """Settings of the four stages, each with its `STAGE_DEFAULTS`."""
 
-    personas: PersonaStage = PersonaStage()
-    queries: QueryStage = QueryStage()
-    filter: FilterStage = FilterStage()
-    documents: DocumentStage = DocumentStage()
+    personas: StageSettings
+    queries: StageSettings
+    filter: StageSettings
+    documents: StageSettings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _add_defaults(cls, written: Any) -> Any:
+        """Return the written settings with the defaults of every stage. What is no object is left to pydantic."""
+        if not isinstance(written, dict):
+            return written
+        completed = {
+            name: {**defaults, **stage} if isinstance(stage := written.get(name, {}), dict) else stage
+            for name, defaults in STAGE_DEFAULTS.items()
+        }
+        return written | completed
 
     def __getitem__(self, name: StageName) -> StageSettings:
         """Return the settings of a stage by its name."""
@@ -257,7 +244,7 @@ class SynthesisJob(StrictSettings):
     personas: Annotated[int, Field(ge=1, le=20)] = 1
     queries: Annotated[int, Field(ge=1, le=20)] = 3
     filter: bool = True
-    stages: StagesSettings = StagesSettings()
+    stages: StagesSettings = StagesSettings.model_validate({})
     templates: TemplateSettings = TemplateSettings()
     limits: LimitSettings = LimitSettings()
     prices: PriceSettings | None = None

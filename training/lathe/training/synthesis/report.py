@@ -12,7 +12,7 @@ import orjson
 
 from lathe.training.digests import digest
 from lathe.training.journal import serialize_lines
-from lathe.training.reporting.sentences import render_sentences
+from lathe.training.reporting.page import render_sentences
 from lathe.training.synthesis.answer_log import AnswerLog
 from lathe.training.synthesis.chat import Endpoint
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob

@@ -22,12 +22,11 @@ from lathe.training.digests import digest
 from lathe.training.errors import JobError
 from lathe.training.journal import find_changed_setting
 from lathe.training.synthesis.answer_log import AnswerLog
-from lathe.training.synthesis.chat import Chat, Endpoint
+from lathe.training.synthesis.chat import Endpoint
 from lathe.training.synthesis.held_out import HeldOut, read_held_out
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
-from lathe.training.synthesis.pipeline import Pipeline
+from lathe.training.synthesis.pipeline import Pipeline, Seed, read_seeds
 from lathe.training.synthesis.report import SynthesisOutcome, write_outcome
-from lathe.training.synthesis.seeds import Seed, read_seeds
 from lathe.training.synthesis.sender import Sender
 from lathe.training.synthesis.templates import Prompt, read_templates, template_file_name
 from lathe.training.workspace import lock_folder
@@ -104,7 +103,8 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
         JobError: if the endpoint fails, after the results are written; or if the folder holds another job's answers, or
             another run uses it.
     """
-    with lock_folder(out, _build_busy_error(out)):
+    busy = JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
+    with lock_folder(out, busy):
         _require_same_job(prepared, out)
         _write_job_record(prepared, out)
         log, begun = AnswerLog(out / "answers"), time.monotonic()
@@ -124,15 +124,10 @@ async def _ask_all(
     """Send the calls of each stage, in order, and return the sender. If the run stopped early, the sender's `error` or
     `spent` says why.
     """
-    async with Chat(endpoint, job.endpoint) as chat:
-        sender = Sender(chat, log, job, on_progress)
+    async with Sender(endpoint, log, job, on_progress) as sender:
         for stage, calls in pipeline.stages():
             await sender.ask(stage, calls)
         return sender
-
-
-def _build_busy_error(out: Path) -> JobError:
-    return JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
 
 
 def _require_same_job(prepared: Prepared, out: Path) -> None:

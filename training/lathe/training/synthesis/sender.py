@@ -1,27 +1,34 @@
-"""Concurrent requests with retries.
+"""Concurrent requests within a budget, whose answers are logged.
 
 call ─ answered well, or badly often enough? ─ yes ─ done
   │ no
-wait for a slot (training/lathe/training/rate_limiter.py), check the budget, send the request (chat.py)
+check the budget, send the request (chat.py), with the retries of training/lathe/training/endpoint_client.py
   ├── an answer       logged (answer_log.py); if it cannot be used, the call is asked again
-  ├── retryable       429, 5xx, a cut connection …: retried after a pause that doubles, or that the endpoint asks for
-  └── not retryable, or retries used up: left for the next run; several such calls in a row stop this run
+  └── none            left for the next run; several such calls in a row stop this run
 """
 
 import asyncio
-import random
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from lathe.training.endpoint_client import (
+    MAX_ASKED_PAUSE,
+    MINUTE,
+    TIME_OUT,
+    CallError,
+    EndpointClient,
+    RateLimiter,
+    RetryPolicy,
+)
 from lathe.training.errors import JobError
-from lathe.training.rate_limiter import MINUTE, RateLimiter
 from lathe.training.synthesis.answer_log import AnswerLog, LoggedAnswer
 from lathe.training.synthesis.calls import Call, parse_answer
-from lathe.training.synthesis.chat import TIME_OUT, UNAUTHORIZED, Chat, ChatAnswer, ChatError, estimate_tokens
+from lathe.training.synthesis.chat import ChatAnswer, Endpoint, ask_model, estimate_tokens
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
 from lathe.transforms.progress import Progress
 
@@ -62,12 +69,10 @@ class Budget:
 
 MAX_PAUSE = 60.0
 """Maximum pause between retries in seconds, unless the endpoint asks for more."""
-MAX_WAIT = 600.0
-"""Maximum wait in seconds that an endpoint may ask for; a longer one, such as of a daily limit, ends the run."""
 MAX_FAILED_CALLS = 5
 """Number of consecutive calls without an answer after which the run stops."""
-PROMPT_STATUSES = (400, 403, 413, 422)
-"""HTTP statuses that may be due to one prompt, too long or flagged by a moderator; they do not stop the run."""
+UNAUTHORIZED, FORBIDDEN = 401, 403
+"""HTTP statuses of a rejected key, and of a prompt that a moderator flagged."""
 MIN_RETRY_TEMPERATURE = 0.7
 """Minimum temperature of attempts after the first: at temperature 0 a model would repeat its answer."""
 PROBE = "Say yes."
@@ -76,11 +81,15 @@ PROBE_TOKENS = 16
 """Maximum number of tokens of the answer to `PROBE`."""
 
 
-class Sender:
-    """Sender of a run's requests, with rate limits, budget and retries.
+class _HaltedError(Exception):
+    """Error that ends a call because the run was halted."""
+
+
+class Sender(AbstractAsyncContextManager["Sender"]):
+    """Sender of a run's requests within its budget, an asynchronous context manager.
 
     Args:
-        chat: connection to the endpoint.
+        endpoint: address and key.
         log: answer log, to which answers are added.
         job: settings of the job.
         on_progress: called with progress in [0, 1] and a message.
@@ -95,11 +104,14 @@ class Sender:
         error: why the run was stopped; None if it was not.
     """
 
-    def __init__(self, chat: Chat, log: AnswerLog, job: SynthesisJob, on_progress: Progress) -> None:
-        self.chat, self.log, self.job, self.on_progress = chat, log, job, on_progress
+    def __init__(self, endpoint: Endpoint, log: AnswerLog, job: SynthesisJob, on_progress: Progress) -> None:
+        self.endpoint, self.log, self.job, self.on_progress = endpoint, log, job, on_progress
         limits = job.limits
+        # Without a circuit breaker: a run ends after some calls without an answer, and waits for nothing else.
+        policy = RetryPolicy(limits.backoff, MAX_PAUSE, limits.retries, max_failures=math.inf)
+        limiter = RateLimiter(limits.requests_per_minute, limits.tokens_per_minute)
+        self.client = EndpointClient(endpoint.key, job.endpoint.timeout, policy, limiter, sleep=self._sleep)
         spent = list(log)
-        self.limiter = RateLimiter(limits.requests_per_minute, limits.tokens_per_minute)
         self.budget = Budget(limits.max_requests, limits.max_tokens, len(spent), sum(record.tokens for record in spent))
         self.sent = 0
         self.failures: Counter[str] = Counter()
@@ -110,6 +122,10 @@ class Sender:
         self.spent: str | None = None
         self.error: JobError | None = None
         self.probed = False
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the connections."""
+        await self.client.close()
 
     async def ask(self, stage: StageName, calls: Sequence[Call]) -> None:
         """Send every call of a stage that has no settled answer yet, concurrently, and add the answers to the log. If
@@ -157,12 +173,14 @@ class Sender:
         for model, stage in {self.job.model_of(stage): stage for stage in asking}.items():
             parameters = self.job.parameters_of(stage) | {self.job.endpoint.limit_field: PROBE_TOKENS}
             try:
-                if await self._send(model, PROBE, parameters) is None:
-                    return
-            except ChatError as error:
+                await self.client.wait_for_slot(self._count_tokens(PROBE, parameters))
+                await self._attempt(model, PROBE, parameters)
+            except _HaltedError:
+                return
+            except CallError as error:
                 if error.retryable and (error.status or error.kind == TIME_OUT):
                     continue
-                self._halt(f"the endpoint {self.chat.endpoint.url} does not answer as {model} should: {error}")
+                self._halt(f"the endpoint {self.endpoint.url} does not answer as {model} should: {error}")
                 return
 
     async def _ask_until_settled(self, call: Call) -> None:
@@ -178,7 +196,7 @@ class Sender:
             # At temperature 0 the model would give the same unusable answer again.
             parameters = _raise_temperature(call.parameters) if attempt > 1 else call.parameters
             begun = time.monotonic()
-            answer = await self._send_with_retries(call, parameters)
+            answer = await self._send(call, parameters)
             if answer is None:
                 return
 
@@ -192,7 +210,7 @@ class Sender:
                     items=parsed.items,
                     dropped=parsed.dropped,
                     model=call.model,
-                    endpoint=self.chat.endpoint.host,
+                    endpoint=self.endpoint.host,
                     template=call.template,
                     parameters=parameters,
                     created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -204,85 +222,75 @@ class Sender:
                 )
             )
 
-    async def _send_with_retries(self, call: Call, parameters: dict[str, Any]) -> ChatAnswer | None:
-        """Send a call, retrying after a pause if the endpoint fails, and return its answer, usable or not. Returns None
-        if none comes, or if the run is halted or over budget.
+    async def _send(self, call: Call, parameters: dict[str, Any]) -> ChatAnswer | None:
+        """Send a call, and return its answer, usable or not. Returns None if none comes, or if the run is halted or
+        over budget.
 
         A call that is given up is recorded in `unanswered`, an answer resets `in_a_row`, and a rejected key stops the
         run.
         """
-        for retry in range(self.job.limits.retries + 1):
-            try:
-                answer = await self._send(call.model, call.prompt, parameters)
-            except ChatError as error:
-                if error.status == UNAUTHORIZED:
-                    self._fail(f"the endpoint does not take the key: {error}")
-                    return None
-                if not error.retryable or retry == self.job.limits.retries:
-                    self._give_up(call, error)
-                    return None
-                await self._pause(error, retry)
+        try:
+            answer = await self.client.call(
+                lambda _tries: self._attempt(call.model, call.prompt, parameters),
+                self._count_tokens(call.prompt, parameters),
+            )
+        except _HaltedError:
+            return None
+        except CallError as error:
+            if error.status == UNAUTHORIZED:
+                self._fail(f"the endpoint does not take the key: {error}")
             else:
-                if answer is not None:
-                    self.in_a_row = 0
-                return answer
+                self._give_up(call, error)
+            return None
 
-        return None
+        self.in_a_row = 0
+        return answer
 
-    async def _send(self, model: str, prompt: str, parameters: dict[str, Any]) -> ChatAnswer | None:
-        """Wait for a slot of the rate limiter, send one request, and return its answer. Returns None if the run is
-        halted or over budget.
+    async def _attempt(self, model: str, prompt: str, parameters: dict[str, Any]) -> ChatAnswer:
+        """Send one request, and return its answer. Charges the tokens to budget and rate limits, and counts a failure
+        by its kind.
 
-        Charges the tokens to budget and rate limits, and counts a failure by its kind.
+        If the endpoint asks for a pause of over `MAX_ASKED_PAUSE`, such as of a daily limit, the run is stopped.
 
         Raises:
-            ChatError: if no answer comes.
+            CallError: if no answer comes.
+            _HaltedError: if the run is halted or over budget.
         """
-        max_tokens = estimate_tokens(prompt) + int(parameters[self.job.endpoint.limit_field])
-        await self._wait_until(self.limiter.reserve_slot(max_tokens))
+        max_tokens = self._count_tokens(prompt, parameters)
         if self.halted.is_set() or self._halt_if_over_budget(max_tokens):
-            return None
+            raise _HaltedError
 
         self.sent += 1
         self.budget.reserve(max_tokens)
         try:
-            answer = await self.chat.ask(model, prompt, parameters)
-        except ChatError as error:
+            answer = await ask_model(self.client, self.endpoint, model, prompt, parameters)
+        except CallError as error:
             self.budget.settle(max_tokens, 0)
             self.failures[error.kind] += 1
+            if error.retry_after is not None and error.retry_after > MAX_ASKED_PAUSE:
+                self._fail(f"the endpoint asks to wait {error.retry_after / MINUTE:,.0f} minutes ({error})")
             raise
 
         used = answer.prompt_tokens + answer.completion_tokens
         self.budget.settle(max_tokens, used)
         # The slot was reserved for the longest answer allowed: the difference is given back to the rate limit.
-        self.limiter.correct_tokens(used - max_tokens)
+        self.client.limiter.correct_tokens(used - max_tokens)
 
         return answer
 
-    async def _pause(self, error: ChatError, retry: int) -> None:
-        """Wait before a retry, as long as the endpoint asks, or else with exponential backoff and jitter.
+    def _count_tokens(self, prompt: str, parameters: dict[str, Any]) -> int:
+        """Estimate the tokens of a prompt with the longest answer allowed."""
+        return estimate_tokens(prompt) + int(parameters[self.job.endpoint.limit_field])
 
-        If the endpoint asks for a pause, all other requests are held as well; if it asks for more than `MAX_WAIT`, the
-        run is stopped instead.
+    async def _sleep(self, seconds: float) -> None:
+        """Wait so many seconds.
+
+        Raises:
+            _HaltedError: if the run is halted, at once.
         """
-        seconds = min(MAX_PAUSE, self.job.limits.backoff * 2**retry) * random.uniform(0.5, 1)
-        if error.retry_after is not None:
-            if error.retry_after > MAX_WAIT:
-                self._fail(f"the endpoint asks to wait {error.retry_after / MINUTE:,.0f} minutes ({error})")
-                return
-            # A little more than asked for, and not all at once.
-            seconds = error.retry_after + random.uniform(0, 0.1) * self.job.limits.backoff
-            self.limiter.hold(seconds)
-
-        await self._wait_until(self.limiter.clock() + seconds)
-
-    async def _wait_until(self, start: float) -> None:
-        """Wait until the time `start` on the rate limiter's clock, and while requests are on hold. Returns early if the
-        run is halted.
-        """
-        while (seconds := self.limiter.seconds_until(start)) > 0 and not self.halted.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.halted.wait(), seconds)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.halted.wait(), seconds)
+            raise _HaltedError
 
     def _halt_if_over_budget(self, tokens: int) -> bool:
         """Halt the run if the budget does not allow another request of so many tokens. Returns whether it does not.
@@ -294,15 +302,15 @@ class Sender:
             self.halted.set()
         return lacking is not None
 
-    def _give_up(self, call: Call, error: ChatError) -> None:
+    def _give_up(self, call: Call, error: CallError) -> None:
         """Record in `unanswered` a call that got no answer, to be sent in the next run. After `MAX_FAILED_CALLS` such
         calls in a row the run stops.
 
-        Calls that failed with one of `PROMPT_STATUSES` do not count, since the prompt may be to blame.
+        Calls whose prompt may be to blame, too long or flagged by a moderator, do not count.
         """
         self.unanswered[call.key] = (call, str(error))
         # A refused prompt says nothing of the endpoint.
-        self.in_a_row += error.status not in PROMPT_STATUSES
+        self.in_a_row += not error.blames_content and error.status != FORBIDDEN
         if self.in_a_row >= MAX_FAILED_CALLS:
             self._fail(f"{MAX_FAILED_CALLS} calls in a row were not answered, the last: {error}")
 

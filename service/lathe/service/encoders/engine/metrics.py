@@ -3,7 +3,7 @@
 from prometheus_client import Counter, Gauge, Histogram
 
 from lathe.service.encoders.engine.work import Reply
-from lathe.training.encoder.upstream.calls import Usage
+from lathe.training.encoder.upstream.client import Usage
 
 QUEUE_SECONDS = Histogram(
     "lathe_queue_seconds",

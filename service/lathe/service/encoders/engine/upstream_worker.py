@@ -13,7 +13,7 @@ from lathe.service.encoders.engine import metrics
 from lathe.service.encoders.engine.work import EncodeOptions, EncoderInfo, Part, PartResult, Reply
 from lathe.service.errors import UnavailableError
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings
-from lathe.training.encoder.upstream.calls import Usage
+from lathe.training.encoder.upstream.client import Usage
 from lathe.training.encoder.upstream.encoder import UpstreamEncoder, place_error
 from lathe.training.encoder.upstream.space import normalize_rows
 from lathe.training.encoder.vector_database import StoredVector

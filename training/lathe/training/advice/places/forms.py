@@ -277,6 +277,6 @@ def list_reductions(dimensions: int) -> Iterator[tuple[int, str]]:
             yield size, f"pca:{size},center=none"
 
 
-def count_link_bytes(links: int = LINKS) -> int:
+def count_link_bytes() -> int:
     """Return the average bytes of a vector's links in an HNSW graph in memory, over all levels, at 4 bytes a link."""
-    return 4 * (2 * links + 1) + 4 * links // (links - 1)
+    return 4 * (2 * LINKS + 1) + 4 * LINKS // (LINKS - 1)

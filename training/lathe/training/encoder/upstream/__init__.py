@@ -2,8 +2,7 @@
 
 encoder.py           `UpstreamEncoder`: texts to vectors, as `lathe.training.encoder.encoder.Encoder`
   ├── store.py       vectors and spaces that the API answered, in SQLite: no vector is asked for twice
-  └── calls.py       calls with retries, rate limits and a circuit breaker
-        ├── client.py          one call: an answer, or one kind of failure
-        │     └── protocols.py   bodies and answers of each protocol
-        └── circuit_breaker.py
+  ├── space.py       which space the vectors are of
+  └── client.py      calls to the API, retried by `lathe.training.endpoint_client`
+        └── protocols.py   bodies and answers of each protocol
 """

@@ -1,28 +1,27 @@
-"""One call to an embeddings API, which returns an answer or raises a `CallError`.
+"""Calls to an embeddings API, with retries, rate limits and a circuit breaker."""
 
-CallError (Exception)
-├── retryable      429, 408, 5xx, no connection, a time-out, a cut connection, a body that is not JSON
-└── not retryable  400, 401, 403, 404, 413, 422, a redirect, JSON of another shape: another try would fail as this one
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
+from lathe.training.encoder.batching import estimate_tokens
 from lathe.training.encoder.spec import UpstreamSpec
 from lathe.training.encoder.upstream.protocols import PROTOCOLS, ApiAnswer, CallOptions, MalformedAnswerError
-from lathe.training.endpoint import parse_retry_after
 from lathe.training.endpoint_client import (
-    RATE_LIMIT,
-    REDIRECTS,
     REFUSALS,
+    CallError,
     EndpointClient,
-    NoResponseError,
+    RateLimiter,
     Received,
+    RetryPolicy,
     extract_message,
 )
+from lathe.training.errors import UpstreamBusyError, UpstreamError, UpstreamUnavailableError
+
+FIRST_PAUSE, MAX_PAUSE = 0.25, 20.0
+"""Seconds of the first pause between two tries of a call, and of the longest that the API does not ask for."""
 
 NUMBER_BYTES = 32
 """Maximum bytes of a number in an answer: a double has up to 24 characters, with a comma and white space."""
@@ -36,43 +35,20 @@ MAX_DIMENSIONS = 16_384
 """Maximum dimensions of an API's vectors, which are not known before its first answer."""
 KEY_STATUSES = (401, 403)
 """HTTP statuses of a refused key, whose messages are not repeated: some quote a part of the key."""
-TEXT_STATUSES = (400, 413, 422)
-"""HTTP statuses that may be due to one text of a call."""
-ENCODING_STATUSES = (0, 400, 415, 422, 500, 501)
-"""HTTP statuses of servers that know no base64. 0 is an answer without vectors."""
+ENCODING_STATUSES = (400, 415, 422, 500, 501)
+"""HTTP statuses of servers that know no base64."""
+NOT_JSON, OTHER_JSON = "not JSON", "other JSON"
+"""Kinds of failures: answers with a success status that hold no vectors."""
+MILLION = 1_000_000
+MODEL_TOKENS = 64
+"""Maximum tokens that a model adds to a text."""
 
+Usage = Literal["calls", "retries", "failures", "texts", "tokens", "cost"]
+"""Counters of the use of an API: calls, retries among them, calls without an answer, texts and tokens in answers, and
+the cost of the tokens in the currency of the price."""
 
-class CallError(Exception):
-    """Error of a call that returned no vectors.
-
-    Attributes:
-        retryable: whether a retry may succeed.
-        status: HTTP status; 0 if there was no response, or one with a success status but without vectors.
-        retry_after: seconds that the API asks to wait; None if it does not ask.
-        no_response: whether there was no response, or one that is too large.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        retryable: bool,
-        status: int = 0,
-        retry_after: float | None = None,
-        no_response: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.retryable, self.status, self.retry_after = retryable, status, retry_after
-        self.no_response = no_response
-
-    @property
-    def limited(self) -> bool:
-        """Whether the API refused because of a rate limit."""
-        return self.status == RATE_LIMIT
-
-    @property
-    def blames_text(self) -> bool:
-        """Whether one of the texts may be the reason."""
-        return self.status in TEXT_STATUSES
+OnUsage = Callable[[Usage, float], None]
+"""Function called with a counter and the amount to add to it."""
 
 
 def count_call_texts(dimensions: int) -> int:
@@ -85,48 +61,95 @@ def count_call_texts(dimensions: int) -> int:
 
 
 class UpstreamClient:
-    """Connections to an embeddings API, used by one event loop.
+    """Calls to an embeddings API, made by one event loop.
 
     What the API says of its model or of an error has no key in it and is cut, here, before anyone else sees it.
 
     Args:
         spec: the API.
         key: API key; None for none. It is sent to the address of the spec only.
+        patience: seconds after the first failure of a call in which it is tried again.
+        on_usage: called with a counter and the amount to add to it.
 
     Attributes:
+        endpoint: connections, rate limits and circuit breaker of the calls.
         base64: whether calls ask for base64, as those of OpenAI's protocol do until a server turns out to know none.
         answered: whether a call was answered, so that the server is known to understand what is asked for.
         dimensions: maximum dimensions of the vectors in an answer.
     """
 
-    def __init__(self, spec: UpstreamSpec, key: str | None) -> None:
-        self.spec, self.key = spec, key
+    def __init__(self, spec: UpstreamSpec, key: str | None, patience: float, on_usage: OnUsage) -> None:
+        self.spec, self.on_usage = spec, on_usage
         self.protocol = PROTOCOLS[spec.protocol]
         self.base64 = spec.protocol == "openai"
         self.answered = False
         self.dimensions = spec.dimensions or MAX_DIMENSIONS
-        self.client = EndpointClient(key, spec.timeout, spec.concurrency)
+        policy = RetryPolicy(FIRST_PAUSE, MAX_PAUSE, patience=patience)
+        limiter = RateLimiter(spec.requests_per_minute, spec.tokens_per_minute)
+        self.endpoint = EndpointClient(key, spec.timeout, policy, limiter, spec.concurrency)
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self.client.close()
+    async def send(self, texts: Sequence[str], options: CallOptions, max_length: int) -> ApiAnswer:
+        """Send one call for texts to the API, and return its answer. A failed call is sent again while that may succeed
+        and the time for retries lasts.
 
-    async def embed(self, texts: Sequence[str], options: CallOptions) -> ApiAnswer:
-        """Send one call for the texts' vectors to the API, and return its answer.
+        Args:
+            texts: texts of one call.
+            options: options of the encoding.
+            max_length: tokens that the model reads of a text, for the estimate of the tokens that are used.
+
+        Raises:
+            UpstreamError: if there is no answer.
+            CallError: if the API refuses the call and one of its texts may be the reason.
+        """
+        estimate = sum(estimate_tokens(text, max_length) for text in texts)
+
+        async def attempt(tries: int) -> ApiAnswer:
+            self.on_usage("calls", 1)
+            self.on_usage("retries", min(tries, 1))
+            try:
+                return _bound_tokens(await self._embed(texts, options), texts, options)
+            except CallError:
+                self.on_usage("failures", 1)
+                raise
+
+        try:
+            answer = await self.endpoint.call(attempt, estimate)
+        except CallError as error:
+            if error.blames_content:
+                raise
+            message = f"{self.spec.provider_name}: {error}"
+            if error.limited:
+                raise UpstreamBusyError(message, error.retry_after) from error
+            if error.retryable:
+                raise UpstreamUnavailableError(message, max(error.retry_after or 0.0, 1.0)) from error
+            raise UpstreamError(message) from error
+
+        used = estimate if answer.tokens is None else answer.tokens
+        self.endpoint.limiter.correct_tokens(used - estimate)
+        self.on_usage("texts", len(texts))
+        self.on_usage("tokens", used)
+        if self.spec.price:
+            self.on_usage("cost", used * self.spec.price / MILLION)
+
+        return answer
+
+    async def _embed(self, texts: Sequence[str], options: CallOptions) -> ApiAnswer:
+        """Make one attempt of a call, and return its answer.
 
         If it fails and none was answered before, the call is made once more without asking for base64. If that
-        succeeds, no later call asks for it. Other failures are not retried.
+        succeeds, no later call asks for it.
 
         Raises:
             CallError: if the answer does not hold one vector for each text.
         """
         try:
-            answer = await self._embed(texts, options, self.base64)
+            answer = await self._post(texts, options, self.base64)
         except CallError as error:
-            if self.answered or not self.base64 or error.status not in ENCODING_STATUSES or error.no_response:
+            knows_no_base64 = error.status in ENCODING_STATUSES or error.kind in (NOT_JSON, OTHER_JSON)
+            if self.answered or not self.base64 or not knows_no_base64:
                 raise
             try:
-                answer = await self._embed(texts, options, base64=False)
+                answer = await self._post(texts, options, base64=False)
             except CallError:
                 raise error from None
             self.base64 = False
@@ -134,22 +157,50 @@ class UpstreamClient:
         self.answered = True
         return answer
 
-    async def _embed(self, texts: Sequence[str], options: CallOptions, base64: bool) -> ApiAnswer:
+    async def _post(self, texts: Sequence[str], options: CallOptions, base64: bool) -> ApiAnswer:
+        """Post the request for the texts' vectors, and return the answer.
+
+        Raises:
+            CallError: if the answer does not hold one vector for each text.
+        """
         body = self.protocol.build_body(self.spec, texts, options)
         if not base64:
             body.pop("encoding_format", None)
 
-        received = await self._post(orjson.dumps(body), OTHER_BYTES + len(texts) * self.dimensions * NUMBER_BYTES)
+        url = f"{self.spec.url.rstrip('/')}{self.protocol.path}"
+        limit = OTHER_BYTES + len(texts) * self.dimensions * NUMBER_BYTES
+        try:
+            received = await self.endpoint.post(url, orjson.dumps(body), limit)
+        except CallError as error:
+            raise self._describe_status(error) from None
+
         self._require_plausible(received.payload, len(texts))
         content = self._parse_json(received)
+        redact = self.endpoint.redact
 
         try:
             answer = self.protocol.read_answer(content, received.headers, len(texts))
         except MalformedAnswerError as error:
             message = f": {extract_message(content)}" if isinstance(content, dict) and "error" in content else ""
-            raise CallError(self.client.redact(f"it answered {error}{message}"), retryable=False) from None
+            raise CallError(OTHER_JSON, redact(f"it answered {error}{message}"), retryable=False) from None
 
-        return replace(answer, stated={name: self.client.redact(value) for name, value in answer.stated.items()})
+        return replace(answer, stated={name: redact(value) for name, value in answer.stated.items()})
+
+    def _describe_status(self, error: CallError) -> CallError:
+        """Return the error of a request in the words of an error of this API. If the key was refused, the API's message
+        is left out, and so is the target of a redirect.
+        """
+        if not error.status:
+            return error
+
+        message = f"it answered {error}"
+        if error.status < REFUSALS:
+            message = f"it answered {error.status}, a redirect, which is not followed"
+        elif error.status in KEY_STATUSES:
+            sender = f"the key in {self.spec.api_key_env}" if self.spec.api_key_env else "calls without a key"
+            message = f"it refuses {sender} ({error.status})"
+
+        return CallError(error.kind, message, error.retryable, error.status, error.retry_after)
 
     def _require_plausible(self, payload: bytes, texts: int) -> None:
         """Check that a JSON answer has no more values than the vectors of so many texts need, before it is parsed.
@@ -162,30 +213,8 @@ class UpstreamClient:
         containers = payload.count(b"[") + payload.count(b"{")
         values = payload.count(b",")
         if containers > OTHER_VALUES + 8 * texts or values > OTHER_VALUES + texts * (self.dimensions + 16):
-            raise CallError(
-                f"it answered {values:,} values in {containers:,} lists and objects for {texts} texts", retryable=False
-            )
-
-    async def _post(self, content: bytes, limit: int) -> Received:
-        """Send the JSON body of a call to the API, and return the whole response.
-
-        Args:
-            content: JSON body.
-            limit: maximum bytes of the response.
-
-        Raises:
-            CallError: if no response comes, it is too large, or its status is not a success.
-        """
-        try:
-            received = await self.client.post(f"{self.spec.url.rstrip('/')}{self.protocol.path}", content, limit)
-        except NoResponseError as error:
-            retryable = error.kind not in ("too large", "encoded")
-            raise CallError(str(error), retryable, no_response=True) from None
-
-        if received.status >= REDIRECTS:
-            raise self._build_status_error(received)
-
-        return received
+            message = f"it answered {values:,} values in {containers:,} lists and objects for {texts} texts"
+            raise CallError(OTHER_JSON, message, retryable=False)
 
     def _parse_json(self, received: Received) -> Any:
         """Parse the payload of a response as JSON, and return its value.
@@ -196,24 +225,15 @@ class UpstreamClient:
         try:
             return orjson.loads(received.payload)
         except orjson.JSONDecodeError:
-            kind = self.client.redact(received.headers.get("content-type", "nothing it names"))
-            raise CallError(f"not JSON but {kind} came back", retryable=True) from None
+            kind = self.endpoint.redact(received.headers.get("content-type", "nothing it names"))
+            raise CallError(NOT_JSON, f"not JSON but {kind} came back", retryable=True) from None
 
-    def _build_status_error(self, received: Received) -> CallError:
-        """Return the error for a response with an HTTP status from 300 on, without raising it. It has the API's own
-        message, unless the key was refused.
-        """
-        status, headers = received.status, received.headers
-        if status < REFUSALS:
-            return CallError(f"it answered {status}, a redirect, which is not followed", False, status)
-        if status in KEY_STATUSES:
-            sender = f"the key in {self.spec.api_key_env}" if self.spec.api_key_env else "calls without a key"
-            return CallError(f"it refuses {sender} ({status})", False, status)
 
-        try:
-            message = extract_message(orjson.loads(received.payload))
-        except orjson.JSONDecodeError:
-            message = received.reason  # a page for browsers says no more
+def _bound_tokens(answer: ApiAnswer, texts: Sequence[str], options: CallOptions) -> ApiAnswer:
+    """Return an answer, without its number of tokens if the texts cannot have so many.
 
-        after = parse_retry_after(headers.get("retry-after")) if received.retryable else None
-        return CallError(f"it answered {status}: {self.client.redact(message)}", received.retryable, status, after)
+    A token covers at least a byte. Tokens of the model around each text, such as [CLS] and [SEP], come on top.
+    """
+    max_tokens = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    max_tokens += len(texts) * (len((options.prompt or "").encode()) + MODEL_TOKENS)
+    return answer if answer.tokens is None or answer.tokens <= max_tokens else replace(answer, tokens=None)

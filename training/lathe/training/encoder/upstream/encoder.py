@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from lathe.training.encoder.batching import estimate_tokens
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side, StoreSettings
 from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder, require_unicode
-from lathe.training.encoder.upstream.calls import OnUsage, UpstreamCalls, Usage
-from lathe.training.encoder.upstream.client import CallError, UpstreamClient, count_call_texts
+from lathe.training.encoder.upstream.client import OnUsage, UpstreamClient, Usage, count_call_texts
 from lathe.training.encoder.upstream.protocols import PROTOCOLS, ApiAnswer, CallOptions
 from lathe.training.encoder.upstream.space import UpstreamSpace, find_usable, normalize_rows
 from lathe.training.encoder.upstream.store import UpstreamStore
 from lathe.training.encoder.vector_database import StoredVector
 from lathe.training.endpoint import read_key
+from lathe.training.endpoint_client import CallError
 from lathe.training.errors import (
     EncoderError,
     NotFiniteError,
@@ -117,18 +117,17 @@ class UpstreamEncoder(PromptedEncoder):
             raise EncoderError(str(error)) from None
 
     async def _prepare(self, key: str | None, patience: float, on_usage: OnUsage) -> None:
-        """Create the objects that belong to the event loop, and set them as attributes. They are the client, the calls,
-        their concurrency limit, and the space.
+        """Create the objects that belong to the event loop, and set them as attributes. They are the client, the limit
+        of its concurrent calls, and the space.
         """
 
         def count(usage: Usage, amount: float) -> None:
             self.usage[usage] += amount  # type: ignore[assignment]
             on_usage(usage, amount)
 
-        self.client = UpstreamClient(self.upstream, key)
-        self.calls = UpstreamCalls(self.client, patience, count)
+        self.client = UpstreamClient(self.upstream, key, patience, count)
         self.slots = asyncio.Semaphore(self.upstream.concurrency)
-        self.space = UpstreamSpace(self.spec, self.max_length, self.prompts, self.prompt(None), self.calls, self.store)
+        self.space = UpstreamSpace(self.spec, self.max_length, self.prompts, self.prompt(None), self.client, self.store)
 
     def close(self) -> None:
         """Cancel the calls, close the connections and the store, and end the thread. A second call does nothing."""
@@ -149,7 +148,7 @@ class UpstreamEncoder(PromptedEncoder):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.client.close()
+        await self.client.endpoint.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread of the event loop, wait for it, and return its result.
@@ -182,8 +181,8 @@ class UpstreamEncoder(PromptedEncoder):
             return f"{self.space.problem}; until then, {self.name} answers for stored texts only"
         if self.unexpected.message is not None:
             return self.unexpected.message
-        if self.calls.problem is not None:
-            return f"the latest call of the encoder {self.name} to {self.upstream.provider_name}: {self.calls.problem}"
+        if (problem := self.client.endpoint.problem) is not None:
+            return f"the latest call of the encoder {self.name} to {self.upstream.provider_name}: {problem}"
         return self.read_problem or self.write_problem
 
     def describe(self) -> dict[str, Any]:
@@ -193,16 +192,12 @@ class UpstreamEncoder(PromptedEncoder):
         Of the upstream, it has provider, protocol and what the API states of its model, not address and key.
         """
         return self.spec.to_json() | {
-            "upstream": self.describe_upstream(),
+            "upstream": self.upstream.describe() | {"stated": self.space.known.stated},
             "fingerprint": self.fingerprint,
             "dimensions": self.dimensions,
             "max_length": self.max_length,
             "prompts": self.prompts,
         }
-
-    def describe_upstream(self) -> dict[str, Any]:
-        """Return provider, protocol, the dimensions that are asked for, and what the API states of its model."""
-        return self.upstream.describe() | {"stated": self.space.known.stated}
 
     def encode(
         self,
@@ -352,7 +347,7 @@ class UpstreamEncoder(PromptedEncoder):
         keys = list(texts)
         try:
             async with self.slots:
-                answer = await self.calls.send(list(texts.values()), options, self.max_length)
+                answer = await self.client.send(list(texts.values()), options, self.max_length)
             outcomes = self._accept(texts, answer)
             self.unexpected.message = None
         except CallError as error:

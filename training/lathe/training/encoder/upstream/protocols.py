@@ -96,7 +96,8 @@ class OpenAIProtocol:
 
         A number takes four bytes, where JSON has about twelve.
         """
-        body = {"model": spec.model, "input": prepend_prompt(texts, options), "encoding_format": "base64"}
+        prompted = [f"{options.prompt or ''}{text}" for text in texts]
+        body = {"model": spec.model, "input": prompted, "encoding_format": "base64"}
         return body if spec.dimensions is None else body | {"dimensions": spec.dimensions}
 
     def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
@@ -158,11 +159,6 @@ PROTOCOLS: dict[UpstreamProtocol, EmbeddingsProtocol] = {
     "cohere": CohereProtocol(),
 }
 """Protocols by name."""
-
-
-def prepend_prompt(texts: Sequence[str], options: CallOptions) -> list[str]:
-    """Return the texts with the prompt in front of each."""
-    return [f"{options.prompt}{text}" for text in texts] if options.prompt else list(texts)
 
 
 def get_field(content: Any, name: str) -> Any:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from lathe.training.digests import digest
 from lathe.training.encoder.devices import PROBES
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.encoder.upstream.calls import UpstreamCalls
-from lathe.training.encoder.upstream.client import CallError
+from lathe.training.encoder.upstream.client import UpstreamClient
 from lathe.training.encoder.upstream.protocols import CallOptions
 from lathe.training.encoder.upstream.store import StoredSpace, UpstreamStore
+from lathe.training.endpoint_client import CallError
 from lathe.training.errors import SpaceChangedError, UpstreamBusyError, UpstreamError, UpstreamUnavailableError
 
 PROBE_TEXTS = PROBES[1:5]
@@ -38,7 +38,7 @@ class UpstreamSpace:
         max_length: tokens that it is taken to read of a text.
         prompts: its prompts by name.
         prompt: prompt of the probe texts; None for none.
-        calls: makes the calls.
+        client: makes the calls.
         store: where the last confirmed space is kept; None keeps none.
 
     Attributes:
@@ -51,7 +51,7 @@ class UpstreamSpace:
         max_length: int,
         prompts: Mapping[str, str],
         prompt: str | None,
-        calls: UpstreamCalls,
+        client: UpstreamClient,
         store: UpstreamStore | None,
     ) -> None:
         assert spec.upstream is not None
@@ -68,7 +68,7 @@ class UpstreamSpace:
         self.address = digest(self.asked, self.upstream.protocol, self.upstream.url)
         """Digest of that, protocol and URL, between which the stated model may differ."""
         self.prompt = prompt
-        self.calls, self.store = calls, store
+        self.client, self.store = client, store
         self.found: StoredSpace | None = None
         self.problem: str | None = None
         self.checking = asyncio.Lock()
@@ -233,7 +233,7 @@ class UpstreamSpace:
         """
         provider = self.upstream.provider_name
         try:
-            answer = await self.calls.send(PROBE_TEXTS, CallOptions(self.prompt), self.max_length)
+            answer = await self.client.send(PROBE_TEXTS, CallOptions(self.prompt), self.max_length)
         except CallError as error:
             raise UpstreamError(f"{provider}: {error}") from None
 

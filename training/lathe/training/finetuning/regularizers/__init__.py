@@ -1,9 +1,8 @@
 """Regularizers of the training: what is added to InfoNCE so that the encoder does not lose what it knew.
 
-regularizer.py       the interface: prepare, loss; and plain InfoNCE
+regularizer.py       the job's section `regularizer`, the interface: prepare, loss; and plain InfoNCE
 registry.py          training methods, each with its regularizer
-settings.py          the job's section `regularizer`
-reze.py              REZE moves pairs to where sources are told apart less; distillation keeps them as they were
-relations.py         relations of the pairs by the base model, on disk, used by distillation and REZE
+reze.py              REZE moves pairs to where sources are told apart less; distillation keeps them as they were;
+                     both by the pairs' relations by the base model, which are stored on disk
 shrinkage.py         REZE's offline mathematics
 """

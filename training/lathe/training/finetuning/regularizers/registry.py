@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lathe.training.finetuning.regularizers.regularizer import Regularizer
-    from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+    from lathe.training.finetuning.regularizers.regularizer import Regularizer, RegularizerSettings
 
 NONE = "regularizer.NoRegularizer"
 """The class that regularizes nothing, as in `Method.regularizer`."""

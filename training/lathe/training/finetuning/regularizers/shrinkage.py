@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 from lathe.transforms.statistics import Moments
 from lathe.transforms.vectors import FloatArray
 

@@ -7,10 +7,10 @@ from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.datasets.mteb_tasks import build_task
 from lathe.training.datasets.records import Search, Tables
 from lathe.training.errors import DataSetError, EvaluationError
-from lathe.training.evaluation.limits import limit_rows
+from lathe.training.evaluation.encoders import text_key, write_vectors
 from lathe.training.evaluation.model import Collector, list_texts
 from lathe.training.evaluation.suites import open_suite
-from lathe.training.evaluation.vectors import text_key, write_vectors
+from lathe.training.evaluation.tasks import limit_rows
 from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, load_trial, measure, score_methods
 
 TASKS = list(LAYOUTS)

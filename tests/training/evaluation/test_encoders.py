@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from lathe.training.evaluation.encoders import KEYS, VECTORS, TextVectors, text_key, write_vectors
 from lathe.training.evaluation.scores import SCORES, ResultsLog, Score
-from lathe.training.evaluation.vectors import KEYS, VECTORS, TextVectors, text_key, write_vectors
 
 DIMENSIONS = 6
 ROWS = np.random.default_rng(0).standard_normal((9, DIMENSIONS)).astype(np.float32)

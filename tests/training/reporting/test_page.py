@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import jinja2
 import pytest
 
-from lathe.training.reporting.sentences import render_sentences
+from lathe.training.reporting.page import render_sentences
 
 
 def render(folder, template, **data):
