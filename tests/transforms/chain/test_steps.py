@@ -54,6 +54,7 @@ def test_transforms_registers_exactly_these_kinds_of_step():
         "flow",
         "geopres",
         "int8",
+        "itq",
         "low_rank_affine",
         "mc",
         "normalize",

@@ -14,6 +14,7 @@ KINDS: Mapping[str, str] = {
     "flow": "lathe.transforms.baselines.flow",
     "geopres": "lathe.transforms.learned.geopres",
     "int8": "lathe.transforms.codes.quantization",
+    "itq": "lathe.transforms.linear.itq",
     "low_rank_affine": "lathe.transforms.linear.alignment",
     "mc": "lathe.transforms.baselines.debiasing",
     "normalize": "lathe.transforms.linear.affine",
