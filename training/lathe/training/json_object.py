@@ -31,16 +31,17 @@ def fail_fast(schema: Any) -> Any:
     return parts | {"fail_fast": True} if schema.get("type") in ("list", "dict") else parts
 
 
-def read_field_descriptions(model: type) -> dict[str, str]:
+def read_field_descriptions(model: type, none: str = "null") -> dict[str, str]:
     """Return the description of each field, from the `Attributes:` sections of a class and those that it inherits from.
 
-    A class's own description of a field takes the place of an inherited one. `None` becomes `null`, as in JSON.
+    A class's own description of a field takes the place of an inherited one. `None` becomes the word in `none`: what
+    JSON calls it, unless the description is for something else.
     """
     descriptions: dict[str, str] = {}
     for base in reversed(model.__mro__):
         section = ATTRIBUTES.search(inspect.cleandoc(base.__dict__.get("__doc__") or ""))
         for entry in ENTRY.finditer(section["entries"] if section else ""):
-            text = re.sub(r"\bNone\b", "null", " ".join(entry["text"].split()))
+            text = re.sub(r"\bNone\b", none, " ".join(entry["text"].split()))
             descriptions[entry["name"]] = text[0].upper() + text[1:]
     return descriptions
 

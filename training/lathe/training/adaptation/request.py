@@ -22,12 +22,15 @@ class AdaptRequest(JsonObject):
         pairs: judged searches: queries with a relevant document each, as a list of objects with `query` and `document`,
             or the path of a file of them.
         name: name under which the recommended chain or encoder is published; None publishes nothing.
-        folders: folders of labelled data sets, on which the encoder is pre-finetuned before the judged searches.
-        test_pairs: other judged searches to report the gain on; None takes a fifth of the queries of `pairs`.
+        folders: folders of labelled data sets, as for `lathe train`, to pre-finetune the encoder on before the judged
+            searches.
+        test_pairs: other judged searches to report the gain on; None takes two fifths of the queries of
+            `pairs`.
         encoder: name of the encoder; None for the default.
-        bytes: bytes of a stored vector; codes of that size follow each change. None keeps the floats.
+        bytes: bytes of a stored vector, as codes that follow each change; None keeps the floats.
         train: whether the encoder may be trained, which changes the vectors of all documents.
-        budget: seconds that the whole trial may take, about; None for no limit.
+        budget: seconds that the whole trial may take, about: trainings get fewer queries, or are left out; None for no
+            limit.
         promote: whether the published version becomes live; None promotes it only if no version is live.
         seed: seed of the division of the queries, and of the training.
     """

@@ -179,7 +179,7 @@ class NewFit(JsonObject):
         source: rows to fit on: an object with `texts`, `vectors` or `path`, or the path alone.
         steps: specs of the steps in order, or `{"query": […], "document": […]}` with other steps for queries than for
             documents; None for codes alone.
-        normalize: whether outputs are normalized.
+        normalize: whether outputs are unit vectors.
         bytes: budget of a vector in bytes: codes of that size follow the steps, and their weighting and codebooks are
             searched; None for no such codes.
         encoder: name of the encoder of the rows; None for the default, and for vectors without an encoder.
@@ -190,15 +190,15 @@ class NewFit(JsonObject):
         serve_dimensions: whether requests for the chain's dimensions get it once it is live.
         transform: whether the source's vectors are wanted as the new version transforms them.
         seed: seed of the split into fitted and held-out rows.
-        out_of_domain: further out-of-domain corpora to certify on: sources by name.
-        queries: queries that will search the vectors, to weight codes by; None weights by the rows.
+        out_of_domain: sources of out-of-domain texts by name, to certify on besides `pydoc:`.
+        queries: source of queries that will search the vectors, to weight codes by; None weights by the rows.
         pairs: queries with a relevant document each, that steps learn from; a part of them certifies the chain if there
             are no test pairs. A list of objects with `query` and `document`, or the path of a file of them.
         test_pairs: queries with a relevant document each, to certify the chain with: a list of objects with `query` and
             `document`, or the path of a file of them.
         targets: the target of each row, for steps fitted on targets.
         target_encoder: name of the encoder whose vectors of the same texts are the targets instead.
-        bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
+        bad_shards: what to do about a damaged file: `refuse` stops the fit, `skip` leaves the file out and reports it.
     """
 
     model_config = ConfigDict(
