@@ -6,6 +6,7 @@ from lathe.service.app import create_app
 from lathe.service.http import schemas
 from lathe.service.settings import Settings
 from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.advice.request import AdviceRequest
 from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.requests import NewFit
 
@@ -13,7 +14,6 @@ BODIES = [
     schemas.EmbedBody,
     schemas.OpenAIBody,
     schemas.ReduceBody,
-    schemas.AdviseBody,
     schemas.PromoteBody,
     schemas.EncoderPromoteBody,
     schemas.SizeRouteBody,
@@ -24,6 +24,7 @@ BODIES = [
     schemas.DeleteBody,
     schemas.GetBody,
     AdaptRequest,
+    AdviceRequest,
     NewTraining,
     NewFit,
 ]

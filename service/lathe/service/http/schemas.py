@@ -9,9 +9,7 @@ from lathe.service.chains.resolve import InputType, OutputDtype
 from lathe.service.codec import MAX_DIMENSIONS, EncodingFormat
 from lathe.service.http.unknown_names import MAX_UNKNOWN, find_field
 from lathe.service.index.spec import Metric, Originals
-from lathe.training.advice.request import DEFAULT_RECALL, DEFAULT_ROWS, MAX_ROWS, PlaceName
 from lathe.training.encoder.spec import LongText
-from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, RowSource
 from lathe.training.json_object import JsonObject
 
 
@@ -275,53 +273,6 @@ class ReduceBody(Body):
     dimensions: Dimensions | None = None
     input_type: InputType = "document"
     output_dtype: OutputDtype | None = None
-
-
-class AdviseBody(Body):
-    """A source of texts or vectors to advise on.
-
-    Attributes:
-        source: rows to measure: an object with `texts`, `vectors` or `path`, or the path alone.
-        encoder: name of the encoder of the texts; null for the default, and for vectors without an encoder.
-        sample_rows: maximum number of rows of the source that are measured.
-        seed: seed of the sample.
-        fit: name of the chain to fit from the advice; null for advice alone.
-        place: database that is to store the vectors; `memory` is an array in a program.
-        rows: number of rows that the place is to store; null for those of the source.
-        metric: how the place compares vectors: by cosine, inner product or Euclidean distance.
-        recall: share of the ten nearest rows that a search in the place must find.
-        evidence: whether the mean direction, debiasing and fewer dimensions are measured besides.
-    """
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "source": "articles.parquet#body",
-                    "encoder": "all-MiniLM-L6-v2",
-                    "sample_rows": 10_000,
-                    "seed": 1,
-                    "fit": "articles",
-                    "place": "pgvector",
-                    "rows": 1_000_000,
-                    "metric": "ip",
-                    "recall": 0.9,
-                    "evidence": True,
-                }
-            ]
-        }
-    )
-
-    source: RowSource
-    encoder: str | None = None
-    sample_rows: Annotated[int, Field(ge=MIN_DISTINCT_ROWS, le=MAX_ROWS)] = DEFAULT_ROWS
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    fit: str | None = None
-    place: PlaceName = "lathe"
-    rows: Annotated[int | None, Field(ge=1, le=10**12)] = None
-    metric: Metric = "cosine"
-    recall: Annotated[float, Field(gt=0, lt=1)] = DEFAULT_RECALL
-    evidence: bool = False
 
 
 class PromoteBody(Body):

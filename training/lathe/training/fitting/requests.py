@@ -171,7 +171,24 @@ Pairs = list[QueryPair] | str
 """Pairs sent with the request, or a file of pairs, as `read_pairs` reads it."""
 
 
-class NewFit(JsonObject):
+class SourcedRequest(JsonObject):
+    """A request with sources of rows or pairs, whose data may be sent with it."""
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Paths of the request's sources, by field. Sources whose data were sent with the request are missing."""
+        sources = {field: getattr(self, field, None) for field in (*ROW_FIELDS, *PAIR_FIELDS)}
+        paths = {field: source.path if isinstance(source, RowSource) else source for field, source in sources.items()}
+        return {field: path for field, path in paths.items() if isinstance(path, str)}
+
+    def with_paths(self, paths: Mapping[str, str]) -> Self:
+        """Return a copy of the request in which the given fields name sources at these paths."""
+        return self.model_copy(
+            update={field: RowSource(path=path) if field in ROW_FIELDS else path for field, path in paths.items()}
+        )
+
+
+class NewFit(SourcedRequest):
     """A fit of a chain.
 
     Attributes:
@@ -273,19 +290,6 @@ class NewFit(JsonObject):
         if self.steps is None and self.bytes is None:
             raise ValueError("give steps, bytes or both")
         return self
-
-    @property
-    def paths(self) -> dict[str, str]:
-        """Paths of the request's sources, by field. Sources whose data were sent with the request are missing."""
-        sources = {field: getattr(self, field) for field in (*ROW_FIELDS, *PAIR_FIELDS)}
-        paths = {field: source.path if isinstance(source, RowSource) else source for field, source in sources.items()}
-        return {field: path for field, path in paths.items() if isinstance(path, str)}
-
-    def with_paths(self, paths: Mapping[str, str]) -> Self:
-        """Return a copy of the request in which the given fields name sources at these paths."""
-        return self.model_copy(
-            update={field: RowSource(path=path) if field in ROW_FIELDS else path for field, path in paths.items()}
-        )
 
     def build_chain(self) -> "Chain":
         """Build the chain of the request's steps, not fitted yet. If there is a budget of bytes, codes of that size
