@@ -4,6 +4,7 @@ import pytest
 
 from lathe.service.app import create_app
 from lathe.service.http import schemas
+from lathe.service.index.spec import IndexRequest, ReindexRequest
 from lathe.service.settings import Settings
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.advice.request import AdviceRequest
@@ -17,14 +18,14 @@ BODIES = [
     schemas.PromoteBody,
     schemas.EncoderPromoteBody,
     schemas.SizeRouteBody,
-    schemas.IndexBody,
-    schemas.ReindexBody,
     schemas.UpsertBody,
     schemas.SearchBody,
     schemas.DeleteBody,
     schemas.GetBody,
     AdaptRequest,
     AdviceRequest,
+    IndexRequest,
+    ReindexRequest,
     NewTraining,
     NewFit,
 ]

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from lathe.service.chains.resolve import InputType, OutputDtype
-from lathe.service.codec import MAX_DIMENSIONS, EncodingFormat
+from lathe.service.codec import EncodingFormat
 from lathe.service.http.unknown_names import MAX_UNKNOWN, find_field
-from lathe.service.index.spec import Metric, Originals
+from lathe.service.index.spec import Candidates, Dimensions
 from lathe.training.encoder.spec import LongText
 from lathe.training.json_object import JsonObject
 
@@ -54,8 +54,6 @@ Side = Annotated[
     Literal["left", "right"],
     BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),  # TEI writes "Right"
 ]
-Dimensions = Annotated[int, Field(ge=1)]
-Width = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)]
 
 
 class TextsBody(CompatibleBody):
@@ -328,9 +326,6 @@ class SizeRouteBody(Body):
     chain: str
 
 
-TextField = Annotated[str, Field(min_length=1, max_length=200)]
-Links = Annotated[int, Field(ge=2, le=256)]
-Candidates = Annotated[int, Field(ge=1, le=10_000)]
 Rows = Annotated[
     list[Any] | None,
     Field(
@@ -339,95 +334,6 @@ Rows = Annotated[
         }
     ),
 ]
-
-
-class IndexBody(Body):
-    """An index to create.
-
-    Attributes:
-        chain: chain that reduces the vectors to search, NAME or NAME@VERSION, or `none` for full vectors.
-        encoder: name of the encoder of texts and vectors; null for the one that the chain was fitted for.
-        width: number of dimensions of the original vectors, for those of an encoder that is not served here.
-        dimensions: fewer dimensions than the chain's own, if it is nested; null for its own.
-        metric: how vectors are compared: by cosine, inner product or Euclidean distance.
-        m: number of links of a node of the graph; more find more and take more memory.
-        ef_construction: number of candidates for a node's links while the graph is built; more find more and take more
-            time.
-        originals: dtype in which the original vectors are stored; `none` stores the codes alone, for a chain that ends
-            in codes, and refuses rescoring, another chain or encoder, and vectors of items with a 409.
-        text_field: field of the metadata in which texts of items are stored, so that another encoder can encode them.
-    """
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "chain": "compact",
-                    "encoder": "all-MiniLM-L6-v2",
-                    "dimensions": 64,
-                    "metric": "ip",
-                    "m": 32,
-                    "ef_construction": 400,
-                    "originals": "float16",
-                    "text_field": "body",
-                },
-                {"chain": "mine", "width": 1024},
-            ]
-        }
-    )
-
-    chain: str
-    encoder: str | None = None
-    width: Width | None = None
-    dimensions: Dimensions | None = None
-    metric: Metric = "cosine"
-    m: Links = 16
-    ef_construction: Candidates = 200
-    originals: Originals = "float32"
-    text_field: TextField | None = None
-
-
-class ReindexBody(Body):
-    """New settings of an index.
-
-    Those left out stay. Without any, rows of deleted and replaced items are removed.
-
-    Attributes:
-        chain: chain that reduces the vectors to search, NAME or NAME@VERSION, or `none` for full vectors.
-        encoder: name of another encoder, which encodes the stored texts again.
-        dimensions: fewer dimensions than the chain's own, if it is nested.
-        metric: how vectors are compared: by cosine, inner product or Euclidean distance.
-        m: number of links of a node of the graph; more find more and take more memory.
-        ef_construction: number of candidates for a node's links while the graph is built.
-        text_field: field of the metadata that holds the texts for another encoder.
-        texts: texts for another encoder by item id, for items whose metadata hold none.
-    """
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "chain": "compact@2",
-                    "encoder": "bge-small-en-v1.5",
-                    "dimensions": 64,
-                    "metric": "ip",
-                    "m": 32,
-                    "ef_construction": 400,
-                    "text_field": "body",
-                    "texts": {"item-1": "What is a lathe?"},
-                }
-            ]
-        }
-    )
-
-    chain: str | None = None
-    encoder: str | None = None
-    dimensions: Dimensions | None = None
-    metric: Metric | None = None
-    m: Links | None = None
-    ef_construction: Candidates | None = None
-    text_field: TextField | None = None
-    texts: dict[str, str] | None = None
 
 
 class TextsOrVectors(Body):
