@@ -261,7 +261,9 @@ def parse_numbers(values: list[str] | None, option: str) -> dict[str, float]:
     return parsed
 
 
-def take_fields(model: type[BaseModel], into: str = "fields", **changes: Any) -> Callable[[Command], Command]:
+def take_fields(
+    model: Any, /, into: str = "fields", optional: bool = False, **changes: Any
+) -> Callable[[Command], Command]:
     """Return a decorator that gives a command an option for each field of a request.
 
     An option has the name, type, default and description of its field. Where a field is a dict, the option
@@ -274,18 +276,23 @@ def take_fields(model: type[BaseModel], into: str = "fields", **changes: Any) ->
             request = build_request(AdaptRequest, fields)
 
     Args:
-        model: class of the request, whose docstring describes the fields.
+        model: class of the request, a pydantic model or dataclass, whose docstring describes the fields.
         into: parameter of the command that gets the dict.
+        optional: whether no option must be given, and the dict holds only what was given.
         changes: for a field that the command takes in another way, another help text, another option or argument, or
             None if it has no option.
     """
     descriptions = read_field_descriptions(model, none="unset")
-    prefix = "" if into == "fields" else f"{into}_"
+    known: dict[str, FieldInfo] = model.__pydantic_fields__
     options = {
-        field: _build_option(f"{prefix}{field}", info, descriptions.get(field, ""), changes.get(field))
-        for field, info in model.model_fields.items()
+        field: _build_option(field, info, descriptions.get(field, ""), changes.get(field))
+        for field, info in known.items()
         if field not in changes or changes[field] is not None
     }
+    if into != "fields":  # beside the fields of another class, which may have the same names
+        options = {field: option.replace(name=f"{into}_{field}") for field, option in options.items()}
+    if optional:
+        options = {field: option.replace(default=None) for field, option in options.items()}
 
     def decorate(command: Command) -> Command:
         parameters: list[Parameter] = []
@@ -297,7 +304,7 @@ def take_fields(model: type[BaseModel], into: str = "fields", **changes: Any) ->
             found = {field: values.pop(option.name) for field, option in options.items()}
             fields = {field: value for field, value in found.items() if value is not None}
             for field in fields:
-                kind, _ = _find_type(model.model_fields[field])
+                kind, _ = _find_type(known[field])
                 if get_origin(kind) is dict:
                     parse = parse_numbers if get_args(kind)[1] is float else parse_pairs
                     fields[field] = parse(fields[field], get_args(options[field].annotation)[1].default)
