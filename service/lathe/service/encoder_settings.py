@@ -14,10 +14,9 @@ Settings list and find encoders by this module. `lathe.service.encoders.trained`
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
-from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
@@ -31,8 +30,10 @@ from lathe.training.encoder.spec import (
     Pooling,
     UpstreamSpec,
 )
-from lathe.training.locks import lock_file
 from lathe.transforms.files import read_plain_file, replace_synced
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """Pattern of the name of a chain or an index."""
@@ -183,7 +184,9 @@ class AddedEncoders:
         content = [encoder.model_dump(exclude_defaults=True) for encoder in encoders]
         replace_synced(self.path, orjson.dumps(content, option=orjson.OPT_INDENT_2), private=True)
 
-    def _lock(self) -> FileLock:
+    def _lock(self) -> "FileLock":
+        from lathe.training.locks import lock_file  # after the help of commands, which reads this module
+
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
 
