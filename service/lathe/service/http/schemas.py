@@ -7,25 +7,13 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from lathe.service.chains.resolve import InputType, OutputDtype
 from lathe.service.codec import EncodingFormat
-from lathe.service.http.unknown_names import MAX_UNKNOWN, find_field
+from lathe.service.http.unknown_names import MAX_UNKNOWN
 from lathe.service.index.spec import Candidates, Dimensions
 from lathe.training.encoder.spec import LongText
 from lathe.training.json_object import JsonObject
 
 
-class Body(JsonObject):
-    """A JSON object that refuses unknown fields.
-
-    Null means a field's default.
-    """
-
-    @classmethod
-    def find_field(cls, unknown: str) -> str | None:
-        """Return the field that an unknown one seems to mean, perhaps by another service's name of it, or None."""
-        return find_field(unknown, cls.known)
-
-
-class CompatibleBody(Body):
+class CompatibleBody(JsonObject):
     """A request in the shape of another service, whose clients may send fields that only that service knows.
 
     Unknown fields are ignored, except those that seem to mean a known one. `ignored` has their names.
@@ -145,7 +133,7 @@ class EmbedBody(TextsBody):
         return "truncate" if default == "error" else default
 
 
-class SimilarityInputs(Body):
+class SimilarityInputs(JsonObject):
     """Sentences to compare.
 
     Attributes:
@@ -241,7 +229,7 @@ class OpenAIBody(TextsBody):
     user: str | None = None
 
 
-class ReduceBody(Body):
+class ReduceBody(JsonObject):
     """Vectors to transform by a chain.
 
     Attributes:
@@ -273,7 +261,7 @@ class ReduceBody(Body):
     output_dtype: OutputDtype | None = None
 
 
-class PromoteBody(Body):
+class PromoteBody(JsonObject):
     """A version to make live.
 
     Attributes:
@@ -314,7 +302,7 @@ class EncoderPromoteBody(PromoteBody):
     reindex: bool = False
 
 
-class SizeRouteBody(Body):
+class SizeRouteBody(JsonObject):
     """The chain of a size route.
 
     Attributes:
@@ -336,7 +324,7 @@ Rows = Annotated[
 ]
 
 
-class TextsOrVectors(Body):
+class TextsOrVectors(JsonObject):
     """Either texts or vectors, and the space of the vectors.
 
     Attributes:
@@ -428,7 +416,7 @@ class SearchBody(TextsOrVectors):
     encoder: str | None = None
 
 
-class DeleteBody(Body):
+class DeleteBody(JsonObject):
     """Which items to delete.
 
     Attributes:
@@ -453,7 +441,7 @@ class DeleteBody(Body):
         return self
 
 
-class GetBody(Body):
+class GetBody(JsonObject):
     """Ids of items to return, with or without their original vectors.
 
     Attributes:
