@@ -237,11 +237,10 @@ def _create_train_job(services: Services, json_body: bytes) -> Job:
     """Check the request for a training as far as possible, queue its job, and return the job."""
     request = validate_json(json_body, NewTraining)
     require_free_name(request.name, services.settings)
-    request.check()
+    job = request.check()
     located = locate_data_sets(request.job, services.settings.data_root)
     request = request.model_copy(update={"job": located})
 
-    job = request.check()
     base = _find_encoder(services, job.encoder, "job.encoder")
     require_trainable(base)
     mining = job.negatives.model if job.negatives else None
