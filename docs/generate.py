@@ -20,6 +20,7 @@ from lathe.service.cli.main import app as commands
 from lathe.service.encoder_settings import EncoderSettings
 from lathe.service.services import ADMIN
 from lathe.service.settings import Settings
+from lathe.training.json_object import read_field_descriptions
 
 OUT = Path(__file__).parent / "reference"
 MADE = "<!-- made by docs/generate.py; write in the code, not here -->"
@@ -178,7 +179,7 @@ def of_command(name: str, command: Any) -> Iterator[str]:
         yield "\n" + markdown_table(["option", "default", ""], rows)
 
 
-# Settings, from the docstrings below the fields
+# Settings, from the docstrings below the fields or of the class
 
 
 def settings() -> Iterator[str]:
@@ -191,11 +192,12 @@ def settings() -> Iterator[str]:
 
 def fields_of(model: type, prefix: str) -> Iterator[list[str]]:
     """Yield name, default and meaning of a model's fields, as the source writes them."""
-    body = tree_of(model).body
+    body, described = tree_of(model).body, read_field_descriptions(model, none="unset")
     for statement, after in zip(body, [*body[1:], None], strict=True):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
-        said = ast.get_docstring(ast.Module([after], [])) if isinstance(after, ast.Expr) else ""
+        below = ast.get_docstring(ast.Module([after], [])) if isinstance(after, ast.Expr) else None
+        said = below or described.get(statement.target.id)
         name = prefix + (statement.target.id.upper() if prefix else statement.target.id)
         yield [f"`{name}`", default_of(statement, model), cell(said or "")]
 

@@ -14,81 +14,32 @@ Settings list and find encoders by this module. `lathe.service.encoders.trained`
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
-from filelock import FileLock
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.training.encoder.devices import Dtype
 from lathe.training.encoder.spec import (
     DEFAULT_ENCODER,
-    UPSTREAM_ADDRESSES,
     Attention,
     ChatTemplate,
     EncoderSpec,
     LongText,
-    UpstreamProtocol,
+    Pooling,
     UpstreamSpec,
 )
-from lathe.training.endpoint import is_loopback, require_variable_name, split_address
-from lathe.training.locks import lock_file
 from lathe.transforms.files import read_plain_file, replace_synced
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """Pattern of the name of a chain or an index."""
 
 ENCODER_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 """Pattern of an encoder's name, which may have a tag, as in `nomic:latest`."""
-
-
-class UpstreamSettings(BaseModel):
-    """Settings of an embeddings API.
-
-    The fields are those of `lathe.training.encoder.spec.UpstreamSpec`.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    url: str
-    protocol: UpstreamProtocol
-    model: Annotated[str, Field(min_length=1)]
-    api_key_env: str | None = None
-    dimensions: Annotated[int, Field(ge=1)] | None = None
-    batch_size: Annotated[int, Field(ge=1, le=2048)] = UpstreamSpec.batch_size
-    concurrency: Annotated[int, Field(ge=1, le=256)] = UpstreamSpec.concurrency
-    requests_per_minute: Annotated[int, Field(ge=1)] | None = None
-    tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
-    timeout: Annotated[float, Field(gt=0, le=3600)] = UpstreamSpec.timeout
-    provider: Annotated[str, Field(min_length=1)] | None = None
-    price: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    probe_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = UpstreamSpec.probe_seconds
-
-    @field_validator("api_key_env")
-    @classmethod
-    def check_variable(cls, variable: str | None) -> str | None:
-        """Return the name of the variable.
-
-        Raises:
-            ValueError: if it is no name of a variable; the message does not quote it.
-        """
-        return None if variable is None else require_variable_name(variable, "api_key_env")
-
-    @model_validator(mode="after")
-    def check_address(self) -> "UpstreamSettings":
-        """Return the settings unchanged if the API's address is valid and safe for its key. Raise otherwise.
-
-        Raises:
-            ValueError: for an address of another form, or over which a key would leak.
-        """
-        path, example = UPSTREAM_ADDRESSES[self.protocol].path, UPSTREAM_ADDRESSES[self.protocol].example
-        parts = split_address(self.url, "url", example)
-        if parts.path.rstrip("/").endswith(path):
-            raise ValueError(f"url is what {path} is added to, such as {example}; leave {path} off")
-        if self.api_key_env is not None and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
-            raise ValueError("a key is sent over https or to this machine only: write https:// in url")
-        return self
 
 
 LOADED_ONLY = (
@@ -108,18 +59,33 @@ LOADED_ONLY = (
 class EncoderSettings(BaseModel):
     """One encoder the server may host.
 
-    The fields are those of `lathe.training.encoder.spec.EncoderSpec`.
+    Attributes:
+        name: name by which requests select it.
+        model: a folder or a hub id, unless there is an `upstream`.
+        upstream: an embeddings API that encodes the texts in place of a model that is loaded.
+        revision: revision of the hub id.
+        pooling: pooling that replaces the model's own; None for the model's own.
+        layer: number of layers to use; None for all.
+        prompts: texts put before inputs, by name; added to the model's own.
+        default_prompt_name: name of the prompt for requests that name none.
+        max_length: maximum tokens read of a text; None for the model's own.
+        dtype: dtype of the model; None for that of `LATHE_DTYPE`.
+        attention: attention implementation; `auto` chooses by the hardware.
+        compile: whether torch.compile compiles the model; the first batches then take minutes.
+        long_text: what becomes of texts longer than it reads: truncated, refused, or encoded as the mean of chunks.
+        chat_template: whether texts are wrapped in an instruct model's chat template; None wraps them if there is one.
+        trust_remote_code: whether code from the model's repository is run.
+        idle_seconds: seconds without a request after which it is unloaded, 0 for never; None for `LATHE_IDLE_SECONDS`.
+        load: whether it is served from the start, or only once an admin asks for it.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(pattern=ENCODER_NAME_PATTERN)]
     model: Annotated[str, Field(min_length=1)] | None = None
-    """A folder or a hub id; unset only with `upstream`."""
-    upstream: UpstreamSettings | None = None
-    """An embeddings API that encodes the texts in place of a model that is loaded."""
+    upstream: UpstreamSpec | None = None
     revision: str | None = None
-    pooling: Literal["mean", "cls", "max", "lasttoken"] | None = None
+    pooling: Pooling | None = None
     layer: Annotated[int, Field(ge=1)] | None = None
     prompts: dict[str, str] = {}
     default_prompt_name: str | None = None
@@ -131,9 +97,7 @@ class EncoderSettings(BaseModel):
     chat_template: ChatTemplate | None = None
     trust_remote_code: bool = False
     idle_seconds: Annotated[float, Field(ge=0)] | None = None
-    """Seconds without a request after which it is unloaded; 0 never; None takes LATHE_IDLE_SECONDS."""
     load: bool = True
-    """Whether it is served from the start, or only once an admin asks for it."""
 
     @model_validator(mode="after")
     def check_combination(self) -> "EncoderSettings":
@@ -162,8 +126,7 @@ class EncoderSettings(BaseModel):
         fields = self.model_dump(exclude={"idle_seconds", "load", "dtype", "upstream"})
         if self.upstream is None:
             return EncoderSpec(**fields, dtype=self.dtype or dtype)
-        upstream = UpstreamSpec(**self.upstream.model_dump())
-        return EncoderSpec(**(fields | {"model": upstream.model}), dtype="float32", upstream=upstream)
+        return EncoderSpec(**(fields | {"model": self.upstream.model}), dtype="float32", upstream=self.upstream)
 
 
 DEFAULT = EncoderSettings(name=DEFAULT_ENCODER.name, model=DEFAULT_ENCODER.model)
@@ -221,7 +184,9 @@ class AddedEncoders:
         content = [encoder.model_dump(exclude_defaults=True) for encoder in encoders]
         replace_synced(self.path, orjson.dumps(content, option=orjson.OPT_INDENT_2), private=True)
 
-    def _lock(self) -> FileLock:
+    def _lock(self) -> "FileLock":
+        from lathe.training.locks import lock_file  # after the help of commands, which reads this module
+
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
 

@@ -88,17 +88,18 @@ def test_encoders_commands_add_list_and_remove(run, home):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("arguments", "exit_status", "word"),
     [
-        (["add", "small", "--model", DEFAULT_MODEL, "--dtype", "int8"], "dtype"),
-        (["add", "small", "--model", DEFAULT_MODEL, "--layer", "7"], "layers 1 to 6, not 7"),
-        (["remove", "small"], "'small'"),
-        (["remove", "mine"], "LATHE_ENCODERS"),
+        (["add", "small", "--model", DEFAULT_MODEL, "--dtype", "int8"], 2, "'--dtype'"),
+        (["add", "small", "--model", DEFAULT_MODEL, "--max-length", "1"], 1, "max_length"),
+        (["add", "small", "--model", DEFAULT_MODEL, "--layer", "7"], 1, "layers 1 to 6, not 7"),
+        (["remove", "small"], 1, "'small'"),
+        (["remove", "mine"], 1, "LATHE_ENCODERS"),
     ],
 )
-def test_encoders_commands_fail_for_invalid_arguments_and_change_nothing(run, home, arguments, word):
+def test_encoders_commands_fail_for_invalid_arguments_and_change_nothing(run, home, arguments, exit_status, word):
     status, _, err = run("encoders", *arguments, LATHE_ENCODERS='[{"name": "mine", "model": "a/model"}]')
-    assert status == 1 and word in err
+    assert status == exit_status and word in err
     assert AddedEncoders(home).read() == []
 
 

@@ -25,12 +25,19 @@ from lathe.service.errors import ServiceError
 from lathe.service.http import schemas
 from lathe.service.http.json_body import count_containers, parse_json, validate_json
 from lathe.service.index.query import MAX_CONDITIONS, Condition, evaluate_filter, parse_filter
+from lathe.service.index.spec import IndexRequest, ReindexRequest
+from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.advice.request import AdviceRequest
+from lathe.training.finetuning.requests import NewTraining
+from lathe.training.fitting.requests import NewFit
+from lathe.training.json_object import JsonObject
 from lathe.transforms.artifact import MANIFEST
 from lathe.transforms.artifact.folder import manifest_digest
 from lathe.transforms.errors import ArtifactError
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
-MODELS = [model for model in vars(schemas).values() if isinstance(model, type) and issubclass(model, schemas.Body)]
+MODELS = [model for model in vars(schemas).values() if isinstance(model, type) and issubclass(model, JsonObject)]
+MODELS += [AdaptRequest, AdviceRequest, IndexRequest, NewFit, NewTraining, ReindexRequest]
 
 
 def fuzz(examples, **inputs):

@@ -96,8 +96,8 @@ REINDEX = {
         ("fit", [], "JSON"),
         ("fit", fit(files=["../../evil"]), "files"),
         ("fit", fit(request={"name": "mine", "steps": "os.system", "source": "x"}), "steps"),
-        ("advise", {"question": {"source": 5}, "encoder": None, "fit": None, "files": []}, "question.source"),
-        ("advise", {"question": {"source": "x"}, "encoder": None, "fit": "../x", "files": []}, "fit"),
+        ("advise", {"request": {"source": 5}, "encoder": None, "files": []}, "request.source"),
+        ("advise", {"request": {"source": "x", "fit": "../x"}, "encoder": None, "files": []}, "the name in fit"),
         ("reindex", REINDEX | {"index": "../../etc"}, "index"),
     ],
 )

@@ -136,12 +136,6 @@ def test_every_command_has_help(run):
     for command in ("", "serve", "fit", "embed", "reduce", "chains", "chains list", "encoders", "doctor"):
         status, out, _ = run(*command.split(), "--help")
         assert status == 0 and "Usage" in out, command
-    for command, options in {
-        "export": "to format encoder dimensions",
-        "evaluate": "suite out encoder chain limit processes dtype json",
-    }.items():
-        status, out, _ = run(command, "--help")
-        assert status == 0 and all(f"--{option} " in out for option in options.split()), command
 
 
 def test_fit_with_bad_shards_skip_leaves_out_damaged_files_and_names_them(run, tmp_path):

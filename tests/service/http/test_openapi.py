@@ -4,8 +4,10 @@ import pytest
 
 from lathe.service.app import create_app
 from lathe.service.http import schemas
+from lathe.service.index.spec import IndexRequest, ReindexRequest
 from lathe.service.settings import Settings
 from lathe.training.adaptation.request import AdaptRequest
+from lathe.training.advice.request import AdviceRequest
 from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.requests import NewFit
 
@@ -13,17 +15,17 @@ BODIES = [
     schemas.EmbedBody,
     schemas.OpenAIBody,
     schemas.ReduceBody,
-    schemas.AdviseBody,
     schemas.PromoteBody,
     schemas.EncoderPromoteBody,
     schemas.SizeRouteBody,
-    schemas.IndexBody,
-    schemas.ReindexBody,
     schemas.UpsertBody,
     schemas.SearchBody,
     schemas.DeleteBody,
     schemas.GetBody,
     AdaptRequest,
+    AdviceRequest,
+    IndexRequest,
+    ReindexRequest,
     NewTraining,
     NewFit,
 ]

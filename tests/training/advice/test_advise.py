@@ -66,7 +66,7 @@ def test_advise_refuses_an_encoder_that_fails_on_119_of_120_texts(tmp_path):
     lines = [f"the text number {number} of many that are here" for number in range(120)]
     (tmp_path / "some.txt").write_text("\n".join(lines))
     with pytest.raises(AdviceError, match=r"fails on 119 of 120 texts of some.txt \(RuntimeError: no\)"):
-        advise(AdviceRequest(str(tmp_path / "some.txt")), FailsOnMost(), ignore_progress)
+        advise(AdviceRequest(source=str(tmp_path / "some.txt")), FailsOnMost(), ignore_progress)
 
 
 @pytest.mark.usefixtures("few_steps")

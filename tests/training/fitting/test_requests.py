@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import pytest
 from pydantic import ValidationError
 
@@ -76,8 +73,3 @@ def test_a_source_that_was_sent_has_no_location_until_it_is_a_file():
 def test_what_can_be_known_before_rows_are_read_is_checked(fields, error, words):
     with pytest.raises(error, match=words):
         new_fit(**fields).check()
-
-
-def test_requests_are_imported_without_the_libraries_of_the_fit():
-    code = "import sys, lathe.training.fitting.requests; sys.exit('numpy' in sys.modules or 'torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -17,6 +17,22 @@ ATTRIBUTES = re.compile(r"\n*^Attributes:\n(?P<entries>(?:[ ]{4}.*\n?|\n)+)", re
 ENTRY = re.compile(r"^[ ]{4}(?P<name>\w+): (?P<text>.*(?:\n[ ]{8}.*)*)", re.MULTILINE)
 """One field of that section; its further lines are indented deeper."""
 
+OTHER_NAMES = {
+    "chain": "model",
+    "dim": "dimensions",
+    "dims": "dimensions",
+    "output_dimension": "dimensions",
+    "output_dimensions": "dimensions",
+    "limit": "k",
+    "n_results": "k",
+    "top_k": "k",
+    "where": "filter",
+}
+"""Names that other services, or other routes here, have for a field. If ignored, they would change an answer silently.
+
+`/v1/embeddings` takes a chain in `model`, as `ENCODER+CHAIN`.
+"""
+
 UNKNOWN_FIELD = "unknown_field"
 """Type of pydantic's error for a field that the schema does not have; `field` in its context is the name."""
 
@@ -31,18 +47,28 @@ def fail_fast(schema: Any) -> Any:
     return parts | {"fail_fast": True} if schema.get("type") in ("list", "dict") else parts
 
 
-def read_field_descriptions(model: type) -> dict[str, str]:
+def read_field_descriptions(model: type, none: str = "null") -> dict[str, str]:
     """Return the description of each field, from the `Attributes:` sections of a class and those that it inherits from.
 
-    A class's own description of a field takes the place of an inherited one. `None` becomes `null`, as in JSON.
+    A class's own description of a field takes the place of an inherited one. `None` becomes the word in `none`: what
+    JSON calls it, unless the description is for something else.
     """
     descriptions: dict[str, str] = {}
     for base in reversed(model.__mro__):
         section = ATTRIBUTES.search(inspect.cleandoc(base.__dict__.get("__doc__") or ""))
         for entry in ENTRY.finditer(section["entries"] if section else ""):
-            text = re.sub(r"\bNone\b", "null", " ".join(entry["text"].split()))
+            text = re.sub(r"\bNone\b", none, " ".join(entry["text"].split()))
             descriptions[entry["name"]] = text[0].upper() + text[1:]
     return descriptions
+
+
+def find_field(name: str, fields: Collection[str]) -> str | None:
+    """Return the known field that an unknown name seems to mean, or None if it resembles none.
+
+    It is another service's name for the field, or the most similar field.
+    """
+    synonym = OTHER_NAMES.get(name.lower())
+    return synonym if synonym in fields else find_similar(name, fields)
 
 
 class JsonObject(BaseModel):
@@ -113,5 +139,5 @@ class JsonObject(BaseModel):
 
     @classmethod
     def find_field(cls, unknown: str) -> str | None:
-        """Return the field that an unknown one seems to mean, or None."""
-        return find_similar(unknown, cls.known)
+        """Return the field that an unknown one seems to mean, perhaps by another service's name of it, or None."""
+        return find_field(unknown, cls.known)

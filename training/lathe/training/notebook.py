@@ -169,7 +169,16 @@ def advise(
         AdviceError: if there are too few distinct rows, or texts without an encoder.
     """
     with _name_source(source) as name:
-        request = AdviceRequest(name, sample_rows, seed, place, rows, metric, recall, evidence=evidence)
+        request = AdviceRequest(
+            source=RowSource(path=name),
+            place=place,
+            rows=rows,
+            metric=metric,
+            recall=recall,
+            evidence=evidence,
+            sample_rows=sample_rows,
+            seed=seed,
+        )
         return advise_on_source(request, encoder, on_progress)
 
 

@@ -9,26 +9,20 @@ import typer
 
 from lathe.service.cli.fit import format_fit_result
 from lathe.service.cli.options import (
+    ENCODER,
     SOURCE,
     ProgressBar,
+    build_request,
     flag,
     format_command_line,
     load_encoder,
     load_state,
     open_chains,
+    take_fields,
 )
 from lathe.service.errors import BadValueError
-from lathe.training.advice.request import (
-    DEFAULT_RECALL,
-    DEFAULT_ROWS,
-    MAX_ROWS,
-    AdviceRequest,
-    Metric,
-    PlaceName,
-    find_missing_module,
-)
+from lathe.training.advice.request import AdviceRequest, PlaceName, find_missing_module
 from lathe.training.errors import AdviceError
-from lathe.training.fitting.requests import MIN_DISTINCT_ROWS
 from lathe.transforms.files import replace_synced
 
 if TYPE_CHECKING:
@@ -38,30 +32,20 @@ if TYPE_CHECKING:
     from lathe.training.encoder.text_encoder import TextEncoder
 
 
+@take_fields(
+    AdviceRequest,
+    source=SOURCE,
+    encoder=ENCODER,
+    place=None,
+    fit="Fit the decision's chain, and register it under this name.",
+    evidence="Also print all forms that were tried, the mean direction, and fewer dimensions.",
+)
 def advise(
-    source: Annotated[str, flag("--source", SOURCE)],
-    encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
+    fields: dict[str, Any],
     place: Annotated[
         PlaceName | None, flag("--for", "Place that is to store the vectors. [asked for on a terminal; else lathe]")
     ] = None,
-    rows: Annotated[
-        int | None, flag("--rows", "Number of rows that it will have. [default: those of the source]", min=1)
-    ] = None,
-    metric: Annotated[Metric, flag("--metric", "How it compares vectors.")] = "cosine",
-    recall: Annotated[
-        float,
-        flag("--recall", "Share of the ten nearest rows that a search in it must find.", min=0.01, max=0.9999),
-    ] = DEFAULT_RECALL,
-    fit: Annotated[str | None, flag("--fit", "Fit the decision's chain, and register it under this name.")] = None,
-    evidence: Annotated[
-        bool,
-        flag("--evidence", "Also print all forms that were tried, the mean direction, and fewer dimensions."),
-    ] = False,
     report: Annotated[Path | None, flag("--report", "Write a page with the evidence and pictures: OUT.html")] = None,
-    sample_rows: Annotated[
-        int, flag("--sample-rows", "Maximum distinct rows to measure.", min=MIN_DISTINCT_ROWS, max=MAX_ROWS)
-    ] = DEFAULT_ROWS,
-    seed: Annotated[int, flag("--seed", "Seed of the sample of rows.", min=0, max=2**32 - 1)] = 0,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:
     """Decide in what form to store the vectors of a source, measured on held-out rows.
@@ -82,32 +66,22 @@ def advise(
     from lathe.training.advice.report import format_evidence, render_html, to_json
     from lathe.training.sources.source import open_source
 
+    fields["evidence"] = fields["evidence"] or report is not None
+    request = build_request(AdviceRequest, fields | {"place": place or _ask_for_place()})
+    if request.fit is not None:
+        require_name(request.fit)
     settings, _ = load_state()
-    if fit is not None:
-        require_name(fit)
-    place = place or _ask_for_place()
     open_chains(write=True)  # fails before hours of encoding if the folder cannot be written
     _require_report_folder(report)
+    source = request.source.location
     texts = open_source(source).kind() == "texts"
-    if encoder is not None and not texts and fit is None:
+    if request.encoder is not None and not texts and request.fit is None:
         raise BadValueError(f"{source} holds vectors: --encoder is only for the chain that --fit makes")
 
-    loaded = load_encoder(settings, encoder) if texts or encoder else None
-    advice_request = AdviceRequest(
-        source=source,
-        sample_rows=sample_rows,
-        seed=seed,
-        place=place,
-        rows=rows,
-        metric=metric,
-        recall=recall,
-        encoder=encoder,
-        chain=fit,
-        evidence=evidence or report is not None,
-    )
+    loaded = load_encoder(settings, request.encoder) if texts or request.encoder else None
     with ProgressBar() as progress:
         show = (lambda _decision: None) if as_json else partial(_print_decision, progress)
-        advice = run(advice_request, loaded, progress, show)
+        advice = run(request, loaded, progress, show)
     if not as_json:
         typer.echo("\n" + format_evidence(advice))
 
@@ -115,8 +89,8 @@ def advise(
         replace_synced(report, render_html(advice).encode())
     outcome: dict[str, Any] = {"fit": None}
     try:
-        if fit is not None:
-            outcome = _fit_decided(advice, fit, advice_request, loaded, settings)
+        if request.fit is not None:
+            outcome = _fit_decided(advice, request.fit, request, loaded, settings)
             if not as_json:
                 typer.echo("\n" + (outcome.get("fit_error") or format_fit_result(outcome["fit"])))
     finally:  # the measurements are printed even if the fit fails
@@ -151,7 +125,7 @@ def _require_report_folder(report: Path | None) -> None:
 
 
 def _fit_decided(
-    advice: "Advice", name: str, advice_request: AdviceRequest, encoder: "TextEncoder | None", settings: "Settings"
+    advice: "Advice", name: str, request: AdviceRequest, encoder: "TextEncoder | None", settings: "Settings"
 ) -> dict[str, Any]:
     """Fit the chain of the decision on the whole source and register it. Return the result as a dict.
 
@@ -165,6 +139,6 @@ def _fit_decided(
     try:
         with ProgressBar() as progress:
             context = FitSetting(open_chains(write=True), Home(settings.home).vectors, format_command_line(), encoder)
-            return {"fit": run_fit(build_recommended_fit(advice, name, advice_request), context, progress)}
+            return {"fit": run_fit(build_recommended_fit(advice, name, request), context, progress)}
     except AdviceError as error:
         return {"fit": None, "fit_error": str(error)}

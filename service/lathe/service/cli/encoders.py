@@ -5,6 +5,7 @@ import shlex
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from lathe.service.cli.options import (
     flag,
@@ -12,10 +13,11 @@ from lathe.service.cli.options import (
     load_writable_state,
     open_trained_encoders,
     parse_numbers,
-    parse_pairs,
+    take_fields,
 )
+from lathe.service.encoder_settings import AddedEncoders, EncoderSettings, convert_settings_error
 from lathe.service.errors import BadValueError, ConflictError
-from lathe.training.encoder.spec import UPSTREAM_ADDRESSES
+from lathe.training.encoder.spec import UpstreamSpec
 from lathe.training.reporting.text import align_columns
 from lathe.transforms.files import expand_home
 
@@ -105,103 +107,51 @@ def _split_version(encoder: str) -> tuple[str, int]:
 
 
 @app.command("add")
-def add_encoder(
-    name: Annotated[str, typer.Argument(help="Name by which requests select it.")],
-    model: Annotated[str | None, typer.Option(help="A folder, or a hub id.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Revision of the hub id.")] = None,
-    pooling: Annotated[str | None, typer.Option(help="mean, cls, max or lasttoken; unset: the model's own.")] = None,
-    layer: Annotated[int | None, typer.Option(help="Number of layers to use; unset: all.")] = None,
-    max_length: Annotated[
-        int | None, typer.Option(help="Maximum tokens read of a text; unset: the model's own.")
-    ] = None,
-    prompt: Annotated[list[str] | None, typer.Option(help="NAME=TEXT put before inputs; repeatable.")] = None,
-    default_prompt: Annotated[str | None, typer.Option(help="Name of the prompt for requests that name none.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
-    long_text: Annotated[
-        str, typer.Option(help="What becomes of texts longer than it reads: truncate, error or mean.")
-    ] = "truncate",
-    chat_template: Annotated[
-        str | None, typer.Option(help="off: do not wrap texts in an instruct model's chat template; on: do.")
-    ] = None,
-    idle_seconds: Annotated[
-        float | None, typer.Option(help="Seconds without a request after which it is unloaded; 0: never.")
-    ] = None,
-    load: Annotated[bool, typer.Option(help="Serve it from the start, or only once an admin asks for it.")] = True,
-    upstream: Annotated[
-        str | None,
-        typer.Option(help="Address of an embeddings API that encodes in place of a model."),
-    ] = None,
-    protocol: Annotated[str, typer.Option(help=f"Protocol of the API: {' or '.join(UPSTREAM_ADDRESSES)}.")] = "openai",
-    upstream_model: Annotated[str | None, typer.Option(help="Name of the model at the API.")] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="Environment variable with the API's key.")] = None,
-    dimensions: Annotated[int | None, typer.Option(help="Dimensions to ask the API for; unset: its default.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Maximum texts of a call.")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Maximum calls at once.")] = None,
-    requests_per_minute: Annotated[int | None, typer.Option(help="Maximum calls a minute; unset: no limit.")] = None,
-    tokens_per_minute: Annotated[int | None, typer.Option(help="Maximum tokens a minute; unset: no limit.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds for an answer of the API.")] = None,
-    provider: Annotated[
-        str | None, typer.Option(help="Name of the provider in the space's id; unset: the address's host.")
-    ] = None,
-    price: Annotated[float | None, typer.Option(help="Price of a million tokens, to count the cost.")] = None,
-) -> None:
+@take_fields(
+    EncoderSettings,
+    name=typer.Argument(help="Name by which requests select it."),
+    upstream=None,
+    prompts=flag("--prompt", "NAME=TEXT put before inputs; repeatable."),
+    default_prompt_name=flag("--default-prompt"),
+    attention=None,
+    compile=None,
+    trust_remote_code=None,
+)
+@take_fields(
+    UpstreamSpec,
+    into="upstream",
+    optional=True,
+    url=flag("--upstream", "Address of an embeddings API that encodes in place of a model."),
+    protocol=flag("--protocol", "Protocol of the API. [default: openai]"),
+    model=flag("--upstream-model", "Name of the model at the API."),
+    probe_seconds=None,
+)
+def add_encoder(fields: dict[str, Any], upstream: dict[str, Any]) -> None:
     """Add an encoder that servers of this state folder may host, after loading it once, or asking its API, as a check.
 
     A running server serves it after PUT /encoders/NAME with the admin key, others from their next start.
     """
-    from pydantic import ValidationError
-
-    from lathe.service.encoder_settings import AddedEncoders, EncoderSettings, convert_settings_error
     from lathe.training.encoder.opening import open_encoder
     from lathe.training.encoder.prompts import find_missing_prompts
 
     settings, home = load_writable_state()
-    fields: dict[str, Any] = {
-        "name": name,
-        "model": _resolve_folder(model),
-        "revision": revision,
-        "pooling": pooling,
-        "layer": layer,
-        "max_length": max_length,
-        "prompts": parse_pairs(prompt, "--prompt"),
-        "default_prompt_name": default_prompt,
-        "dtype": dtype,
-        "long_text": long_text,
-        "chat_template": chat_template,
-        "idle_seconds": idle_seconds,
-        "load": load,
-    }
-    upstream_options = {
-        "model": upstream_model,
-        "api_key_env": api_key_env,
-        "dimensions": dimensions,
-        "batch_size": batch_size,
-        "concurrency": concurrency,
-        "requests_per_minute": requests_per_minute,
-        "tokens_per_minute": tokens_per_minute,
-        "timeout": timeout,
-        "provider": provider,
-        "price": price,
-    }
-    chosen_options = {name: value for name, value in upstream_options.items() if value is not None}
-    if upstream is not None:
-        fields["upstream"] = {"url": upstream, "protocol": protocol} | chosen_options
-    elif chosen_options:
+    if "url" in upstream:
+        fields["upstream"] = {"protocol": "openai"} | upstream
+    elif upstream:
         raise BadValueError("the options of an embeddings API need its address: --upstream URL")
-
     try:
-        added = EncoderSettings(**fields)
+        added = EncoderSettings(**fields | {"model": _resolve_folder(fields.get("model"))})
     except ValidationError as error:
         raise convert_settings_error(error) from None
     names = {hosted.name for hosted in settings.hosted} | set(open_trained_encoders(write=False).names())
-    if name in names:
-        raise ConflictError(f"the name {name} is in use by another encoder", param="name")
+    if added.name in names:
+        raise ConflictError(f"the name {added.name} is in use by another encoder", param="name")
 
     encoder = open_encoder(added.build_spec(settings.dtype), settings.device, settings.vector_stores)
     AddedEncoders(home.root).add(added, names)
     kind = encoder.spec.dtype if added.upstream is None else f"{added.upstream.protocol} at {added.upstream.url}"
-    typer.echo(f"{name}: {encoder.dimensions} dimensions, {encoder.max_length} tokens, {kind}")
-    if missing := find_missing_prompts(str(added.model or upstream_model), encoder.prompts):
+    typer.echo(f"{added.name}: {encoder.dimensions} dimensions, {encoder.max_length} tokens, {kind}")
+    if missing := find_missing_prompts(encoder.spec.model, encoder.prompts):
         options = " ".join(f"--prompt {shlex.quote(f'{side}={text}')}" for side, text in missing.items())
         typer.echo(
             f"Warning: models of this name are trained with prompts, and this folder has none: remove the encoder, and "
@@ -209,7 +159,8 @@ def add_encoder(
             err=True,
         )
     typer.echo(
-        f"To serve it from a running server: curl -X PUT -H 'authorization: Bearer KEY' URL/encoders/{name}", err=True
+        f"To serve it from a running server: curl -X PUT -H 'authorization: Bearer KEY' URL/encoders/{added.name}",
+        err=True,
     )
 
 
@@ -228,8 +179,6 @@ def remove_encoder(name: Annotated[str, typer.Argument(help="Name with which it 
 
     A running server serves it until DELETE /encoders/NAME.
     """
-    from lathe.service.encoder_settings import AddedEncoders
-
     settings, home = load_writable_state()
     if name in {encoder.name for encoder in settings.encoders}:
         raise ValueError(f"{name} is in LATHE_ENCODERS: remove it there")

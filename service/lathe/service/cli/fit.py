@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from lathe.service.cli.options import (
+    ENCODER,
     SERVE_DIMENSIONS,
     SOURCE,
     AddressOption,
     EngineOption,
     ProgressBar,
     WorkersOption,
-    build_request_of,
+    build_request,
     describe_served,
     flag,
     format_command_line,
@@ -21,80 +22,33 @@ from lathe.service.cli.options import (
     load_state,
     open_chains,
     open_engine,
-    parse_numbers,
-    parse_pairs,
+    take_fields,
 )
 from lathe.service.errors import BadValueError
-from lathe.training.fitting.requests import NewFit, RowSource
+from lathe.training.fitting.requests import NewFit
 from lathe.training.reporting.text import MISSING, align_columns
-from lathe.training.sources.bad_shards import BadShards
 from lathe.transforms.kinds import KINDS
 
 MEASURES = ("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress")
 """Measures of a certificate that each corpus has."""
 
 
+@take_fields(
+    NewFit,
+    source=SOURCE,
+    steps=f"Such as r2,geopres:128 or r2,geopres:128,nested=true. Kinds: {', '.join(KINDS)}.",
+    encoder=ENCODER,
+    gates=flag("--gate", "MEASURE=VALUE the certificate must reach, such as local_spearman=0.9. Repeatable."),
+    serve_dimensions=SERVE_DIMENSIONS,
+    transform=None,
+    pairs="FILE of texts with the fields query and document, or FILE#QUERY,DOCUMENT: a relevant document of each "
+    "query, for query_adapter. A fifth of the queries certifies the chain.",
+    test_pairs="Such a file of other queries that certifies the chain, with any steps.",
+    targets="FILE.npy, .parquet#COLUMN, .jsonl#FIELD: target vector of each row, for steps fitted on pairs.",
+)
 def fit(
-    name: Annotated[str, flag("--name", "Name of the chain; a fit adds its next version.")],
-    source: Annotated[str, flag("--source", SOURCE)],
-    steps: Annotated[
-        str | None,
-        flag("--steps", f"Such as r2,geopres:128 or r2,geopres:128,nested=true. Kinds: {', '.join(KINDS)}."),
-    ] = None,
-    bytes: Annotated[  # noqa: A002 - the word of the flag
-        int | None,
-        flag(
-            "--bytes",
-            "Bytes per vector: adds codes of this size after the steps; weighting and codebooks are searched.",
-        ),
-    ] = None,
-    queries: Annotated[
-        str | None, flag("--queries", "Source of queries that will search the vectors, to weight codes by.")
-    ] = None,
-    pairs: Annotated[
-        str | None,
-        flag(
-            "--pairs",
-            "FILE of texts with the fields query and document, or FILE#QUERY,DOCUMENT: a relevant document of each "
-            "query, for query_adapter. A fifth of the queries certifies the chain.",
-        ),
-    ] = None,
-    test_pairs: Annotated[
-        str | None, flag("--test-pairs", "Such a file of other queries that certifies the chain, with any steps.")
-    ] = None,
-    encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
-    prompt_name: Annotated[
-        str | None,
-        flag("--prompt-name", "Prompt of the source's texts. [default: the encoder's prompt of documents]"),
-    ] = None,
-    promote: Annotated[
-        bool | None,
-        typer.Option("--promote/--no-promote", help="Make it live. [default: if no version is]"),
-    ] = None,
-    serve_dimensions: Annotated[bool, flag("--serve-dimensions", SERVE_DIMENSIONS)] = False,
-    gate: Annotated[
-        list[str] | None, flag("--gate", "MEASURE=VALUE the certificate must reach, such as local_spearman=0.9.")
-    ] = None,
-    out_of_domain: Annotated[
-        list[str] | None, flag("--out-of-domain", "NAME=SOURCE to certify on besides pydoc:.")
-    ] = None,
-    normalize: Annotated[bool, typer.Option(help="Output unit vectors.")] = True,
-    seed: Annotated[int, flag("--seed", "Seed of the split into fitted and held-out rows.", min=0)] = 0,
+    fields: dict[str, Any],
     transform: Annotated[Path | None, flag("--transform", "Write the source's transformed vectors: OUT.npy")] = None,
-    targets: Annotated[
-        str | None,
-        flag(
-            "--targets",
-            "FILE.npy, .parquet#COLUMN, .jsonl#FIELD: target vector of each row, for steps fitted on pairs.",
-        ),
-    ] = None,
-    target_encoder: Annotated[
-        str | None, flag("--target-encoder", "Or the encoder whose vectors of the same texts are the targets.")
-    ] = None,
-    bad_shards: Annotated[
-        BadShards,
-        flag("--bad-shards", "What to do about a damaged file: refuse stops the fit, skip leaves the file out."),
-    ] = "refuse",
     engine: EngineOption = "local",
     address: AddressOption = None,
     workers: WorkersOption = None,
@@ -111,35 +65,17 @@ def fit(
     from lathe.training.sources.source import open_source
     from lathe.transforms.chain import parse_steps
 
+    if not {"steps", "bytes"} & fields.keys():
+        raise BadValueError("give --steps, --bytes or both")
+    if "steps" in fields:
+        fields["steps"] = [step.spec() for step in parse_steps(fields["steps"])]
+    request = build_request(NewFit, fields | {"transform": transform is not None})
+    require_name(request.name)
+    request.check()
+
     settings, home = load_state()
     registry = open_chains(write=True)
-    if steps is None and bytes is None:
-        raise BadValueError("give --steps, --bytes or both")
-    request = build_request_of(
-        NewFit,
-        name=name,
-        source=RowSource(path=source),
-        encoder=encoder,
-        prompt_name=prompt_name,
-        gates=parse_numbers(gate, "--gate"),
-        promote=promote,
-        serve_dimensions=serve_dimensions,
-        transform=transform is not None,
-        seed=seed,
-        out_of_domain=parse_pairs(out_of_domain, "--out-of-domain"),
-        test_pairs=test_pairs,
-        bad_shards=bad_shards,
-        steps=None if steps is None else [step.spec() for step in parse_steps(steps)],
-        normalize=normalize,
-        bytes=bytes,
-        queries=queries,
-        pairs=pairs,
-        targets=targets,
-        target_encoder=target_encoder,
-    )
-    require_name(name)
-    request.check()
-    has_texts = open_source(source, bad_shards).kind() == "texts"
+    has_texts = open_source(request.source.location, request.bad_shards).kind() == "texts"
     with (
         open_engine(engine, address, workers, settings) as opened,
         ProgressBar() as progress,
@@ -148,8 +84,8 @@ def fit(
             registry,
             home.vectors,
             format_command_line(),
-            load_encoder(settings, encoder) if has_texts or encoder else None,
-            load_encoder(settings, target_encoder) if target_encoder else None,
+            load_encoder(settings, request.encoder) if has_texts or request.encoder else None,
+            load_encoder(settings, request.target_encoder) if request.target_encoder else None,
             opened,
         )
         result = run_fit(request, context, progress, transform)

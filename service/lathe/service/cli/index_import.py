@@ -11,15 +11,17 @@ import typer
 
 from lathe.service.cli.options import (
     ProgressBar,
+    build_request,
     find_encoder,
     flag,
     load_encoder,
     load_state,
     open_chains,
     parse_numbers,
+    take_fields,
 )
 from lathe.service.errors import BadValueError
-from lathe.service.index.spec import Metric, Originals
+from lathe.service.index.spec import IndexRequest, Metric
 from lathe.training.fitting.requests import list_failed_gates
 from lathe.training.reporting.text import align_columns, format_number
 
@@ -59,11 +61,18 @@ class LazyEncoders:
         return [self.load(spec.name) for spec in self.settings.specs]
 
 
+@take_fields(
+    IndexRequest,
+    chain=None,
+    width=None,
+    metric=None,
+    originals="Dtype of the stored original vectors; none stores only the codes of the chain.",
+    text_field="Store texts in the metadata under this name.",
+)
 def import_rows(
     name: Annotated[str, flag("--name", "Name of the index; it is created if there is none.")],
     source: Annotated[str, flag("--source", "FILE.npy, .parquet#COLUMN, .jsonl#FIELD or .faiss: vectors, or texts.")],
     chain: Annotated[str, flag("--chain", "NAME or NAME@VERSION; none leaves vectors as they are.")] = "compact",
-    encoder: Annotated[str | None, flag("--encoder", "Encoder of the vectors, or of the texts.")] = None,
     ids: Annotated[Path | None, flag("--ids", "File with one id per line, or a .npy of numbers.")] = None,
     id_field: Annotated[
         str | None, flag("--id-field", "The rows' field with the id. [default: id, _id, else the row's number]")
@@ -71,18 +80,11 @@ def import_rows(
     prompt_name: Annotated[
         str | None, flag("--prompt-name", "Prompt of the texts. [default: the encoder's prompt of documents]")
     ] = None,
-    text_field: Annotated[str | None, flag("--text-field", "Store texts in the metadata under this name.")] = None,
-    dimensions: Annotated[int | None, flag("--dimensions", "Fewer dimensions, if the chain is nested.", min=1)] = None,
     metric: Annotated[
         Metric | None, flag("--metric", "Similarity measure. [default: that of a FAISS index, else cosine]")
     ] = None,
-    m: Annotated[int, flag("--m", "Links per node of the graph.", min=2, max=256)] = 16,
-    ef_construction: Annotated[
-        int, flag("--ef-construction", "Candidates examined when a node is linked.", min=1, max=10_000)
-    ] = 200,
-    originals: Annotated[
-        Originals, flag("--originals", "Dtype of the stored original vectors; none stores only the codes of the chain.")
-    ] = "float32",
+    *,
+    fields: dict[str, Any],
     gate: Annotated[
         list[str] | None, flag("--gate", "MEASURE=VALUE the chain must reach, such as recall_at_10_rescored_4x=0.95.")
     ] = None,
@@ -104,7 +106,7 @@ def import_rows(
     from lathe.service.index.importing import Ids, add_rows, measure_cost
     from lathe.service.index.reducer import Reducer
     from lathe.service.index.spec import require_same_settings
-    from lathe.service.index.spec_resolver import IndexRequest, SpecResolver
+    from lathe.service.index.spec_resolver import SpecResolver
     from lathe.training.encoder.text_encoder import with_document_prompt
     from lathe.training.sources.source import open_source
 
@@ -115,19 +117,14 @@ def import_rows(
     opened = open_source(source)
     width = opened.detect_kind()
     specs = SpecResolver(registry, ChainResolver(registry), encoders.load, encoders.load_all)
-    spec, artifact = specs.resolve_new(
-        IndexRequest(
-            chain=chain,
-            encoder=encoders.load(encoder).name if width is None or encoder else None,
-            width=width if chain == RAW and encoder is None else None,
-            dimensions=dimensions,
-            metric=metric or _find_metric(opened),
-            m=m,
-            ef_construction=ef_construction,
-            originals=originals,
-            text_field=text_field,
-        )
-    )
+    encoder = fields.get("encoder")
+    fields |= {
+        "chain": chain,
+        "encoder": encoders.load(encoder).name if width is None or encoder else None,
+        "width": width if chain == RAW and encoder is None else None,
+        "metric": metric or _find_metric(opened),
+    }
+    spec, artifact = specs.resolve_new(build_request(IndexRequest, fields))
 
     reader = with_document_prompt(encoders.load(spec.encoder), prompt_name) if width is None else None
     row_ids = Ids(ids, id_field, opened.count())

@@ -1,20 +1,28 @@
 """What commands share: options, settings and state folder, encoders, engines, and the progress bar."""
 
+import inspect
 import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
+from functools import wraps
+from inspect import Parameter
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from types import NoneType, TracebackType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import typer
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from typer.models import ParameterInfo
 
 from lathe.service.errors import BadValueError
 from lathe.service.waiting import StandingMessage
 from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.json_object import read_field_descriptions
 
 if TYPE_CHECKING:
     from lathe.service.chains.registry import Registry
@@ -23,9 +31,9 @@ if TYPE_CHECKING:
     from lathe.service.settings import Settings
     from lathe.training.encoder.text_encoder import TextEncoder
     from lathe.training.fitting.encoding import FitEngine
-    from lathe.training.json_object import JsonObject
 
-AnyRequest = TypeVar("AnyRequest", bound="JsonObject")
+AnyRequest = TypeVar("AnyRequest", bound=BaseModel)
+Command = Callable[..., None]
 
 SOURCE = (
     "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder of these, either at s3://… or any URL, "
@@ -33,6 +41,14 @@ SOURCE = (
 )
 """Help text of options that take a source."""
 
+ENCODER = "A configured encoder, or a model's folder or hub id; unset for the default encoder."
+"""Help text of options that take an encoder. A request over HTTP takes only those that the server knows."""
+
+BOUNDS = {"at least": "ge", "above": "gt", "at most": "le", "below": "lt"}
+"""How help texts call the bounds of a number."""
+
+FREE = 2**32
+"""Bound that help texts do not mention, because nobody reaches it."""
 
 LINE_SECONDS = 5.0
 """Seconds between two lines of progress where stderr is no terminal."""
@@ -55,7 +71,7 @@ def describe_served(routes: list[str]) -> str:
     )
 
 
-def flag(name: str, help_text: str, **parameters: Any) -> Any:
+def flag(name: str, help_text: str | None = None, **parameters: Any) -> Any:
     """Declare an option of a command.
 
     Options are no environment variables, but for those that name one by `envvar`: a server's address, which is a
@@ -245,20 +261,127 @@ def parse_numbers(values: list[str] | None, option: str) -> dict[str, float]:
     return parsed
 
 
-def build_request_of(kind: type[AnyRequest], **fields: Any) -> AnyRequest:
+def take_fields(
+    model: Any, /, into: str = "fields", optional: bool = False, **changes: Any
+) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command an option for each field of a request.
+
+    An option has the name, type, default and description of its field. Where a field is a dict, the option
+    takes KEY=VALUE, repeatedly. The command gets one dict with the values by field, without those that are None. Its
+    other options stand before and after those of the fields, as its parameters do.
+
+    Example:
+        @take_fields(AdaptRequest, source=SOURCE, folders=flag("--folder"))
+        def adapt(fields: dict[str, Any], as_json: bool = False) -> None:
+            request = build_request(AdaptRequest, fields)
+
+    Args:
+        model: class of the request, a pydantic model or dataclass, whose docstring describes the fields.
+        into: parameter of the command that gets the dict.
+        optional: whether no option must be given, and the dict holds only what was given.
+        changes: for a field that the command takes in another way, another help text, another option or argument, or
+            None if it has no option.
+    """
+    descriptions = read_field_descriptions(model, none="unset")
+    known: dict[str, FieldInfo] = model.__pydantic_fields__
+    options = {
+        field: _build_option(field, info, descriptions.get(field, ""), changes.get(field))
+        for field, info in known.items()
+        if field not in changes or changes[field] is not None
+    }
+    if into != "fields":  # beside the fields of another class, which may have the same names
+        options = {field: option.replace(name=f"{into}_{field}") for field, option in options.items()}
+    if optional:
+        options = {field: option.replace(default=None) for field, option in options.items()}
+
+    def decorate(command: Command) -> Command:
+        parameters: list[Parameter] = []
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            parameters += options.values() if parameter.name == into else [parameter]
+
+        @wraps(command)
+        def run(**values: Any) -> None:
+            found = {field: values.pop(option.name) for field, option in options.items()}
+            fields = {field: value for field, value in found.items() if value is not None}
+            for field in fields:
+                kind, _ = _find_type(known[field])
+                if get_origin(kind) is dict:
+                    parse = parse_numbers if get_args(kind)[1] is float else parse_pairs
+                    fields[field] = parse(fields[field], get_args(options[field].annotation)[1].default)
+            command(**{into: fields}, **values)
+
+        by_name = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+        run.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]  # typer reads the options there
+        return run
+
+    return decorate
+
+
+def _build_option(name: str, field: FieldInfo, description: str, change: str | ParameterInfo | None) -> Parameter:
+    """Build the parameter of a command, as typer reads it, for a field of a request.
+
+    Args:
+        name: name of the parameter, and of the option unless `change` names another.
+        field: the field.
+        description: what the docstring says of the field, for an option without another help text.
+        change: another help text, or another option or argument.
+    """
+    kind, constraints = _find_type(field)
+    repeatable = get_origin(kind) in (list, dict)
+    option_name = f"--{name.replace('_', '-')}"
+    if kind is bool and field.default is not False:
+        option_name += f"/--no-{option_name[2:]}"
+
+    option = copy(change) if isinstance(change, ParameterInfo) else flag(option_name, change)
+    # The request checks the bounds, not typer, whose message does not say the value.
+    bounds = ", ".join(
+        f"{words} {bound:,}"
+        for words, attribute in BOUNDS.items()
+        for constraint in constraints
+        if (bound := getattr(constraint, attribute, FREE)) < FREE
+    )
+    notes = [bounds.capitalize(), "KEY=VALUE, repeatable" if get_origin(kind) is dict else "Repeatable" * repeatable]
+    option.help = option.help or " ".join([description.replace("`", ""), *(f"{note}." for note in notes if note)])
+
+    default = Parameter.empty if field.is_required() else field.default
+    if repeatable:
+        kind, default = list[str], None
+    if default is None:
+        kind |= None
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+
+
+def _find_type(field: FieldInfo) -> tuple[Any, list[Any]]:
+    """Return the type of a field's option, and the constraints of the field.
+
+    The type is `str` for what a command line has no type for: the request makes the value of it.
+    """
+    is_union = get_origin(field.annotation) in (Union, UnionType)
+    alternatives = get_args(field.annotation) if is_union else (field.annotation,)
+    kind, constraints = next(kind for kind in alternatives if kind is not NoneType), field.metadata
+    if get_origin(kind) is Annotated:
+        kind, inner = get_args(kind)
+        constraints = [*constraints, *inner.metadata]
+
+    is_option_type = kind in (bool, int, float, list[str], dict[str, str], dict[str, float])
+    return (kind if is_option_type or get_origin(kind) is Literal else str), constraints
+
+
+def build_request(kind: type[AnyRequest], fields: dict[str, Any]) -> AnyRequest:
     """Return the request with these fields, which are called as the command's options.
 
     Raises:
-        BadValueError: for the first option with a wrong value.
+        BadValueError: for the first option with a wrong value, or if options contradict one another.
     """
-    from pydantic import ValidationError
-
     try:
         return kind(**fields)
     except ValidationError as error:
-        problem = error.errors()[0]
+        problem = error.errors(include_url=False)[0]
+        message = problem["msg"].removeprefix("Value error, ")
+        if not problem["loc"]:
+            raise BadValueError(message) from None
         option = str(problem["loc"][0]).replace("_", "-")
-        raise BadValueError(f"--{option}: {problem['msg']}") from None
+        raise BadValueError(f"--{option}: {message}, got {problem['input']!r:.80}") from None
 
 
 class ProgressBar:

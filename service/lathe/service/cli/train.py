@@ -9,17 +9,19 @@ import typer
 
 from lathe.service.cli.options import (
     ProgressBar,
+    build_request,
     find_encoder,
     flag,
     format_command_line,
     load_state,
     load_writable_state,
     open_trained_encoders,
-    parse_numbers,
+    take_fields,
 )
 from lathe.service.errors import BadValueError
 from lathe.training.errors import JobError
 from lathe.training.finetuning.regularizers.registry import METHODS
+from lathe.training.finetuning.requests import NewTraining
 from lathe.training.reporting.text import align_columns
 
 if TYPE_CHECKING:
@@ -37,32 +39,27 @@ OutOption = Annotated[
 NameOption = Annotated[
     str | None, flag("--name", "Publish the result as the next version of this encoder, with a certificate.")
 ]
-GateOption = Annotated[
-    list[str] | None,
-    flag("--gate", "MEASURE=VALUE the certificate must reach, such as out_of_domain.pydoc.ndcg_at_10.gain=0."),
-]
-PromoteOption = Annotated[
-    bool | None,
-    typer.Option("--promote/--no-promote", help="Make the version live if its gates hold. [default: if none is live]"),
-]
 
 
 def _add_training_command(method: str) -> None:
     @app.command(method, help=METHODS[method].help)
-    def train(
-        config: ConfigOption,
-        out: OutOption = None,
-        name: NameOption = None,
-        gate: GateOption = None,
-        promote: PromoteOption = None,
-    ) -> None:
+    @take_fields(
+        NewTraining,
+        name=None,
+        method=None,
+        job=None,
+        gates=flag(
+            "--gate", "MEASURE=VALUE the certificate must reach, such as out_of_domain.pydoc.ndcg_at_10.gain=0."
+        ),
+    )
+    def train(config: ConfigOption, out: OutOption = None, name: NameOption = None, *, fields: dict[str, Any]) -> None:
         """Train an encoder by the method.
 
         The help text of the command is the method's.
         """
         if name is not None:
-            _train_version(method, config, out, name, gate, promote)
-        elif gate or promote is not None:
+            _train_version(config, out, fields | {"name": name, "method": method})
+        elif fields:
             raise BadValueError("--gate and --promote are for versions: name the encoder with --name")
         else:
             _train(method, config, out)
@@ -160,9 +157,7 @@ def _train(method: str, config: Path, out: Path | None) -> None:
     typer.echo(f"Serve it with: lathe encoders add NAME --model {outcome.model}", err=True)
 
 
-def _train_version(
-    method: str, config: Path, out: Path | None, name: str, gate: list[str] | None, promote: bool | None
-) -> None:
+def _train_version(config: Path, out: Path | None, fields: dict[str, Any]) -> None:
     """Train an encoder as a config file says, publish it as a version, and print what its certificate says."""
     if out is not None:
         raise BadValueError("--out and --name exclude each other: a version is stored in the state folder")
@@ -173,14 +168,12 @@ def _train_version(
 
     from lathe.service.encoders.training import TrainingSetting, require_free_name, train_encoder
     from lathe.training.finetuning.job import TrainingJob, read_settings
-    from lathe.training.finetuning.requests import NewTraining
 
     settings, home = load_writable_state()
-    require_free_name(name, settings)
+    require_free_name(fields["name"], settings)
     job = read_settings(config, TrainingJob)
     torch.set_num_threads(settings.threads)
-    gates = parse_numbers(gate, "--gate")
-    request = NewTraining(name=name, method=method, job={}, gates=gates, promote=promote).with_job(job)
+    request = build_request(NewTraining, fields | {"job": {}}).with_job(job)
     context = TrainingSetting(
         open_trained_encoders(write=True),
         home.training,

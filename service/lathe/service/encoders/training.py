@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lathe.service.chains.fits import wait_for_redis
 from lathe.service.chains.names import require_name
@@ -22,6 +22,9 @@ from lathe.training.finetuning.requests import NewTraining
 from lathe.training.fitting.requests import list_failed_gates
 from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.progress import Progress, part_of
+
+if TYPE_CHECKING:
+    from lathe.training.finetuning.job import TrainingJob
 
 TRAINING_SHARE = 0.9
 """Share of the progress for the training; the rest certifies and publishes."""
@@ -73,7 +76,7 @@ def train_encoder(request: NewTraining, context: TrainingSetting, on_progress: P
         JobError: if the training cannot be done as described, or runs out of memory or of space on the disk.
         ServiceError: if the name cannot be used.
     """
-    request.check()
+    job = request.check()
     require_trainable(context.base)
     trained = context.trained
     published = wait_for_redis(partial(trained.find_published, request.name, context.job), on_progress)
@@ -83,7 +86,7 @@ def train_encoder(request: NewTraining, context: TrainingSetting, on_progress: P
         with claim_workspace_folder(context.workspace, key) as folder:
             if context.on_work_folder is not None:
                 context.on_work_folder(folder)
-            manifest = _train_and_certify(request, context, folder, on_progress)
+            manifest = _train_and_certify(request, job, context, folder, on_progress)
             on_progress(1.0, "publishing")
             promote = False if manifest["failed_gates"] else request.promote
             failed_gates = manifest.pop("failed_gates")
@@ -104,7 +107,7 @@ def train_encoder(request: NewTraining, context: TrainingSetting, on_progress: P
 
 
 def _train_and_certify(
-    request: NewTraining, context: TrainingSetting, folder: Path, on_progress: Progress
+    request: NewTraining, job: "TrainingJob", context: TrainingSetting, folder: Path, on_progress: Progress
 ) -> dict[str, Any]:
     """Train the encoder in its work folder, and return the version's manifest with the gates that it fails.
 
@@ -112,8 +115,8 @@ def _train_and_certify(
         JobError: if the training cannot be done as described, or runs out of memory or of space on the disk.
     """
     try:
-        summary = _train(request, context, folder, part_of(on_progress, 0.0, TRAINING_SHARE))
-        return _build_manifest(request, context, folder, summary, part_of(on_progress, TRAINING_SHARE, 1.0))
+        summary = _train(request.method, job, context, folder, part_of(on_progress, 0.0, TRAINING_SHARE))
+        return _build_manifest(request, job, context, folder, summary, part_of(on_progress, TRAINING_SHARE, 1.0))
     except Exception as error:  # each library has its own kinds of error for a full disk
         message = str(error).lower()
         if any(sign in message for sign in DISK_FULL_SIGNS):
@@ -126,7 +129,9 @@ def _train_and_certify(
         raise
 
 
-def _train(request: NewTraining, context: TrainingSetting, folder: Path, on_progress: Progress) -> dict[str, Any]:
+def _train(
+    method: str, job: "TrainingJob", context: TrainingSetting, folder: Path, on_progress: Progress
+) -> dict[str, Any]:
     """Train the encoder in its work folder, unless an earlier run has, and return the summary of the training."""
     import orjson
 
@@ -134,8 +139,8 @@ def _train(request: NewTraining, context: TrainingSetting, folder: Path, on_prog
 
     if not ((folder / MODEL).is_dir() and (folder / SUMMARY).is_file()):
         run_training(
-            request.method,
-            request.check(),
+            method,
+            job,
             context.base,
             context.settings.device,
             folder,
@@ -148,7 +153,12 @@ def _train(request: NewTraining, context: TrainingSetting, folder: Path, on_prog
 
 
 def _build_manifest(
-    request: NewTraining, context: TrainingSetting, folder: Path, summary: dict[str, Any], on_progress: Progress
+    request: NewTraining,
+    job: "TrainingJob",
+    context: TrainingSetting,
+    folder: Path,
+    summary: dict[str, Any],
+    on_progress: Progress,
 ) -> dict[str, Any]:
     """Certify the encoder in the work folder, and return the version's manifest with the gates that it fails."""
     from lathe.training.encoder.encoder import Encoder
@@ -157,7 +167,7 @@ def _build_manifest(
     model = folder / "model"
     digest_files(model)  # refuses files that no version may have, before minutes of certifying
     on_progress(0.0, "reading the tests")
-    tests = read_job_tests(request.check())
+    tests = read_job_tests(job)
     device = context.settings.device
     base = Encoder(replace(context.base, dtype="float32", compile=False), device)
     spec = EncoderSpec(

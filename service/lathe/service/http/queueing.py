@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 
 from lathe.service.errors import BadValueError, ConflictError, NotSupportedError
-from lathe.service.http.schemas import ReindexBody
-from lathe.service.index.spec_resolver import ReindexRequest, SpecResolver
+from lathe.service.index.spec import ReindexRequest
+from lathe.service.index.spec_resolver import SpecResolver
 from lathe.service.jobs.requests import ReindexJob
 from lathe.service.jobs.sources import resolve_allowed_path
 from lathe.service.jobs.store import FILE_OF_NEW_TEXTS, FILE_OF_PAIRS, FILE_OF_TEST_PAIRS, Job
@@ -41,7 +41,7 @@ def store_pairs(field: str, pairs: Pairs, files: dict[str, bytes], data_root: Pa
     return name
 
 
-def queue_reindex(name: str, services: Services, body: ReindexBody) -> Job:
+def queue_reindex(name: str, services: Services, request: ReindexRequest) -> Job:
     """Check a reindex request, queue its job with any new texts, and return the job.
 
     What can be checked before the work begins is checked here, so that the client is told at once.
@@ -54,13 +54,12 @@ def queue_reindex(name: str, services: Services, body: ReindexBody) -> Job:
             "create another with the settings you want, and import into that"
         )
 
-    request = ReindexRequest(**body.model_dump(exclude={"texts"}))
     spec, artifact, encoder = build_specs(services).resolve_reindexed(request, index)
-    if body.texts and encoder is None:
+    if request.texts and encoder is None:
         raise BadValueError("texts are encoded again only by another encoder: name it in `encoder`", param="texts")
     files = {} if artifact is None else dict(zip((MANIFEST, TENSORS), artifact, strict=True))
-    if body.texts:
-        files[FILE_OF_NEW_TEXTS] = orjson.dumps(body.texts)
+    if request.texts:
+        files[FILE_OF_NEW_TEXTS] = orjson.dumps(request.texts)
 
     text_field = spec.text_field or "text"
     job = ReindexJob(encoder=encoder.spec if encoder else None, index=name, spec=spec, text_field=text_field)

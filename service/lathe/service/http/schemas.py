@@ -6,28 +6,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from lathe.service.chains.resolve import InputType, OutputDtype
-from lathe.service.codec import MAX_DIMENSIONS, EncodingFormat
-from lathe.service.http.unknown_names import MAX_UNKNOWN, find_field
-from lathe.service.index.spec import Metric, Originals
-from lathe.training.advice.request import DEFAULT_RECALL, DEFAULT_ROWS, MAX_ROWS, PlaceName
+from lathe.service.codec import EncodingFormat
+from lathe.service.http.unknown_names import MAX_UNKNOWN
+from lathe.service.index.spec import Candidates, Dimensions
 from lathe.training.encoder.spec import LongText
-from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, RowSource
 from lathe.training.json_object import JsonObject
 
 
-class Body(JsonObject):
-    """A JSON object that refuses unknown fields.
-
-    Null means a field's default.
-    """
-
-    @classmethod
-    def find_field(cls, unknown: str) -> str | None:
-        """Return the field that an unknown one seems to mean, perhaps by another service's name of it, or None."""
-        return find_field(unknown, cls.known)
-
-
-class CompatibleBody(Body):
+class CompatibleBody(JsonObject):
     """A request in the shape of another service, whose clients may send fields that only that service knows.
 
     Unknown fields are ignored, except those that seem to mean a known one. `ignored` has their names.
@@ -56,8 +42,6 @@ Side = Annotated[
     Literal["left", "right"],
     BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),  # TEI writes "Right"
 ]
-Dimensions = Annotated[int, Field(ge=1)]
-Width = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)]
 
 
 class TextsBody(CompatibleBody):
@@ -149,7 +133,7 @@ class EmbedBody(TextsBody):
         return "truncate" if default == "error" else default
 
 
-class SimilarityInputs(Body):
+class SimilarityInputs(JsonObject):
     """Sentences to compare.
 
     Attributes:
@@ -245,7 +229,7 @@ class OpenAIBody(TextsBody):
     user: str | None = None
 
 
-class ReduceBody(Body):
+class ReduceBody(JsonObject):
     """Vectors to transform by a chain.
 
     Attributes:
@@ -277,54 +261,7 @@ class ReduceBody(Body):
     output_dtype: OutputDtype | None = None
 
 
-class AdviseBody(Body):
-    """A source of texts or vectors to advise on.
-
-    Attributes:
-        source: rows to measure: an object with `texts`, `vectors` or `path`, or the path alone.
-        encoder: name of the encoder of the texts; null for the default, and for vectors without an encoder.
-        sample_rows: maximum number of rows of the source that are measured.
-        seed: seed of the sample.
-        fit: name of the chain to fit from the advice; null for advice alone.
-        place: database that is to store the vectors; `memory` is an array in a program.
-        rows: number of rows that the place is to store; null for those of the source.
-        metric: how the place compares vectors: by cosine, inner product or Euclidean distance.
-        recall: share of the ten nearest rows that a search in the place must find.
-        evidence: whether the mean direction, debiasing and fewer dimensions are measured besides.
-    """
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "source": "articles.parquet#body",
-                    "encoder": "all-MiniLM-L6-v2",
-                    "sample_rows": 10_000,
-                    "seed": 1,
-                    "fit": "articles",
-                    "place": "pgvector",
-                    "rows": 1_000_000,
-                    "metric": "ip",
-                    "recall": 0.9,
-                    "evidence": True,
-                }
-            ]
-        }
-    )
-
-    source: RowSource
-    encoder: str | None = None
-    sample_rows: Annotated[int, Field(ge=MIN_DISTINCT_ROWS, le=MAX_ROWS)] = DEFAULT_ROWS
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    fit: str | None = None
-    place: PlaceName = "lathe"
-    rows: Annotated[int | None, Field(ge=1, le=10**12)] = None
-    metric: Metric = "cosine"
-    recall: Annotated[float, Field(gt=0, lt=1)] = DEFAULT_RECALL
-    evidence: bool = False
-
-
-class PromoteBody(Body):
+class PromoteBody(JsonObject):
     """A version to make live.
 
     Attributes:
@@ -365,7 +302,7 @@ class EncoderPromoteBody(PromoteBody):
     reindex: bool = False
 
 
-class SizeRouteBody(Body):
+class SizeRouteBody(JsonObject):
     """The chain of a size route.
 
     Attributes:
@@ -377,9 +314,6 @@ class SizeRouteBody(Body):
     chain: str
 
 
-TextField = Annotated[str, Field(min_length=1, max_length=200)]
-Links = Annotated[int, Field(ge=2, le=256)]
-Candidates = Annotated[int, Field(ge=1, le=10_000)]
 Rows = Annotated[
     list[Any] | None,
     Field(
@@ -390,96 +324,7 @@ Rows = Annotated[
 ]
 
 
-class IndexBody(Body):
-    """An index to create.
-
-    Attributes:
-        chain: chain that reduces the vectors to search, NAME or NAME@VERSION, or `none` for full vectors.
-        encoder: name of the encoder of texts and vectors; null for the one that the chain was fitted for.
-        width: number of dimensions of the original vectors, for those of an encoder that is not served here.
-        dimensions: fewer dimensions than the chain's own, if it is nested; null for its own.
-        metric: how vectors are compared: by cosine, inner product or Euclidean distance.
-        m: number of links of a node of the graph; more find more and take more memory.
-        ef_construction: number of candidates for a node's links while the graph is built; more find more and take more
-            time.
-        originals: dtype in which the original vectors are stored; `none` stores the codes alone, for a chain that ends
-            in codes, and refuses rescoring, another chain or encoder, and vectors of items with a 409.
-        text_field: field of the metadata in which texts of items are stored, so that another encoder can encode them.
-    """
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "chain": "compact",
-                    "encoder": "all-MiniLM-L6-v2",
-                    "dimensions": 64,
-                    "metric": "ip",
-                    "m": 32,
-                    "ef_construction": 400,
-                    "originals": "float16",
-                    "text_field": "body",
-                },
-                {"chain": "mine", "width": 1024},
-            ]
-        }
-    )
-
-    chain: str
-    encoder: str | None = None
-    width: Width | None = None
-    dimensions: Dimensions | None = None
-    metric: Metric = "cosine"
-    m: Links = 16
-    ef_construction: Candidates = 200
-    originals: Originals = "float32"
-    text_field: TextField | None = None
-
-
-class ReindexBody(Body):
-    """New settings of an index.
-
-    Those left out stay. Without any, rows of deleted and replaced items are removed.
-
-    Attributes:
-        chain: chain that reduces the vectors to search, NAME or NAME@VERSION, or `none` for full vectors.
-        encoder: name of another encoder, which encodes the stored texts again.
-        dimensions: fewer dimensions than the chain's own, if it is nested.
-        metric: how vectors are compared: by cosine, inner product or Euclidean distance.
-        m: number of links of a node of the graph; more find more and take more memory.
-        ef_construction: number of candidates for a node's links while the graph is built.
-        text_field: field of the metadata that holds the texts for another encoder.
-        texts: texts for another encoder by item id, for items whose metadata hold none.
-    """
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "chain": "compact@2",
-                    "encoder": "bge-small-en-v1.5",
-                    "dimensions": 64,
-                    "metric": "ip",
-                    "m": 32,
-                    "ef_construction": 400,
-                    "text_field": "body",
-                    "texts": {"item-1": "What is a lathe?"},
-                }
-            ]
-        }
-    )
-
-    chain: str | None = None
-    encoder: str | None = None
-    dimensions: Dimensions | None = None
-    metric: Metric | None = None
-    m: Links | None = None
-    ef_construction: Candidates | None = None
-    text_field: TextField | None = None
-    texts: dict[str, str] | None = None
-
-
-class TextsOrVectors(Body):
+class TextsOrVectors(JsonObject):
     """Either texts or vectors, and the space of the vectors.
 
     Attributes:
@@ -571,7 +416,7 @@ class SearchBody(TextsOrVectors):
     encoder: str | None = None
 
 
-class DeleteBody(Body):
+class DeleteBody(JsonObject):
     """Which items to delete.
 
     Attributes:
@@ -596,7 +441,7 @@ class DeleteBody(Body):
         return self
 
 
-class GetBody(Body):
+class GetBody(JsonObject):
     """Ids of items to return, with or without their original vectors.
 
     Attributes:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lathe.service.errors import BadValueError
-from lathe.transforms.suggestions import find_similar
+from lathe.training.json_object import find_field
 
 MAX_UNKNOWN = 1000
 """Maximum number of unknown names that are each compared with the known ones, which takes some 25 µs."""
@@ -17,31 +17,6 @@ MAX_NAMES = 20
 """Maximum number of names in the header `x-ignored-fields`."""
 UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
 """Characters of a client's names that a header is not given."""
-
-OTHER_NAMES = {
-    "chain": "model",
-    "dim": "dimensions",
-    "dims": "dimensions",
-    "output_dimension": "dimensions",
-    "output_dimensions": "dimensions",
-    "limit": "k",
-    "n_results": "k",
-    "top_k": "k",
-    "where": "filter",
-}
-"""Names that other services, or other routes here, have for a field. If ignored, they would change an answer silently.
-
-`/v1/embeddings` takes a chain in `model`, as `ENCODER+CHAIN`.
-"""
-
-
-def find_field(name: str, fields: Collection[str]) -> str | None:
-    """Return the known field that an unknown name seems to mean, or None if it resembles none.
-
-    It is another service's name for the field, or the most similar field.
-    """
-    synonym = OTHER_NAMES.get(name.lower())
-    return synonym if synonym in fields else find_similar(name, fields)
 
 
 class StrictRoute(APIRoute):

@@ -1,21 +1,126 @@
-"""Settings of an index."""
+"""Settings of an index: as a request asks for them, and as the index's record stores them."""
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
+
+import orjson
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from lathe.service.errors import ConflictError
+from lathe.training.json_object import JsonObject
 
 Metric = Literal["cosine", "ip", "l2"]
 """Similarity measure: cosine, inner product or Euclidean distance."""
 Originals = Literal["float32", "float16", "none"]
 """Dtype in which the record stores the original vectors; with `none` it stores only their codes."""
 
+MAX_SENT_WIDTH = 16_384
+"""Maximum number of dimensions of vectors that are sent, equal to that of `lathe.service.codec`, which takes NumPy."""
 MAX_WIDTH = 65_536
 """Maximum number of dimensions, equal to that of vector sources, whose module is not imported to list indexes."""
+
 MAX_TEXT = 4096
-"""Maximum number of characters of a setting."""
+"""Maximum number of characters of a stored setting."""
+
+Dimensions = Annotated[int, Field(ge=1)]
+Candidates = Annotated[int, Field(ge=1, le=10_000)]
+Links = Annotated[int, Field(ge=2, le=256)]
+TextField = Annotated[str, Field(min_length=1, max_length=200)]
+
+StoredText = Annotated[str, Field(max_length=MAX_TEXT)]
+StoredWidth = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
+
+
+class IndexRequest(JsonObject):
+    """An index to create.
+
+    Attributes:
+        chain: chain that reduces the vectors to search, NAME or NAME@VERSION, or `none` for full vectors.
+        encoder: name of the encoder of texts and vectors; None for the one that the chain was fitted for.
+        width: number of dimensions of the original vectors, for those of an encoder that is not served here.
+        dimensions: fewer dimensions than the chain's own, if it is nested; None for its own.
+        metric: how vectors are compared: by cosine, inner product or Euclidean distance.
+        m: number of links of a node of the graph; more find more and take more memory.
+        ef_construction: number of candidates for a node's links while the graph is built; more find more and take more
+            time.
+        originals: dtype in which the original vectors are stored; `none` stores the codes alone, for a chain that ends
+            in codes, and refuses rescoring, another chain or encoder, and vectors of items with a 409.
+        text_field: field of the metadata in which texts of items are stored, so that another encoder can encode them.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "chain": "compact",
+                    "encoder": "all-MiniLM-L6-v2",
+                    "dimensions": 64,
+                    "metric": "ip",
+                    "m": 32,
+                    "ef_construction": 400,
+                    "originals": "float16",
+                    "text_field": "body",
+                },
+                {"chain": "mine", "width": 1024},
+            ]
+        },
+    )
+
+    chain: str
+    encoder: str | None = None
+    width: Annotated[int, Field(ge=1, le=MAX_SENT_WIDTH)] | None = None
+    dimensions: Dimensions | None = None
+    metric: Metric = "cosine"
+    m: Links = 16
+    ef_construction: Candidates = 200
+    originals: Originals = "float32"
+    text_field: TextField | None = None
+
+
+class ReindexRequest(JsonObject):
+    """New settings of an index.
+
+    Those left out stay. Without any, rows of deleted and replaced items are removed.
+
+    Attributes:
+        chain: chain that reduces the vectors to search, NAME or NAME@VERSION, or `none` for full vectors.
+        encoder: name of another encoder, which encodes the stored texts again.
+        dimensions: fewer dimensions than the chain's own, if it is nested.
+        metric: how vectors are compared: by cosine, inner product or Euclidean distance.
+        m: number of links of a node of the graph; more find more and take more memory.
+        ef_construction: number of candidates for a node's links while the graph is built.
+        text_field: field of the metadata that holds the texts for another encoder.
+        texts: texts for another encoder by item id, for items whose metadata hold none.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "chain": "compact@2",
+                    "encoder": "bge-small-en-v1.5",
+                    "dimensions": 64,
+                    "metric": "ip",
+                    "m": 32,
+                    "ef_construction": 400,
+                    "text_field": "body",
+                    "texts": {"item-1": "What is a lathe?"},
+                }
+            ]
+        },
+    )
+
+    chain: str | None = None
+    encoder: str | None = None
+    dimensions: Dimensions | None = None
+    metric: Metric | None = None
+    m: Links | None = None
+    ef_construction: Candidates | None = None
+    text_field: TextField | None = None
+    texts: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -38,20 +143,22 @@ class IndexSpec:
         vectors: number of the record's table of original vectors; re-embedding uses the next one.
     """
 
-    encoder: str | None
-    encoder_fingerprint: str | None
-    width: int
-    raw_space_id: str
-    chain: str
-    dimensions: int
-    space_id: str
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
+
+    encoder: StoredText | None
+    encoder_fingerprint: StoredText | None
+    width: StoredWidth
+    raw_space_id: StoredText
+    chain: StoredText
+    dimensions: StoredWidth
+    space_id: StoredText
     metric: Metric = "cosine"
-    m: int = 16
-    ef_construction: int = 200
-    text_field: str | None = None
+    m: Annotated[int, Field(ge=2, le=1024)] = 16
+    ef_construction: Annotated[int, Field(ge=1, le=100_000)] = 200
+    text_field: StoredText | None = None
     originals: Originals = "float32"
-    generation: str = "1"
-    vectors: int = 1
+    generation: Annotated[str, Field(pattern="^[0-9A-Za-z]{1,64}$")] = "1"
+    vectors: Annotated[int, Field(ge=1, le=10**9)] = 1
 
     @property
     def has_originals(self) -> bool:
@@ -87,6 +194,9 @@ class IndexSpec:
         }
 
 
+_STORED_SPEC = TypeAdapter(IndexSpec)
+
+
 def parse_spec(content: Mapping[str, Any]) -> IndexSpec:
     """Build the settings of an index from a dict as `IndexSpec.to_json` returns it, and validate them.
 
@@ -97,13 +207,13 @@ def parse_spec(content: Mapping[str, Any]) -> IndexSpec:
         ValueError: if a setting is unknown, missing, or has a value that no index can have.
     """
     try:
-        spec = IndexSpec(**content)
-    except TypeError:
-        raise ValueError("the settings of the index are not those of this version of Lathe") from None
-    for name, is_valid in VALIDATORS.items():
-        if not is_valid(value := getattr(spec, name)):
-            raise ValueError(f"the settings of the index cannot be used: {name} is {value!r:.80}")
-    return spec
+        return _STORED_SPEC.validate_json(orjson.dumps(content))  # of Python's objects it would take only an instance
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        if problem["type"] in ("missing", "unexpected_keyword_argument", "dataclass_type"):
+            raise ValueError("the settings of the index are not those of this version of Lathe") from None
+        name, value = problem["loc"][0], problem["input"]
+        raise ValueError(f"the settings of the index cannot be used: {name} is {value!r:.80}") from None
 
 
 def require_same_settings(name: str, spec: IndexSpec, requested: Mapping[str, Any]) -> None:
@@ -138,42 +248,3 @@ def require_originals(spec: IndexSpec, purpose: str, param: str | None = None) -
             param=param,
             code="no_originals",
         )
-
-
-def _build_choice_check(*kinds: Any) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and value in kinds
-
-
-def _build_range_check(least: int, most: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and least <= value <= most
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_TEXT
-
-
-def _is_text_or_none(value: Any) -> bool:
-    return value is None or _is_text(value)
-
-
-def _is_folder_suffix(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch("[0-9A-Za-z]{1,64}", value) is not None
-
-
-VALIDATORS: dict[str, Callable[[Any], bool]] = {
-    "encoder": _is_text_or_none,
-    "encoder_fingerprint": _is_text_or_none,
-    "width": _build_range_check(1, MAX_WIDTH),
-    "raw_space_id": _is_text,
-    "chain": _is_text,
-    "dimensions": _build_range_check(1, MAX_WIDTH),
-    "space_id": _is_text,
-    "metric": _build_choice_check(*get_args(Metric)),
-    "m": _build_range_check(2, 1024),
-    "ef_construction": _build_range_check(1, 100_000),
-    "text_field": _is_text_or_none,
-    "originals": _build_choice_check(*get_args(Originals)),
-    "generation": _is_folder_suffix,
-    "vectors": _build_range_check(1, 10**9),
-}
-"""Function that tells whether a value is valid, for each setting."""

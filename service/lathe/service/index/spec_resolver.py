@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from lathe.service.chains.names import RAW
@@ -10,44 +10,9 @@ from lathe.service.chains.registry import Registry
 from lathe.service.chains.resolve import ChainResolver, Target
 from lathe.service.errors import BadValueError
 from lathe.service.index.protocol import Artifact, SearchIndex
-from lathe.service.index.spec import IndexSpec, Metric, Originals, require_originals
+from lathe.service.index.spec import IndexRequest, IndexSpec, ReindexRequest, require_originals
 from lathe.training.encoder.spec import HasSpace
 from lathe.training.encoder.text_encoder import compute_space_id
-
-
-@dataclass(frozen=True)
-class IndexRequest:
-    """Settings of an index to create, as a caller asks for them.
-
-    Attributes:
-        chain: chain reference, or `none`.
-        encoder: name of the encoder; None for the one that the chain was fitted for.
-        width: dimensions of the original vectors, for vectors without an encoder.
-        dimensions: dimensions of the vectors in the graph; None for the chain's own.
-    """
-
-    chain: str
-    encoder: str | None = None
-    width: int | None = None
-    dimensions: int | None = None
-    metric: Metric = "cosine"
-    m: int = 16
-    ef_construction: int = 200
-    originals: Originals = "float32"
-    text_field: str | None = None
-
-
-@dataclass(frozen=True)
-class ReindexRequest:
-    """Settings that an index is to have from its next generation on, where None keeps a setting."""
-
-    chain: str | None = None
-    encoder: str | None = None
-    dimensions: int | None = None
-    metric: Metric | None = None
-    m: int | None = None
-    ef_construction: int | None = None
-    text_field: str | None = None
 
 
 class SpecResolver:

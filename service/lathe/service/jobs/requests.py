@@ -17,7 +17,7 @@ from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.finetuning.requests import NewTraining
-from lathe.training.fitting.requests import NewFit
+from lathe.training.fitting.requests import NewFit, SourcedRequest
 
 
 def _require_input_name(name: str) -> str:
@@ -42,6 +42,13 @@ def _require_generation(spec: IndexSpec) -> IndexSpec:
     if not is_name(spec.generation):
         raise ValueError("no generation has this name")
     return spec
+
+
+def _require_chain_name(request: AdviceRequest) -> AdviceRequest:
+    """Return the request unchanged if a chain can have the name that it asks for. Raise `ValueError` otherwise."""
+    if request.fit is not None and not is_name(request.fit):
+        raise ValueError("no chain has the name in fit")
+    return request
 
 
 InputName = Annotated[str, AfterValidator(_require_input_name)]
@@ -75,34 +82,34 @@ class JobRequest(BaseModel):
         return []
 
 
-class FitJob(JobRequest):
-    """A fit with the specs of the encoders that it names, and the names of the files that came with it."""
+class SourcedJob(JobRequest):
+    """A request with the spec of its encoder, and the names of the files that came with it."""
+
+    request: SourcedRequest
+    files: tuple[InputName, ...]
+
+    @property
+    def paths(self) -> list[str]:
+        """Sources that the job reads from outside its folder."""
+        return [path for path in self.request.paths.values() if path not in self.files]
+
+
+class FitJob(SourcedJob):
+    """A fit with the specs of the encoders that it names."""
 
     target_encoder: EncoderSpec | None
     request: NewFit
-    files: tuple[InputName, ...]
 
     @property
     def paths(self) -> list[str]:
         """Sources that the job reads from outside its folder."""
-        named = [*self.request.paths.values(), *self.request.out_of_domain.values()]
-        return [path for path in named if path not in self.files]
+        return super().paths + [path for path in self.request.out_of_domain.values() if path not in self.files]
 
 
-class AdviseJob(JobRequest):
-    """Parameters of an advice job.
+class AdviseJob(SourcedJob):
+    """An advice request."""
 
-    `fit` is the name of the chain to fit from the advice, None for advice only.
-    """
-
-    question: AdviceRequest
-    fit: Name | None
-    files: tuple[InputName, ...]
-
-    @property
-    def paths(self) -> list[str]:
-        """Sources that the job reads from outside its folder."""
-        return [] if self.question.source in self.files else [self.question.source]
+    request: Annotated[AdviceRequest, AfterValidator(_require_chain_name)]
 
 
 class ReindexJob(JobRequest):
@@ -124,17 +131,11 @@ class TrainJob(JobRequest):
     request: NewTraining
 
 
-class AdaptJob(JobRequest):
-    """An adaptation with the spec of its encoder, and the names of the files that came with it."""
+class AdaptJob(SourcedJob):
+    """An adaptation with the spec of its encoder, which it always has."""
 
     encoder: EncoderSpec
     request: AdaptRequest
-    files: tuple[InputName, ...]
-
-    @property
-    def paths(self) -> list[str]:
-        """Sources that the job reads from outside its folder."""
-        return [path for path in self.request.paths.values() if path not in self.files]
 
 
 AnyJob = FitJob | AdviseJob | ReindexJob | TrainJob | AdaptJob

@@ -3,18 +3,16 @@
 No numerical library is imported here, because the command line reads this module for its help.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
 from lathe.training.errors import FitError
-from lathe.training.fitting.requests import MAX_BYTES, PAIR_FIELDS, Pairs, RowSource
-from lathe.training.json_object import JsonObject
+from lathe.training.fitting.requests import MAX_BYTES, Pairs, RowSource, SourcedRequest
 from lathe.training.settings import MAX_ENTRIES
 
 
-class AdaptRequest(JsonObject):
+class AdaptRequest(SourcedRequest):
     """What is to be adapted, and to which judged searches.
 
     Attributes:
@@ -22,12 +20,15 @@ class AdaptRequest(JsonObject):
         pairs: judged searches: queries with a relevant document each, as a list of objects with `query` and `document`,
             or the path of a file of them.
         name: name under which the recommended chain or encoder is published; None publishes nothing.
-        folders: folders of labelled data sets, on which the encoder is pre-finetuned before the judged searches.
-        test_pairs: other judged searches to report the gain on; None takes a fifth of the queries of `pairs`.
+        folders: folders of labelled data sets, as for `lathe train`, to pre-finetune the encoder on before the judged
+            searches.
+        test_pairs: other judged searches to report the gain on; None takes two fifths of the queries of
+            `pairs`.
         encoder: name of the encoder; None for the default.
-        bytes: bytes of a stored vector; codes of that size follow each change. None keeps the floats.
+        bytes: bytes of a stored vector, as codes that follow each change; None keeps the floats.
         train: whether the encoder may be trained, which changes the vectors of all documents.
-        budget: seconds that the whole trial may take, about; None for no limit.
+        budget: seconds that the whole trial may take, about: trainings get fewer queries, or are left out; None for no
+            limit.
         promote: whether the published version becomes live; None promotes it only if no version is live.
         seed: seed of the division of the queries, and of the training.
     """
@@ -64,18 +65,6 @@ class AdaptRequest(JsonObject):
     budget: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
     promote: bool | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-
-    @property
-    def paths(self) -> dict[str, str]:
-        """Paths of the request's texts, by field. Those whose data were sent with the request are missing."""
-        fields = {field: getattr(self, field) for field in PAIR_FIELDS} | {"source": self.source.path}
-        return {field: path for field, path in fields.items() if isinstance(path, str)}
-
-    def with_paths(self, paths: Mapping[str, str]) -> Self:
-        """Return a copy of the request in which the given fields name files at these paths."""
-        return self.model_copy(
-            update={field: RowSource(path=path) if field == "source" else path for field, path in paths.items()}
-        )
 
     def check(self) -> None:
         """Check the request for errors that can be found before any text is read.

@@ -17,7 +17,7 @@ from lathe.training.advice.sample import (
 )
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.errors import AdviceError
-from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, NewFit, RowSource
+from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, NewFit
 from lathe.training.sources.row_sample import sample_rows
 from lathe.training.sources.source import open_source
 from lathe.transforms.chain import parse_steps
@@ -81,7 +81,7 @@ def advise(
             given, or the encoder fails on so many texts that too few are left.
         EncoderError: if the encoder fails on every text.
     """
-    source = open_source(request.source)
+    source = open_source(request.source.location)
     on_progress(0.0, f"reading {source.name}")
     # One pass over the source: everything later is measured on this sample.
     row_sample = sample_rows(source, request.sample_rows, request.seed)
@@ -106,7 +106,7 @@ def advise(
         failures, described = list(encoding.list_remarks()), encoding.encoder.describe()
         measuring = part_of(on_progress, ENCODED, 1.0)
 
-    named = NamedSource(request.source, row_sample.vectors is None, request.encoder, request.chain)
+    named = NamedSource(request.source.location, row_sample.vectors is None, request.encoder, request.fit)
     goal = PlaceGoal(PLACES[request.place], request.rows, request.metric, request.recall, named)
     decision = decide(goal, sample, part_of(measuring, 0.0, DECIDED if request.evidence else 1.0), request.seed)
     on_decision(decision)
@@ -196,7 +196,7 @@ def build_recommended_fit(advice: Advice, name: str, request: AdviceRequest) -> 
     return NewFit(
         name=name,
         steps=[step.spec() for step in parse_steps(chosen.candidate.form.chain_steps)],
-        source=RowSource(path=request.source),
+        source=request.source,
         normalize=request.metric == "cosine",
         seed=request.seed,
     )

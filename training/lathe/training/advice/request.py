@@ -1,8 +1,14 @@
-"""Advice request, in a module of its own so that it imports no numerical library."""
+"""Request of advice: the command `lathe advise`, the body of `POST /advise` and the job are the same object.
 
-from dataclasses import dataclass
+No numerical library is imported here, because the command line reads this module for its help.
+"""
+
 from importlib.util import find_spec
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, RowSource, SourcedRequest
 
 DEFAULT_ROWS = 20_000
 """Default maximum number of sampled rows: enough to fit 1,024 dimensions."""
@@ -25,30 +31,49 @@ def find_missing_module() -> str | None:
     return next((module for module in MODULES if find_spec(module) is None), None)
 
 
-@dataclass(frozen=True)
-class AdviceRequest:
-    """Advice request: a source, and where its vectors will be stored.
+class AdviceRequest(SourcedRequest):
+    """A source of texts or vectors to advise on.
 
     Attributes:
-        source: name or path of the source, as `open_source` reads it.
-        sample_rows: maximum number of sampled rows.
+        source: rows to measure: an object with `texts`, `vectors` or `path`, or the path alone.
+        encoder: name of the encoder of the texts; None for the default, and for vectors without an encoder.
+        place: database that is to store the vectors; `memory` is an array in a program.
+        rows: number of rows that the place is to store; None for those of the source.
+        metric: how the place compares vectors: by cosine, inner product or Euclidean distance.
+        recall: share of the ten nearest rows that a search in the place must find.
+        fit: name of the chain to fit from the advice; None for advice alone.
+        evidence: whether the mean direction, debiasing and fewer dimensions are measured besides.
+        sample_rows: maximum number of rows of the source that are measured.
         seed: seed of the sample.
-        place: place that is to store the vectors.
-        rows: number of rows that it will have; None for those of the source.
-        metric: how it compares vectors.
-        recall: share in (0, 1) of the ten nearest rows that a search in it must find.
-        encoder: encoder of the texts, as the decision's commands name it; None for the default one.
-        chain: name under which the decision's chain will be fitted; None for none.
-        evidence: whether the mean direction, debiasing and fewer dimensions are measured too.
     """
 
-    source: str
-    sample_rows: int = DEFAULT_ROWS
-    seed: int = 0
-    place: PlaceName = "lathe"
-    rows: int | None = None
-    metric: Metric = "cosine"
-    recall: float = DEFAULT_RECALL
+    model_config = ConfigDict(
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "source": "articles.parquet#body",
+                    "encoder": "all-MiniLM-L6-v2",
+                    "sample_rows": 10_000,
+                    "seed": 1,
+                    "fit": "articles",
+                    "place": "pgvector",
+                    "rows": 1_000_000,
+                    "metric": "ip",
+                    "recall": 0.9,
+                    "evidence": True,
+                }
+            ]
+        },
+    )
+
+    source: RowSource
     encoder: str | None = None
-    chain: str | None = None
+    place: PlaceName = "lathe"
+    rows: Annotated[int | None, Field(ge=1, le=10**12)] = None
+    metric: Metric = "cosine"
+    recall: Annotated[float, Field(gt=0, lt=1)] = DEFAULT_RECALL
+    fit: str | None = None
     evidence: bool = False
+    sample_rows: Annotated[int, Field(ge=MIN_DISTINCT_ROWS, le=MAX_ROWS)] = DEFAULT_ROWS
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0

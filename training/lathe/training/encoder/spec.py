@@ -1,15 +1,20 @@
 """Specification of an encoder: its model and settings.
 
-Nothing is loaded here.
+Nothing is loaded here. What an embeddings API is called with is validated here, because a user's settings are read as
+`UpstreamSpec` itself.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
+from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
 from lathe.training.encoder.devices import Dtype
+from lathe.training.endpoint import is_loopback, require_variable_name, split_address
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 """Hub id of the model used if none is named."""
@@ -83,7 +88,7 @@ class VectorStores:
     encoded: StoreSettings
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class UpstreamSpec:
     """An embeddings API that encodes the texts, in place of a model that is loaded.
 
@@ -98,24 +103,49 @@ class UpstreamSpec:
         requests_per_minute: maximum calls a minute, of each process; None for no limit.
         tokens_per_minute: maximum tokens a minute, of each process; None for no limit.
         timeout: seconds for a whole answer.
-        provider: name of who answers, a part of the space's id; None for host and path of `url`.
+        provider: name of who answers, a part of the space's id; None for host and path of the address.
         price: price of a million tokens, to count the cost; None if unknown.
         probe_seconds: seconds after which a call first compares the vectors of a few probe texts with earlier ones.
     """
 
     url: str
     protocol: UpstreamProtocol
-    model: str
+    model: Annotated[str, Field(min_length=1)]
     api_key_env: str | None = None
-    dimensions: int | None = None
-    batch_size: int = 64
-    concurrency: int = 8
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    timeout: float = 60.0
-    provider: str | None = None
-    price: float | None = None
-    probe_seconds: float = 600.0
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    batch_size: Annotated[int, Field(ge=1, le=2048)] = 64
+    concurrency: Annotated[int, Field(ge=1, le=256)] = 8
+    requests_per_minute: Annotated[int, Field(ge=1)] | None = None
+    tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
+    timeout: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    provider: Annotated[str, Field(min_length=1)] | None = None
+    price: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    probe_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
+
+    @field_validator("api_key_env")
+    @classmethod
+    def check_variable(cls, variable: str | None) -> str | None:
+        """Return the name of the variable.
+
+        Raises:
+            ValueError: if it is no name of a variable; the message does not quote it.
+        """
+        return None if variable is None else require_variable_name(variable, "api_key_env")
+
+    @model_validator(mode="after")
+    def check_address(self) -> "UpstreamSpec":
+        """Return the spec unchanged if the API's address is valid and safe for its key. Raise otherwise.
+
+        Raises:
+            ValueError: for an address of another form, or over which a key would leak.
+        """
+        path, example = UPSTREAM_ADDRESSES[self.protocol].path, UPSTREAM_ADDRESSES[self.protocol].example
+        parts = split_address(self.url, "url", example)
+        if parts.path.rstrip("/").endswith(path):
+            raise ValueError(f"url is what {path} is added to, such as {example}; leave {path} off")
+        if self.api_key_env is not None and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+            raise ValueError("a key is sent over https or to this machine only: write https:// in url")
+        return self
 
     @property
     def provider_name(self) -> str:

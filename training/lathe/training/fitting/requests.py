@@ -171,7 +171,24 @@ Pairs = list[QueryPair] | str
 """Pairs sent with the request, or a file of pairs, as `read_pairs` reads it."""
 
 
-class NewFit(JsonObject):
+class SourcedRequest(JsonObject):
+    """A request with sources of rows or pairs, whose data may be sent with it."""
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Paths of the request's sources, by field. Sources whose data were sent with the request are missing."""
+        sources = {field: getattr(self, field, None) for field in (*ROW_FIELDS, *PAIR_FIELDS)}
+        paths = {field: source.path if isinstance(source, RowSource) else source for field, source in sources.items()}
+        return {field: path for field, path in paths.items() if isinstance(path, str)}
+
+    def with_paths(self, paths: Mapping[str, str]) -> Self:
+        """Return a copy of the request in which the given fields name sources at these paths."""
+        return self.model_copy(
+            update={field: RowSource(path=path) if field in ROW_FIELDS else path for field, path in paths.items()}
+        )
+
+
+class NewFit(SourcedRequest):
     """A fit of a chain.
 
     Attributes:
@@ -179,7 +196,7 @@ class NewFit(JsonObject):
         source: rows to fit on: an object with `texts`, `vectors` or `path`, or the path alone.
         steps: specs of the steps in order, or `{"query": […], "document": […]}` with other steps for queries than for
             documents; None for codes alone.
-        normalize: whether outputs are normalized.
+        normalize: whether outputs are unit vectors.
         bytes: budget of a vector in bytes: codes of that size follow the steps, and their weighting and codebooks are
             searched; None for no such codes.
         encoder: name of the encoder of the rows; None for the default, and for vectors without an encoder.
@@ -190,15 +207,15 @@ class NewFit(JsonObject):
         serve_dimensions: whether requests for the chain's dimensions get it once it is live.
         transform: whether the source's vectors are wanted as the new version transforms them.
         seed: seed of the split into fitted and held-out rows.
-        out_of_domain: further out-of-domain corpora to certify on: sources by name.
-        queries: queries that will search the vectors, to weight codes by; None weights by the rows.
+        out_of_domain: sources of out-of-domain texts by name, to certify on besides `pydoc:`.
+        queries: source of queries that will search the vectors, to weight codes by; None weights by the rows.
         pairs: queries with a relevant document each, that steps learn from; a part of them certifies the chain if there
             are no test pairs. A list of objects with `query` and `document`, or the path of a file of them.
         test_pairs: queries with a relevant document each, to certify the chain with: a list of objects with `query` and
             `document`, or the path of a file of them.
         targets: the target of each row, for steps fitted on targets.
         target_encoder: name of the encoder whose vectors of the same texts are the targets instead.
-        bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
+        bad_shards: what to do about a damaged file: `refuse` stops the fit, `skip` leaves the file out and reports it.
     """
 
     model_config = ConfigDict(
@@ -273,19 +290,6 @@ class NewFit(JsonObject):
         if self.steps is None and self.bytes is None:
             raise ValueError("give steps, bytes or both")
         return self
-
-    @property
-    def paths(self) -> dict[str, str]:
-        """Paths of the request's sources, by field. Sources whose data were sent with the request are missing."""
-        sources = {field: getattr(self, field) for field in (*ROW_FIELDS, *PAIR_FIELDS)}
-        paths = {field: source.path if isinstance(source, RowSource) else source for field, source in sources.items()}
-        return {field: path for field, path in paths.items() if isinstance(path, str)}
-
-    def with_paths(self, paths: Mapping[str, str]) -> Self:
-        """Return a copy of the request in which the given fields name sources at these paths."""
-        return self.model_copy(
-            update={field: RowSource(path=path) if field in ROW_FIELDS else path for field, path in paths.items()}
-        )
 
     def build_chain(self) -> "Chain":
         """Build the chain of the request's steps, not fitted yet. If there is a budget of bytes, codes of that size

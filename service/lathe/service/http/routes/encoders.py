@@ -20,8 +20,9 @@ from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, EncoderName, Force, SizeRouteDimensions, VersionNumber, describe_body
 from lathe.service.http.queueing import queue_reindex
-from lathe.service.http.schemas import EncoderPromoteBody, ReindexBody, SizeRouteBody
+from lathe.service.http.schemas import EncoderPromoteBody, SizeRouteBody
 from lathe.service.http.unknown_names import StrictRoute
+from lathe.service.index.spec import ReindexRequest
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
 from lathe.training.finetuning.requests import require_encoder_gates
 
@@ -209,7 +210,7 @@ def _reindex(ref: str, others: list[dict[str, Any]], services: Services) -> None
         time.sleep(0.1)
     for entry in others:
         try:
-            entry["job_id"] = queue_reindex(entry["index"], services, ReindexBody(encoder=ref)).id
+            entry["job_id"] = queue_reindex(entry["index"], services, ReindexRequest(encoder=ref)).id
         except ServiceError as error:  # the others are reindexed all the same
             entry["error"] = error.message
 

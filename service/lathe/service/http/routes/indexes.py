@@ -30,14 +30,13 @@ from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, IndexName, describe_body
 from lathe.service.http.queueing import build_specs, queue_reindex
 from lathe.service.http.request_body import stream_body
-from lathe.service.http.schemas import DeleteBody, GetBody, IndexBody, ReindexBody, UpsertBody
+from lathe.service.http.schemas import DeleteBody, GetBody, UpsertBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.embedded.backup import Restoration, open_copy
 from lathe.service.index.items import parse_metadata, require_ids, require_small_response
 from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
 from lathe.service.index.query import parse_filter
-from lathe.service.index.spec import IndexSpec, require_same_settings
-from lathe.service.index.spec_resolver import IndexRequest
+from lathe.service.index.spec import IndexRequest, IndexSpec, ReindexRequest, require_same_settings
 from lathe.service.jobs.jobs import PIECE_BYTES, ResultFile
 from lathe.service.jobs.store import Job
 from lathe.service.services import ADMIN, USE, WRITE, Services, ServicesDep
@@ -75,7 +74,7 @@ async def show_index(name: IndexName, services: ServicesDep) -> Response:
     return await answer_json(await run_in_threadpool(_describe_index, index, services))
 
 
-@router.put("/{name}", dependencies=ADMIN, openapi_extra=describe_body(IndexBody))
+@router.put("/{name}", dependencies=ADMIN, openapi_extra=describe_body(IndexRequest))
 async def create_index(name: IndexName, request: Request, services: ServicesDep) -> Response:
     """Create an index.
 
@@ -171,7 +170,7 @@ async def list_items(
     return await answer_json(await run_in_threadpool(_list_items, name, cursor, limit, services))
 
 
-@router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=describe_body(ReindexBody), status_code=202)
+@router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=describe_body(ReindexRequest), status_code=202)
 async def reindex(name: IndexName, request: Request, services: ServicesDep) -> Response:
     """Queue the rebuilding of an index by another chain, encoder or graph, or of its graph alone.
 
@@ -189,10 +188,10 @@ def _create_index(name: str, services: Services, json_body: bytes) -> SearchInde
         ConflictError: if it has others; a chain without a version stands for whichever version the index has.
         ServiceError: if the body, the name or the settings are not valid.
     """
-    body = validate_json(json_body, IndexBody)
+    body = validate_json(json_body, IndexRequest)
     require_name(name, "an index")
     if name not in services.indexes.names():
-        services.indexes.create(name, *build_specs(services).resolve_new(IndexRequest(**body.model_dump())))
+        services.indexes.create(name, *build_specs(services).resolve_new(body))
 
     index = services.indexes.get(name)
     spec = index.spec
@@ -251,7 +250,7 @@ def _list_items(name: str, cursor: str | None, limit: int, services: Services) -
 
 
 def _queue_reindex(name: str, services: Services, json_body: bytes) -> Job:
-    return queue_reindex(name, services, validate_json(json_body, ReindexBody))
+    return queue_reindex(name, services, validate_json(json_body, ReindexRequest))
 
 
 def _describe_index(index: SearchIndex, services: Services) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import parse_object, read_json, validate_json, validate_object
 from lathe.service.http.openapi import ERRORS, describe_body
 from lathe.service.http.queueing import PAIR_FILES, require_pairs, store_pairs
-from lathe.service.http.schemas import AdviseBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.requests import AdaptJob, AdviseJob, FitJob, TrainJob
 from lathe.service.jobs.sources import (
@@ -188,7 +187,7 @@ def _store_targets(targets: RowSource | None, files: dict[str, bytes], services:
     return {"targets": FILE_OF_TARGETS}
 
 
-@router.post("/advise", dependencies=ADMIN, openapi_extra=describe_body(AdviseBody), status_code=202)
+@router.post("/advise", dependencies=ADMIN, openapi_extra=describe_body(AdviceRequest), status_code=202)
 async def advise(request: Request, services: ServicesDep) -> Response:
     """Queue a decision in what form to store vectors, as a job.
 
@@ -207,35 +206,21 @@ def _create_advice_job(services: Services, json_body: bytes) -> Job:
         ServiceError, TrainingError: if the body, the name in `fit`, the encoder or the source is not valid, too few
             distinct rows were sent, or an encoder is named for vectors without `fit`.
     """
-    body = validate_json(json_body, AdviseBody)
+    request = validate_json(json_body, AdviceRequest)
     if module := find_missing_module():
         raise NotSupportedError(f"advice needs {module}: pip install 'lathe-training[evaluation]'")
-    if body.fit is not None:
-        require_name(body.fit, param="fit")
-    engine = services.embedder.find_engine(body.encoder, param="encoder")
-    source = receive(body.source, services.settings.data_root)
+    if request.fit is not None:
+        require_name(request.fit, param="fit")
+    engine = services.embedder.find_engine(request.encoder, param="encoder")
+    source = receive(request.source, services.settings.data_root)
     require_distinct(source, "advice")
 
-    needs_encoder = source.texts or body.encoder is not None
-    if not source.texts and body.encoder is not None and body.fit is None:
+    if not source.texts and request.encoder is not None and request.fit is None:
         raise BadValueError(
             "the source holds vectors: leave `encoder` out, or name a chain to `fit` for that encoder", param="encoder"
         )
-
-    advice_request = AdviceRequest(
-        source=source.path,
-        sample_rows=body.sample_rows,
-        seed=body.seed,
-        place=body.place,
-        rows=body.rows,
-        metric=body.metric,
-        recall=body.recall,
-        encoder=body.encoder,
-        chain=body.fit,
-        evidence=body.evidence,
-    )
-    spec = engine.spec if needs_encoder else None
-    job = AdviseJob(encoder=spec, question=advice_request, fit=body.fit, files=tuple(source.files))
+    spec = engine.spec if source.texts or request.encoder is not None else None
+    job = AdviseJob(encoder=spec, request=request.with_paths({"source": source.path}), files=tuple(source.files))
     return services.jobs.submit("advise", job.to_json(), source.files)
 
 
@@ -252,11 +237,10 @@ def _create_train_job(services: Services, json_body: bytes) -> Job:
     """Check the request for a training as far as possible, queue its job, and return the job."""
     request = validate_json(json_body, NewTraining)
     require_free_name(request.name, services.settings)
-    request.check()
+    job = request.check()
     located = locate_data_sets(request.job, services.settings.data_root)
     request = request.model_copy(update={"job": located})
 
-    job = request.check()
     base = _find_encoder(services, job.encoder, "job.encoder")
     require_trainable(base)
     mining = job.negatives.model if job.negatives else None

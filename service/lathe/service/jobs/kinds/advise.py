@@ -1,16 +1,15 @@
 """The run of an advice request, and of the fit that may follow: shared by `lathe advise` and `POST /advise`."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lathe.service.chains.fits import FitSetting, run_fit
 from lathe.service.home import Home
+from lathe.service.jobs.store import locate_inputs
 from lathe.service.registries import open_registry
 from lathe.service.settings import Settings
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.errors import TrainingError
-from lathe.training.sources.shards import RootedFile
 from lathe.transforms.errors import TransformError
 from lathe.transforms.files import write_synced
 from lathe.transforms.progress import Progress, part_of
@@ -33,14 +32,12 @@ def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progre
     from lathe.training.advice.advise import advise, build_recommended_fit
     from lathe.training.advice.report import render_html, to_json
 
-    question = job.question
-    if question.source in job.files:
-        question = replace(question, source=str(RootedFile(folder, question.source)))
-    home, name = Home(settings.home), job.fit
+    request = locate_inputs(job.request, job.files, folder)
+    home, name = Home(settings.home), request.fit
     share = ADVICE_SHARE if name else 1.0
     on_progress(0.0, "loading the encoder")
     encoder = open_encoder(job.encoder, settings.device, settings.vector_stores) if job.encoder else None
-    advice = advise(question, encoder, part_of(on_progress, 0.0, share))
+    advice = advise(request, encoder, part_of(on_progress, 0.0, share))
     write_synced(folder / REPORT, render_html(advice).encode())
     result = to_json(advice) | {"report_url": f"/jobs/{folder.name}/report"}
     if name:
@@ -48,7 +45,7 @@ def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progre
         try:
             registry = open_registry(home, settings.redis_url)
             context = FitSetting(registry, home.vectors, "POST /advise", encoder, job=folder.name)
-            result["fit"] = run_fit(build_recommended_fit(advice, name, question), context, fitting)
+            result["fit"] = run_fit(build_recommended_fit(advice, name, request), context, fitting)
         except (TrainingError, TransformError) as error:  # the advice holds all the same
             result |= {"fit": None, "fit_error": str(error)}
     return result
