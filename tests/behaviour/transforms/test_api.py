@@ -19,6 +19,7 @@ API = [
     "Flow",
     "GeoPres",
     "InputError",
+    "ITQ",
     "Int8",
     "LowRankAffine",
     "MeanCentering",

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from lathe.transforms import Chain, InputError
-from lathe.transforms.linear import ITQ
+from lathe.transforms import ITQ, Chain, InputError
 from lathe.transforms.statistics import Moments
 
 

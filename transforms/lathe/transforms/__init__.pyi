@@ -6,7 +6,7 @@ from .chain import Chain, build_steps, parse_steps
 from .codes import Binary, Int8, ProductCoding, TransformCoding
 from .errors import ArtifactError, InputError, NotFittedError, StepError, TransformError
 from .learned import ContrastiveAlignment, GeoPres, QueryAdapter
-from .linear import ABTT, PCA, R2, LowRankAffine, Normalize, Procrustes, Truncation, Whitening
+from .linear import ABTT, ITQ, PCA, R2, LowRankAffine, Normalize, Procrustes, Truncation, Whitening
 from .quality import (
     angular_stress,
     certify,
@@ -33,6 +33,7 @@ __all__ = [
     "Flow",
     "GeoPres",
     "InputError",
+    "ITQ",
     "Int8",
     "LowRankAffine",
     "MeanCentering",

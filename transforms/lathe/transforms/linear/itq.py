@@ -35,8 +35,7 @@ class ITQ(Linear):
 
     Example:
         >>> import numpy as np
-        >>> from lathe.transforms import Chain
-        >>> from lathe.transforms.linear import ITQ
+        >>> from lathe.transforms import ITQ, Chain
         >>> rows = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32) + 1
         >>> chain = Chain([ITQ(aligned=True)]).fit(rows)
         >>> bool((chain.transform(rows)[:, 0] > 0).mean() > .95)
