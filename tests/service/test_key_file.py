@@ -84,11 +84,11 @@ def test_create_app_uses_key_files_and_generates_no_admin_key(key_file, tmp_path
 
 def test_job_environments_contain_no_key_variables(key_file, monkeypatch):
     for name in KEY_VARIABLES:
-        monkeypatch.setenv(name, str(key_file("key")))
-    monkeypatch.setenv("LATHE_THREADS", "3")
+        monkeypatch.setenv(name, str(key_file(name, name)) if name.endswith("FILE") else f"{name} key")
+    monkeypatch.setenv("THIRD_PARTY_KEY", "of an embeddings API")
     told = build_job_environment(read_settings())
-    assert not KEY_VARIABLES & told.keys()
-    assert told["LATHE_THREADS"] == "3"
+    assert not KEY_VARIABLES & told.keys() and "LATHE_READ_ONLY_KEYS" in KEY_VARIABLES
+    assert told["THIRD_PARTY_KEY"] == "of an embeddings API"
 
 
 NOT_UTF8 = "\udcff"

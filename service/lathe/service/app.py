@@ -274,20 +274,8 @@ def _build_engine(
 
 
 def build_job_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment variables for a job's process: this process's without keys, and some settings."""
-    variables = {
-        "LATHE_HOME": str(settings.home),
-        "LATHE_JOB_THREADS": str(settings.job_threads),
-        "LATHE_JOB_NICE": str(settings.job_nice),
-        "LATHE_ENCODED_BYTES": str(settings.encoded_bytes),
-        "LATHE_UPSTREAM_BYTES": str(settings.upstream_bytes),
-        "LATHE_REDIS_URL": settings.redis_url,
-    }
-    if settings.data_root is not None:
-        variables["LATHE_DATA_ROOT"] = str(settings.data_root)
-    if settings.device:
-        variables["LATHE_DEVICE"] = settings.device
-    return get_environment_without_keys() | variables
+    """Return the environment variables of a job's process: this process's and all its settings, without keys."""
+    return get_environment_without_keys() | settings.to_environment()
 
 
 def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
