@@ -3,9 +3,10 @@ import os
 import pytest
 from starlette.requests import Request
 
-from lathe.service.app import build_job_environment, create_app
+from lathe.service.app import create_app
 from lathe.service.auth import Keys
 from lathe.service.errors import ForbiddenError, UnauthorizedError
+from lathe.service.jobs.runner import build_job_environment
 from lathe.service.key_file import KEY_VARIABLES
 from lathe.service.settings import read_settings
 

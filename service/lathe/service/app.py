@@ -46,13 +46,13 @@ from lathe.service.http.routes import (
     search,
 )
 from lathe.service.index.backend import open_indexes
+from lathe.service.jobs.folder import FolderQueue
 from lathe.service.jobs.jobs import Jobs
-from lathe.service.jobs.local import LocalJobs
-from lathe.service.jobs.store import JobStore
+from lathe.service.jobs.runner import POLL_SECONDS, JobRunner, OwnWorker, build_job_environment
 from lathe.service.monitoring.drift.drift import Drift
 from lathe.service.monitoring.state_monitor import StateMonitor
 from lathe.service.processes.client import create_process_starter
-from lathe.service.processes.program import ProcessStarter, get_environment_without_keys
+from lathe.service.processes.program import ProcessStarter
 from lathe.service.registries import open_registry
 from lathe.service.services import Services
 from lathe.service.settings import Settings, list_unknown_variables
@@ -78,6 +78,9 @@ ROUTERS = [
 
 UPSTREAM_CHECK_SECONDS = 5.0
 """Seconds after which an idle worker of an embeddings API looks again; there is no process that may have ended."""
+
+SHARED_POLL_SECONDS = 1.0
+"""Seconds between two checks of the jobs in Redis, which workers run."""
 
 log = logging.getLogger(__name__)
 
@@ -232,12 +235,17 @@ def _open_replica(settings: Settings, home: Home) -> "Replica":
 
 
 def _open_jobs(settings: Settings, home: Home, replica: "Replica | None", processes: ProcessStarter) -> Jobs:
+    """Open the jobs of the state folder, which this server runs, or those in Redis, which workers run."""
     environment = build_job_environment(settings)
     if replica is None:
-        return LocalJobs(JobStore(home.jobs), environment, processes)
-    from lathe.service.jobs.redis.jobs import SharedJobs
+        queue = FolderQueue(home.jobs)
+        # Fits do not wait for a training, which takes long.
+        runners = [JobRunner(queue, name, environment, processes) for name in ("jobs", "trainings")]
+        return Jobs(queue, [runner.step for runner in runners], POLL_SECONDS)
+    from lathe.service.jobs.redis_queue import RedisQueue
 
-    return SharedJobs(replica.connection, home, environment, processes)
+    shared = RedisQueue(replica.connection, home)
+    return Jobs(shared, [shared.maintain, OwnWorker(shared, environment, processes).step], SHARED_POLL_SECONDS)
 
 
 def _build_engine(
@@ -271,11 +279,6 @@ def _build_engine(
     )
     start_worker = partial(WorkerProcess, options=settings.worker_options, processes=processes)
     return Engine(spec, start_worker, queue, options, make_room=make_room)
-
-
-def build_job_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment variables of a job's process: this process's and all its settings, without keys."""
-    return get_environment_without_keys() | settings.to_environment()
 
 
 def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:

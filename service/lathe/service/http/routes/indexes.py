@@ -38,8 +38,7 @@ from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
 from lathe.service.index.query import parse_filter
 from lathe.service.index.spec import IndexSpec, require_same_settings
 from lathe.service.index.spec_resolver import IndexRequest
-from lathe.service.jobs.jobs import PIECE_BYTES, ResultFile
-from lathe.service.jobs.store import Job
+from lathe.service.jobs.job import PIECE_BYTES, Job, ResultFile
 from lathe.service.services import ADMIN, USE, WRITE, Services, ServicesDep
 from lathe.training.encoder.text_encoder import SIDE_PROMPTS
 from lathe.transforms.errors import ArtifactError

@@ -28,9 +28,8 @@ from redis import Redis
 from redis import exceptions as redis_errors
 from redis.client import Pipeline
 
-from lathe.service.jobs.jobs import PIECE_BYTES, ResultFile
+from lathe.service.jobs.job import INPUT_NAMES, MAX_JOBS, PIECE_BYTES, Job, ResultFile, is_job_id, parse_job
 from lathe.service.jobs.requests import KINDS, InputName
-from lathe.service.jobs.store import INPUT_NAMES, MAX_JOBS, Job, is_job_id, parse_job
 from lathe.service.redis.connection import note_damage
 
 JOBS = "lathe:jobs"
