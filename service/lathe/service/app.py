@@ -47,8 +47,8 @@ from lathe.service.http.routes import (
 )
 from lathe.service.index.backend import open_indexes
 from lathe.service.jobs.folder import FolderQueue
-from lathe.service.jobs.jobs import Jobs
-from lathe.service.jobs.runner import POLL_SECONDS, JobRunner, OwnWorker, build_job_environment
+from lathe.service.jobs.queue import JobQueue
+from lathe.service.jobs.runner import POLL_SECONDS, JobRunner, JobThread, OwnWorker, build_job_environment
 from lathe.service.monitoring.drift.drift import Drift
 from lathe.service.monitoring.state_monitor import StateMonitor
 from lathe.service.processes.client import create_process_starter
@@ -158,7 +158,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     engines = [make_engine(spec) for spec in settings.loaded_specs]
     cache = VectorCache(settings.cache_bytes, second_level=replica.cache if replica else None)
     embedder = Embedder(engines, registry, cache)
-    jobs = _open_jobs(settings, home, replica, processes)
+    jobs, job_thread = _open_jobs(settings, home, replica, processes)
     indexes = open_indexes(settings, home, partial(encode_for_index, embedder))
 
     def list_index_encoders() -> list[str] | None:
@@ -180,6 +180,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
         embedder=embedder,
         indexes=indexes,
         jobs=jobs,
+        job_thread=job_thread,
         drift=_open_drift(settings, embedder),
         make_engine=make_engine,
         residency=residency,
@@ -234,18 +235,20 @@ def _open_replica(settings: Settings, home: Home) -> "Replica":
     return Replica.open(home, settings.redis_url, settings.redis_cache_bytes, settings.redis_cache_seconds)
 
 
-def _open_jobs(settings: Settings, home: Home, replica: "Replica | None", processes: ProcessStarter) -> Jobs:
-    """Open the jobs of the state folder, which this server runs, or those in Redis, which workers run."""
+def _open_jobs(
+    settings: Settings, home: Home, replica: "Replica | None", processes: ProcessStarter
+) -> tuple[JobQueue, JobThread]:
+    """Open the jobs of the state folder, which this server's thread runs, or those in Redis, which workers run."""
     environment = build_job_environment(settings)
     if replica is None:
         queue = FolderQueue(home.jobs)
         # Fits do not wait for a training, which takes long.
-        runners = [JobRunner(queue, name, environment, processes) for name in ("jobs", "trainings")]
-        return Jobs(queue, [runner.step for runner in runners], POLL_SECONDS)
+        fits, trainings = (JobRunner(queue, name, environment, processes) for name in ("jobs", "trainings"))
+        return queue, JobThread([fits.step, trainings.step], POLL_SECONDS)
     from lathe.service.jobs.redis_queue import RedisQueue
 
     shared = RedisQueue(replica.connection, home)
-    return Jobs(shared, [shared.maintain, OwnWorker(shared, environment, processes).step], SHARED_POLL_SECONDS)
+    return shared, JobThread([shared.maintain, OwnWorker(shared, environment, processes).step], SHARED_POLL_SECONDS)
 
 
 def _build_engine(
@@ -299,14 +302,14 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
             await run_in_threadpool(services.replica.start)
         if services.home_problem is None:
             services.state_monitor.start()
-            services.jobs.start()
+            services.job_thread.start()
         if services.indexes_open:
             services.indexes.start()
         yield
         services.state_monitor.stop()
         services.residency.stop()
         await run_in_threadpool(services.trained_serving.stop)
-        await run_in_threadpool(services.jobs.stop)
+        await run_in_threadpool(services.job_thread.stop)
         if services.replica is not None:
             await run_in_threadpool(services.replica.stop)
         await run_in_threadpool(services.indexes.close)

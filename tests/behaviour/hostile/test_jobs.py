@@ -3,18 +3,19 @@
 import json
 import secrets
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
 from lathe.service.home import Home
-from lathe.service.jobs.jobs import Jobs
 from lathe.service.jobs.process import run_job
 from lathe.service.jobs.redis_queue import LOST_SECONDS, QUEUE, RUNNING, RedisQueue, build_queue_name
 from lathe.service.jobs.redis_record import RECORD
 from lathe.service.jobs.requests import FitJob
 from lathe.service.redis.connection import RedisConnection
+from lathe.service.services import Services
 from lathe.service.settings import read_settings
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.requests import NewFit
@@ -34,7 +35,7 @@ def jobs(redis_server, tmp_path):
     (tmp_path / "home").mkdir()
     queue = RedisQueue(RedisConnection(redis_server.url), Home(tmp_path / "home"))
     queue.connection.mark_up()
-    return Jobs(queue, [queue.maintain], 1.0)
+    return queue
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def run_request(queue, settings):
     """Return a function that writes any job into Redis, runs it as a worker does, and returns the ended job."""
 
     def done(kind, asked, sent=None, /, **fields):
-        job = queue.add("fit", asked, sent or {})
+        job = queue.submit("fit", asked, sent or {})
         written = {"job": json.dumps(asdict(job) | {"kind": kind})} | fields
         queue.client.hset(RECORD + job.id, mapping=written)
         if queue.take("jobs") is not None:
@@ -163,7 +164,7 @@ def test_a_damaged_job_record_is_a_failed_job_and_does_not_affect_others(content
     found = {job.id: job for job in jobs.list()}
     assert found[bad.id].state == "failed" and "damaged" in found[bad.id].error and found[good.id].state == "queued"
     assert damaged() == before + 1 and jobs.get(bad.id) == jobs.cancel(bad.id) == found[bad.id]
-    jobs.manage()
+    jobs.maintain()
     assert jobs.get(lost.id).state == "queued" and queue.client.zcard(RUNNING) == 0
     queue.client.lpush(QUEUE + build_queue_name(), bad.id)
     taken = [queue.take("jobs") for _ in range(3)]
@@ -193,7 +194,7 @@ def test_invalid_job_ids_and_keys_of_other_types_are_skipped_and_counted(jobs, q
     before = damaged("job id")
     found = {job.id: job.state for job in jobs.list()}
     assert found == {job.id: "queued", other.id: "failed"} and damaged("job id") == before + 2
-    jobs.manage()
+    jobs.maintain()
     assert client.zcard(RUNNING) == 0
     taken = [queue.take("jobs") for _ in range(4)]
     assert [found and found.id for found in taken] == [None, None, job.id, None]
@@ -211,9 +212,10 @@ def test_damaged_sizes_of_results_do_not_prevent_storing_results(queue, jobs, tm
     assert queue.files.store_results(job.id, [tmp_path / "vectors.npy"]) == []
 
 
-def test_read_request_returns_none_for_a_damaged_request(jobs, queue):
+def test_a_damaged_request_of_a_reindexing_is_skipped_and_counted(jobs, queue):
+    services = SimpleNamespace(jobs=jobs)
     job = jobs.submit("reindex", REINDEX, {})
-    assert jobs.read_request(job.id).index == "docs"
+    assert list(Services.list_reindex_jobs(services, "docs")) == [job.id]
     queue.client.hset(RECORD + job.id, "request", b"\xff")
     before = damaged("job request")
-    assert jobs.read_request(job.id) is None and damaged("job request") == before + 1
+    assert Services.list_reindex_jobs(services, "docs") == {} and damaged("job request") == before + 1

@@ -50,7 +50,7 @@ def test_errors_of_jobs_name_files_without_the_folders_of_this_machine(tmp_path)
 
     def run_fit(path):
         request = {"name": "a", "steps": [{"kind": "r2"}], "source": {"path": path}}
-        job = queue.add("fit", {"encoder": None, "target_encoder": None, "files": [], "request": request}, {})
+        job = queue.submit("fit", {"encoder": None, "target_encoder": None, "files": [], "request": request}, {})
         run_job(queue, job.id, settings)
         return queue.get(job.id).error
 

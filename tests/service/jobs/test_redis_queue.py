@@ -9,7 +9,6 @@ from redis import exceptions as redis_errors
 
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
-from lathe.service.jobs.jobs import Jobs
 from lathe.service.jobs.redis_queue import (
     ALIVE_SECONDS,
     LOST_SECONDS,
@@ -19,7 +18,7 @@ from lathe.service.jobs.redis_queue import (
     read_server_time,
 )
 from lathe.service.jobs.redis_record import FileLimits, build_file_key
-from lathe.service.jobs.runner import Worker
+from lathe.service.jobs.runner import JobThread, Worker
 from lathe.service.processes.program import Spawner
 from lathe.service.redis.connection import RedisConnection, as_unavailable
 
@@ -61,7 +60,7 @@ def submit(jobs):
     """Return a function that submits a job."""
 
     def queued(kind="fit", files=FILES, **request):
-        return jobs.add(kind, request, files)
+        return jobs.submit(kind, request, files)
 
     return queued
 
@@ -269,14 +268,14 @@ def test_with_a_full_redis_or_without_one_calls_raise_unavailable_error_in_secon
     jobs, client = RedisQueue(RedisConnection(own_redis.url), Home(tmp_path)), own_redis.client
     client.config_set("maxmemory", 100_000)
     with pytest.raises(UnavailableError) as failed:
-        jobs.add("fit", {}, FILES)
+        jobs.submit("fit", {}, FILES)
     assert failed.value.code == "redis_full" and not client.keys("lathe:job*") and not client.keys("lathe:queue*")
     assert jobs.list() == []
     client.config_set("maxmemory", 0)
-    job = jobs.add("fit", {}, FILES)
+    job = jobs.submit("fit", {}, FILES)
     own_redis.stop()
     calls = [
-        lambda: jobs.add("fit", {}, FILES),
+        lambda: jobs.submit("fit", {}, FILES),
         lambda: jobs.get(job.id),
         jobs.list,
         lambda: jobs.read_request(job.id),
@@ -355,8 +354,8 @@ def test_a_redis_that_takes_no_writes_is_a_warning_a_passing_refusal_and_no_secr
     """A primary that was demoted answers reads, and refuses each write with the command that it refuses."""
     connection = RedisConnection(own_redis.url)
     connection.mark_up()
-    queue = RedisQueue(connection, Home(tmp_path))
-    jobs = Jobs(queue, [queue.maintain], 1.0)
+    jobs = RedisQueue(connection, Home(tmp_path))
+    thread = JobThread([jobs.maintain], 1.0)
     job = jobs.submit("fit", {"texts": ["a secret"]}, {})
     own_redis.client.execute_command("REPLICAOF", "127.0.0.1", "1")
     try:
@@ -364,12 +363,12 @@ def test_a_redis_that_takes_no_writes_is_a_warning_a_passing_refusal_and_no_secr
             jobs.submit("fit", {"texts": ["a secret"]}, {})
         assert (refused.value.code, "read-only replica" in refused.value.message) == ("redis_read_only", True)
         assert refused.value.may_pass
-        jobs.manage()
-        assert any("jobs cannot be managed: Redis is a read-only replica" in warning for warning in jobs.warnings())
+        thread.manage()
+        assert any("jobs cannot be managed: Redis is a read-only replica" in warning for warning in thread.warnings())
     finally:
         own_redis.client.execute_command("REPLICAOF", "NO", "ONE")
-    jobs.manage()  # the next write succeeds
-    assert jobs.get(job.id).state == "queued" and not any("managed" in warning for warning in jobs.warnings())
+    thread.manage()  # the next write succeeds
+    assert jobs.get(job.id).state == "queued" and not any("managed" in warning for warning in thread.warnings())
 
 
 def test_a_worker_waits_for_a_password_that_it_had_been_let_in_with_and_not_for_one_that_never_was(jobs):

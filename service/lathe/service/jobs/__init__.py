@@ -1,14 +1,13 @@
 """Jobs: fits, advice, reindexings, trainings and adaptations, each in a process of its own.
 
-http/routes ──► Jobs ──► JobQueue ◄── JobRunner ──► process ──► the code of the job's kind
-                         │            a server's thread for a folder, `lathe worker` for Redis
-                         ├── FolderQueue   one server
-                         └── RedisQueue    replicas
+http/routes ──► JobQueue ◄── JobRunner ──► process ──► the code of the job's kind
+                │            in a server's thread for a folder, in `lathe worker` for Redis
+                ├── FolderQueue   one server
+                └── RedisQueue    replicas
 
 job.py           a job as callers see it
 requests.py      the parameters of each kind, checked when they are read
 sources.py       paths and rows that requests name
-jobs.py          what the server does
 queue.py         the protocol of a queue
 folder.py        a queue in the state folder
 redis_queue.py   a queue in Redis; redis_record.py has the records and files

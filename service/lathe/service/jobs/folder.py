@@ -78,7 +78,7 @@ class FolderQueue:
             raise UnknownNameError(f"there is no job {job_id!r}", param="id")
         return folder
 
-    def add(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
+    def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
         """Write a new job of a kind, queued, with its request and input files to disk, and return it.
 
         Ended jobs over the limit are removed.

@@ -14,8 +14,9 @@ from typing import Any, Self
 
 from lathe.service.errors import BadValueError, ForbiddenError, ServiceError
 from lathe.service.home import Home
+from lathe.service.jobs.folder import FolderQueue
 from lathe.service.jobs.job import Job
-from lathe.service.jobs.queue import JobQueue, open_queue
+from lathe.service.jobs.queue import JobQueue
 from lathe.service.jobs.requests import (
     AdaptJob,
     AdviseJob,
@@ -251,6 +252,15 @@ def yield_to_others(nice: int) -> None:
             Path("/proc/self/autogroup").write_text(str(nice))
 
 
+def _open_queue(settings: Settings) -> JobQueue:
+    """Open the queue that this process reports to: in the state folder, or in Redis if the settings name one."""
+    if not settings.redis_url:
+        return FolderQueue(Home(settings.home).jobs)
+    from lathe.service.jobs.redis_queue import RedisQueue
+
+    return RedisQueue.open(settings)
+
+
 def _exit_with_parent(parent: int) -> None:
     """Wait until `parent`, the worker that started this process, has ended, then exit this process.
 
@@ -271,7 +281,7 @@ def main(arguments: list[str]) -> None:
     """
     parent = os.getppid()
     settings = read_settings()
-    queue = open_queue(settings)
+    queue = _open_queue(settings)
     if queue.shared:
         threading.Thread(target=_exit_with_parent, args=[parent], daemon=True).start()
     limit_resources(settings)

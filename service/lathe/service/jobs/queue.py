@@ -1,8 +1,8 @@
 """The queue of jobs, which a server fills, runners take jobs from, and the processes of jobs report to.
 
-    add ──► queued ──take──► running ──end──► succeeded, failed or cancelled
-              ▲                 │
-              └── release ◄─────┘    its process ended without a result, or its worker is gone
+    submit ──► queued ──take──► running ──end──► succeeded, failed or cancelled
+                 ▲                 │
+                 └── release ◄─────┘    its process ended without a result, or its worker is gone
 
 A server runs the jobs of `lathe.service.jobs.folder` itself; `lathe worker` runs those of
 `lathe.service.jobs.redis_queue`, which replicas share.
@@ -11,18 +11,9 @@ A server runs the jobs of `lathe.service.jobs.folder` itself; `lathe worker` run
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
+from typing import IO, Any, Literal, Protocol
 
-from lathe.service.home import Home
-from lathe.service.jobs.folder import FolderQueue
 from lathe.service.jobs.job import Job, ResultFile, WorkerClass
-from lathe.service.settings import Settings
-
-if TYPE_CHECKING:
-    from lathe.service.jobs.redis_queue import RedisQueue
-
-SOCKET_SECONDS = 15.0
-"""Timeout of a request of a worker or a job to Redis."""
 
 
 class JobQueue(Protocol):
@@ -47,7 +38,7 @@ class JobQueue(Protocol):
     def warnings(self) -> list[str]:
         """Return sentences on what keeps jobs from running, as last seen."""
 
-    def add(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
+    def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
         """Write a new job with its request and input files as a whole, queue it, and return it."""
 
     def get(self, job_id: str) -> Job:
@@ -103,14 +94,3 @@ class JobQueue(Protocol):
 
     def end(self, job: Job, folder: Path) -> None:
         """Write how a job ended and its result files, and remove its inputs."""
-
-
-def open_queue(settings: Settings) -> "FolderQueue | RedisQueue":
-    """Open the queue that a job's process reports to: in the state folder, or in Redis if the settings name one."""
-    home = Home(settings.home)
-    if not settings.redis_url:
-        return FolderQueue(home.jobs)
-    from lathe.service.jobs.redis_queue import RedisQueue
-    from lathe.service.redis.connection import RedisConnection
-
-    return RedisQueue(RedisConnection(settings.redis_url, SOCKET_SECONDS), home)

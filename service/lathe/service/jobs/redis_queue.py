@@ -1,8 +1,8 @@
 """Jobs in Redis, which replicas share and workers take.
 
-    add ──► waiting (lathe:queue:<queue>) ──take──► running (lathe:running) ──end──► ended (in the record, once)
-                      ▲                                   │
-                      └── give back: no heartbeat of its worker for LOST_SECONDS, or its process was killed
+    submit ──► waiting (lathe:queue:<queue>) ──take──► running (lathe:running) ──end──► ended (in the record, once)
+                         ▲                                   │
+                         └── give back: no heartbeat of its worker for LOST_SECONDS, or its process was killed
 
 Until it has ended, a job is either in a queue or running, and moves between them in a single script. Times are of
 Redis's clock, so the clocks of machines need not agree. A job's end is written once: a second writer, for instance a
@@ -90,6 +90,8 @@ PRUNE_SECONDS = 10.0
 """Seconds between two removals of old jobs."""
 END_SECONDS = 120.0
 """Seconds for which writing a job's end is retried while Redis is unreachable."""
+SOCKET_SECONDS = 15.0
+"""Timeout of a request of a worker or a job to Redis."""
 CHECK_SECONDS = 5.0
 """Timeout of the request with which a worker's health is checked."""
 SCRATCH = ".queued-"
@@ -173,6 +175,11 @@ class RedisQueue:
         self._take = self.client.register_script(TAKE)
         self._give_back = self.client.register_script(GIVE_BACK)
 
+    @classmethod
+    def open(cls, settings: Settings) -> "RedisQueue":
+        """Open the queue for a worker, or the process of a job."""
+        return cls(RedisConnection(settings.redis_url, SOCKET_SECONDS), Home(settings.home))
+
     def get_name(self, worker_class: WorkerClass) -> str:
         """Return the name of the queue of a class of workers."""
         return build_queue_name(worker_class, self.home.read_or_create_id() if worker_class == "own" else None)
@@ -217,7 +224,7 @@ class RedisQueue:
             self.pruned_at = time.monotonic()
 
     @_reaching
-    def add(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
+    def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
         """Write a new job with its request and input files to Redis and queue it, in one transaction. Return it."""
         job = create_job(kind)
         queue = self.get_name("own" if kind in OWN_KINDS else "trainings" if kind in TRAINING_KINDS else "jobs")

@@ -1,6 +1,6 @@
 """Takes jobs from a queue, one at a time, and runs each in a process of its own: the loop of servers and workers.
 
-A server's own thread runs the jobs of its folder, see `lathe.service.jobs.jobs`. With Redis, `lathe worker` runs jobs,
+A server's own thread runs the jobs of its folder. With Redis, `lathe worker` runs jobs,
 and a server starts a worker like it for the jobs on its own state folder: `python -m lathe.service.jobs.runner`.
 """
 
@@ -8,7 +8,9 @@ import logging
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +18,12 @@ from lathe.service import logs
 from lathe.service.errors import UnavailableError
 from lathe.service.home import Home
 from lathe.service.jobs.job import Job, WorkerClass
-from lathe.service.jobs.queue import SOCKET_SECONDS, JobQueue
+from lathe.service.jobs.queue import JobQueue
 from lathe.service.processes.client import create_process_starter
 from lathe.service.processes.program import Process, ProcessStarter, Program, get_environment_without_keys
 from lathe.service.settings import Settings, read_settings
 from lathe.training.encoder.devices import require_device
+from lathe.training.thread_problem import ThreadProblem
 
 if TYPE_CHECKING:
     from lathe.service.jobs.redis_queue import RedisQueue
@@ -124,6 +127,56 @@ class JobRunner:
 def build_job_environment(settings: Settings) -> dict[str, str]:
     """Return the environment variables of a job's process: this process's and all its settings, without keys."""
     return get_environment_without_keys() | settings.to_environment()
+
+
+class JobThread:
+    """The thread of a server that sees to its jobs.
+
+    Args:
+        steps: what it does regularly: the steps of the runners of a folder, or what a queue in Redis needs.
+        poll_seconds: seconds between two rounds of the steps.
+    """
+
+    def __init__(self, steps: Sequence[Callable[[], None]], poll_seconds: float) -> None:
+        self.steps = steps
+        self.poll_seconds = poll_seconds
+        self.trouble: str | None = None
+        self.stopping = threading.Event()
+        self.unexpected = ThreadProblem("managing the jobs")
+        self.thread = threading.Thread(target=self._run, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, waiting up to 5 s for it. Running jobs go on."""
+        self.stopping.set()
+        if self.thread.is_alive():
+            self.thread.join(timeout=5)
+
+    def warnings(self) -> list[str]:
+        """Return sentences on what kept the thread from its work the last time."""
+        trouble = f"jobs cannot be managed: {self.trouble}" if self.trouble else None
+        return [warning for warning in (self.unexpected.message, trouble) if warning]
+
+    def _run(self) -> None:
+        while not self.stopping.wait(self.poll_seconds):
+            with self.unexpected.watch():
+                self.manage()
+
+    def manage(self) -> None:
+        """Do all steps once. If Redis refuses, log that instead of raising it, unless it was so the last time too."""
+        try:
+            for step in self.steps:
+                step()
+            self.trouble = None
+        except UnavailableError as error:
+            # That Redis is away is said by its connection.
+            trouble = None if error.code == "redis_unreachable" else error.message
+            if trouble and trouble != self.trouble:
+                log.warning("managing the jobs failed: %s", trouble)
+            self.trouble = trouble
 
 
 class Worker:
@@ -255,13 +308,11 @@ def run_worker(settings: Settings, worker_class: WorkerClass, burst: bool) -> No
         UnavailableError: if Redis refuses, for instance the password.
     """
     from lathe.service.jobs.redis_queue import RedisQueue, require_redis
-    from lathe.service.redis.connection import RedisConnection
 
     require_redis(settings)
     require_device(settings.device)
-    home = Home(settings.home)
-    home.require_writable()
-    queue = RedisQueue(RedisConnection(settings.redis_url, SOCKET_SECONDS), home)
+    Home(settings.home).require_writable()
+    queue = RedisQueue.open(settings)
     with closing(create_process_starter(settings.device)) as processes, closing(queue.connection):
         worker = Worker(queue, worker_class, build_job_environment(settings), processes)
         for number in (signal.SIGINT, signal.SIGTERM):

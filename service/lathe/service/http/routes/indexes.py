@@ -92,7 +92,7 @@ async def delete_index(name: IndexName, services: ServicesDep) -> Response:
     await run_in_threadpool(services.indexes.require_owned, name)
     # First the jobs: they write to the index's folder.
     for job_id in await run_in_threadpool(services.list_reindex_jobs, name):
-        await run_in_threadpool(services.jobs.cancel, job_id)
+        await run_in_threadpool(services.cancel_job, job_id)
     await run_in_threadpool(services.indexes.delete, name)
     return await answer_json({"deleted": name})
 

@@ -48,7 +48,7 @@ async def cancel_job(job_id: JobId, services: ServicesDep) -> Response:
     A job that has ended stays as it is.
     """
     services.require_writable()
-    job = await run_in_threadpool(services.jobs.cancel, job_id)
+    job = await run_in_threadpool(services.cancel_job, job_id)
     return await answer_json(job.to_json())
 
 
