@@ -2,10 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
 from dataclasses import replace
-from io import BytesIO
 
-import numpy as np
 import pytest
 
 from lathe.service.errors import UnknownNameError
@@ -14,9 +14,8 @@ from lathe.service.jobs import folder as folder_queue
 from lathe.service.jobs.folder import FolderQueue
 from lathe.service.jobs.job import PIECE_BYTES
 from lathe.service.jobs.process import run_job
-from lathe.service.jobs.requests import FitJob
+from lathe.service.jobs.runner import JobRunner
 from lathe.service.settings import read_settings
-from lathe.training.fitting.requests import NewFit
 
 FILES = {"source.npy": b"vectors", "source.texts.json": b"{}"}
 
@@ -205,22 +204,39 @@ def test_a_damaged_request_fails_the_job(queue, tmp_path):
     assert "the request of the job is damaged" in queue.get(job.id).error and "secret" not in queue.get(job.id).error
 
 
-def test_a_fit_runs_to_its_end_and_publishes_its_chain(queue, tmp_path, request):
-    np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32))
-    fit = FitJob(
-        encoder=None,
-        target_encoder=None,
-        request=NewFit(name="mine", steps=[{"kind": "r2"}], source="source.npy", transform=True),
-        files=("source.npy",),
-    )
-    job = queue.submit("fit", fit.to_json(), {"source.npy": (tmp_path / "rows.npy").read_bytes()})
-    queue.take("jobs")
-    url = request.getfixturevalue("redis_server").url if queue.shared else ""
-    run_job(queue, job.id, read_settings(home=tmp_path / "home", redis_url=url))
-    ended = queue.get(job.id)
-    assert ended.state == "succeeded", ended
-    assert ended.result["chain"] == "mine@1" and ended.result["vectors_url"] == f"/jobs/{job.id}/vectors"
-    assert np.load(BytesIO(read(queue, job, "vectors.npy"))).shape[0] == 60
+class Starter:
+    """Starts a process that does nothing in place of a job's, or raises an error."""
+
+    def __init__(self, error=None):
+        self.error = error
+        self.started = []
+
+    def start(self, program):
+        if self.error is not None:
+            raise self.error
+        self.started.append(subprocess.Popen(["sleep", "60"], stdout=program.output))
+        return self.started[-1]
+
+
+def test_a_runner_kills_the_process_of_a_cancelled_job_and_starts_the_next(queue):
+    starter = Starter()
+    runner, jobs = JobRunner(queue, "jobs", {}, starter), [queue.submit("fit", {}, {}) for _ in range(2)]
+    runner.step()
+    runner.step()
+    assert len(starter.started) == 1 and runner.is_running
+    queue.cancel(jobs[0].id)
+    runner.step()
+    assert starter.started[0].poll() == -signal.SIGKILL and queue.get(jobs[0].id).state == "cancelled"
+    assert runner.job.id == jobs[1].id and runner.is_running
+    runner.kill()
+
+
+def test_a_job_whose_process_cannot_be_started_fails_and_the_runner_goes_on(queue, caplog):
+    runner, job = JobRunner(queue, "jobs", {}, Starter(OSError("no memory"))), queue.submit("fit", {}, FILES)
+    for _ in range(3):
+        runner.step()
+    assert queue.get(job.id).state == "failed" and runner.job is None
+    assert "cannot be started" in caplog.text and read(queue, job, "source.npy") is None
 
 
 def test_nothing_is_left_to_take_by_another_process_while_a_job_runs(queue, open_queue):

@@ -68,11 +68,7 @@ class FolderQueue:
         return []
 
     def find_folder(self, job_id: str) -> Path:
-        """Return the folder of an existing job.
-
-        Raises:
-            UnknownNameError: if there is no such job.
-        """
+        """Return the folder of an existing job."""
         folder = self.root / job_id
         if not is_job_id(job_id) or not (folder / "job.json").is_file():
             raise UnknownNameError(f"there is no job {job_id!r}", param="id")
@@ -82,9 +78,6 @@ class FolderQueue:
         """Write a new job of a kind, queued, with its request and input files to disk, and return it.
 
         Ended jobs over the limit are removed.
-
-        Raises:
-            OSError: if the job cannot be written.
         """
         job = create_job(kind)
         staging = self.root / f".{job.id}"
@@ -104,11 +97,7 @@ class FolderQueue:
         return job
 
     def read_request(self, job_id: str) -> bytes:
-        """Return a job's request as the JSON that was written.
-
-        Raises:
-            UnknownNameError: if there is no such job.
-        """
+        """Return a job's request as the JSON that was written."""
         self.find_folder(job_id)
         return read_beneath(self.root, f"{job_id}/request.json")
 
@@ -132,11 +121,7 @@ class FolderQueue:
             return sorted((entry.name for entry in entries if is_job_id(entry.name) and entry.is_dir()), reverse=True)
 
     def read(self, job_id: str) -> Job:
-        """Read a job's state as last written to disk. A job whose file is damaged is returned as failed.
-
-        Raises:
-            UnknownNameError: if there is no such job.
-        """
+        """Read a job's state as last written to disk. A job whose file is damaged is returned as failed."""
         self.find_folder(job_id)
         try:
             return parse_job(job_id, read_beneath(self.root, f"{job_id}/job.json"))
@@ -146,13 +131,7 @@ class FolderQueue:
             return Job(job_id, "unknown", "failed", message="failed", error=f"the job's record is damaged: {error}")
 
     def get(self, job_id: str) -> Job:
-        """Return a job in its current state.
-
-        A job whose process ended without a result is first marked as ended.
-
-        Raises:
-            UnknownNameError: if there is no such job.
-        """
+        """Return a job in its current state. One whose process ended without a result is first marked as ended."""
         job = self.read(job_id)
         return self._settle(job) if job.state == "running" else job
 
@@ -168,9 +147,6 @@ class FolderQueue:
         """Cancel a job: a queued one ends now, a running one gets SIGTERM. Return the job as it then is.
 
         A job that has ended is returned unchanged.
-
-        Raises:
-            UnknownNameError: if there is no such job.
         """
         job = self.get(job_id)
         if job.ended:

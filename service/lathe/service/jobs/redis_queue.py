@@ -213,10 +213,8 @@ class RedisQueue:
             self.patient_until = time.monotonic() + LOST_SECONDS
             return
         for name in WATCHED:
-            self.seen[name] = (
-                self.count_waiting(name),
-                len(list_live_workers(self.client, build_queue_name(name))),
-            )
+            workers = list_live_workers(self.client, build_queue_name(name))
+            self.seen[name] = self.count_waiting(name), len(workers)
         self.requeue_lost_jobs()
         if time.monotonic() - self.pruned_at >= PRUNE_SECONDS:
             self.client.set("lathe:writable", b"", ex=60)
@@ -240,10 +238,7 @@ class RedisQueue:
         return job
 
     def list_ids(self) -> builtins.list[str]:
-        """Return the ids of all jobs, newest first.
-
-        Invalid ids are skipped.
-        """
+        """Return the ids of all jobs, newest first. Invalid ids are skipped."""
         members: Any = self.client.zrevrange(JOBS, 0, -1)
         return filter_job_ids(members)
 
@@ -261,11 +256,7 @@ class RedisQueue:
 
     @_reaching
     def find(self, job_id: str) -> JobRecord:
-        """Return the record of a job (its state, queue and number of tries).
-
-        Raises:
-            UnknownNameError: if there is no such job.
-        """
+        """Return the record of a job (its state, queue and number of tries)."""
         records = self._find_all([job_id]) if is_job_id(job_id) else []
         if not records:
             raise UnknownNameError(f"there is no job {job_id!r}", param="id")
@@ -273,13 +264,7 @@ class RedisQueue:
 
     @_reaching
     def get(self, job_id: str) -> Job:
-        """Return a job in its current state.
-
-        The message of a waiting job says what it waits for.
-
-        Raises:
-            UnknownNameError: if there is no such job.
-        """
+        """Return a job in its current state. The message of a waiting job says what it waits for."""
         return self._describe_waiting(self.find(job_id))
 
     @_reaching
@@ -305,10 +290,7 @@ class RedisQueue:
         return replace(record.job, message=f"waiting: {describe_missing_worker(record.queue)}")
 
     def _has_workers(self, queue: str) -> bool:
-        """Return whether a queue has workers.
-
-        The result is True for a state folder's own queue, whose worker the server starts.
-        """
+        """Return whether a queue has workers. A state folder's own queue has one, which the server starts."""
         return ":" in queue or bool(list_live_workers(self.client, queue))
 
     @_reaching
@@ -339,9 +321,6 @@ class RedisQueue:
         """Cancel a job: a waiting one ends now, a running one is stopped later by its worker. Return the job.
 
         A job that has ended is returned unchanged.
-
-        Raises:
-            UnknownNameError: if there is no such job.
         """
         record = self.find(job_id)
         if record.job.ended:
@@ -382,9 +361,6 @@ class RedisQueue:
 
         A job that was cancelled or has no tries left is ended instead. A job that has ended or has no record is
         dropped.
-
-        Returns:
-            The job. None if the queue is empty, or if the next job cannot run.
         """
         taken: Any = self._take(keys=[QUEUE + self.get_name(worker_class), RUNNING])
         if taken is None:
@@ -422,10 +398,6 @@ class RedisQueue:
         """Queue a job again if its process is over and it has not ended. Does nothing if another worker has it.
 
         A job that was cancelled or has no tries left is ended instead.
-
-        Args:
-            job: the job.
-            counts: whether this was one of its tries; not if the worker was asked to stop.
         """
         if self.record_job_heartbeat(job) != "lost":
             if not counts:
@@ -516,8 +488,7 @@ class RedisQueue:
     def write_end(self, job: Job) -> Job:
         """Write how a job ended, unless that is written already, and remove its inputs. Return the job as stored.
 
-        Returns:
-            The job as recorded. A job without a record is returned unchanged, and nothing is written.
+        A job without a record is returned unchanged, and nothing is written.
         """
         key = RECORD + job.id
         if not self.client.hexists(key, "job"):  # Redis lost its data, or the job was deleted
@@ -621,8 +592,7 @@ class RedisQueue:
 
     def _delete(self, job_id: str) -> None:
         self.files.delete_results(job_id)
-        self.files.delete_inputs(job_id)
-        self.client.delete(RECORD + job_id)
+        self.client.delete(RECORD + job_id, *build_input_keys(job_id))
         self.client.zrem(JOBS, job_id)
 
 

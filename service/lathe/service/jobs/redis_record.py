@@ -234,10 +234,6 @@ class JobFiles:
             self.client.delete(*(build_file_key(job_id, name) for name in names))
         self.client.hdel(RESULTS, job_id)
 
-    def delete_inputs(self, job_id: str) -> None:
-        """Remove a job's input files."""
-        self.client.delete(*build_input_keys(job_id))
-
 
 def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:
     """Queue Redis commands on `pipe` that write a job's file piece by piece, replacing an earlier one.
