@@ -26,7 +26,7 @@ CASES = {
         ARRAYS,
     ),
     "an encoder process and a job, before a model is loaded": (
-        "import lathe.service.encoders.engine.worker, lathe.service.jobs.local_process",
+        "import lathe.service.encoders.engine.worker, lathe.service.jobs.process",
         [],
         MODELS | SERVER | {"pandas", "scipy", "sklearn"},
     ),

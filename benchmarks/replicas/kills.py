@@ -97,7 +97,7 @@ def list_job_processes() -> list[int]:
     pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if b"lathe.service.jobs.redis.process" in path.read_bytes():
+            if b"lathe.service.jobs.process" in path.read_bytes():
                 pids.append(int(path.parent.name))
         except OSError:
             continue  # it has ended meanwhile

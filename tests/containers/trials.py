@@ -53,7 +53,7 @@ def kill_replicas(compose: Compose, times: int) -> dict[str, Any]:
 def find_busy_worker(compose: Compose) -> str:
     """Return the id of the worker's container that runs a job, or an empty text if none does."""
     for container in compose.list_containers("worker"):
-        if "jobs.redis.process" in compose.engine.docker("top", container):
+        if "lathe.service.jobs.process" in compose.engine.docker("top", container):
             return container
     return ""
 

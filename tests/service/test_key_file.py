@@ -3,9 +3,10 @@ import os
 import pytest
 from starlette.requests import Request
 
-from lathe.service.app import build_job_environment, create_app
+from lathe.service.app import create_app
 from lathe.service.auth import Keys
 from lathe.service.errors import ForbiddenError, UnauthorizedError
+from lathe.service.jobs.runner import build_job_environment
 from lathe.service.key_file import KEY_VARIABLES
 from lathe.service.settings import read_settings
 
@@ -84,11 +85,11 @@ def test_create_app_uses_key_files_and_generates_no_admin_key(key_file, tmp_path
 
 def test_job_environments_contain_no_key_variables(key_file, monkeypatch):
     for name in KEY_VARIABLES:
-        monkeypatch.setenv(name, str(key_file("key")))
-    monkeypatch.setenv("LATHE_THREADS", "3")
+        monkeypatch.setenv(name, str(key_file(name, name)) if name.endswith("FILE") else f"{name} key")
+    monkeypatch.setenv("THIRD_PARTY_KEY", "of an embeddings API")
     told = build_job_environment(read_settings())
-    assert not KEY_VARIABLES & told.keys()
-    assert told["LATHE_THREADS"] == "3"
+    assert not KEY_VARIABLES & told.keys() and "LATHE_READ_ONLY_KEYS" in KEY_VARIABLES
+    assert told["THIRD_PARTY_KEY"] == "of an embeddings API"
 
 
 NOT_UTF8 = "\udcff"

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from lathe.service.settings import read_settings
+from lathe.service.settings import Settings, read_settings
 
 
 def test_encoders_setting_is_json_or_a_file_of_json(tmp_path, monkeypatch):
@@ -58,3 +58,70 @@ def test_a_list_setting_of_only_commas_and_spaces_is_rejected(monkeypatch, name,
     monkeypatch.setenv(f"LATHE_{name}", value)
     with pytest.raises(ValueError, match=f"LATHE_{name}: .*only commas and spaces"):
         read_settings()
+
+
+SETTINGS = {
+    "home": "state",
+    "host": "0.0.0.0",
+    "port": 9000,
+    "root_path": "/lathe",
+    "encoders": [
+        {"name": "a", "model": "m", "prompts": {"query": 'find, "all": '}, "max_length": 8},
+        {"name": "b", "upstream": {"url": "http://127.0.0.1/v1", "protocol": "openai", "model": "m"}, "load": False},
+    ],
+    "public_without_keys": True,
+    "cors_origins": ("https://a.example", "https://b.example"),
+    "allowed_hosts": ("a.example",),
+    "log_level": "error",
+    "index_url": "http://127.0.0.1:19530",
+    "index_token": "root:Milvus",
+    "redis_url": "redis://:secret@127.0.0.1/1",
+    "redis_cache_bytes": 0,
+    "redis_cache_seconds": 5,
+    "drift": False,
+    "drift_window": 1000,
+    "drift_threshold": 1 / 3,
+    "data_root": "data",
+    "device": "cpu",
+    "dtype": "float32",
+    "idle_seconds": 1.5,
+    "idle_requests": "refuse",
+    "model_bytes": 1,
+    "threads": 3,
+    "workers": 2,
+    "max_batch_tokens": 7,
+    "worker_seconds": 2.5,
+    "shutdown_seconds": 0,
+    "cache_bytes": 0,
+    "upstream_bytes": 0,
+    "encoded_bytes": 0,
+    "job_threads": 5,
+    "job_nice": 3,
+    "max_texts": 11,
+    "max_vectors": 12,
+    "max_body_bytes": 13,
+    "body_memory_bytes": 14,
+    "body_seconds": 1.5,
+    "keep_alive_seconds": 3,
+    "max_connections": 15,
+    "max_queued_texts": 16,
+    "max_queued_tokens": 17,
+}
+KEYS = {f"{kind}_keys{suffix}" for kind in ("api", "admin", "read_only") for suffix in ("", "_file")}
+
+
+@pytest.mark.parametrize("values", [SETTINGS, {}], ids=["others", "defaults"])
+def test_another_process_reads_the_same_settings_from_the_environment_without_keys(values, monkeypatch):
+    assert SETTINGS.keys() | KEYS == Settings.model_fields.keys()  # a new setting belongs in this test
+    settings = read_settings(**values, admin_keys="boss", api_keys="user")
+    if not values:
+        monkeypatch.setenv("LATHE_THREADS", "99")  # what this process was started with does not matter
+        monkeypatch.setenv("LATHE_ENCODERS", "missing.json")
+
+    for name, value in settings.to_environment().items():
+        monkeypatch.setenv(name, value)
+    read = read_settings()
+    for name in SETTINGS.keys() - {"home"}:
+        assert getattr(read, name) == getattr(settings, name), name
+    assert read.home == settings.home.expanduser().absolute()
+    assert (read.api_keys, read.admin_keys) == ((), ())

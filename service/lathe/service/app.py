@@ -46,13 +46,13 @@ from lathe.service.http.routes import (
     search,
 )
 from lathe.service.index.backend import open_indexes
-from lathe.service.jobs.jobs import Jobs
-from lathe.service.jobs.local import LocalJobs
-from lathe.service.jobs.store import JobStore
+from lathe.service.jobs.folder import FolderQueue
+from lathe.service.jobs.queue import JobQueue
+from lathe.service.jobs.runner import POLL_SECONDS, JobRunner, JobThread, OwnWorker, build_job_environment
 from lathe.service.monitoring.drift.drift import Drift
 from lathe.service.monitoring.state_monitor import StateMonitor
 from lathe.service.processes.client import create_process_starter
-from lathe.service.processes.program import ProcessStarter, get_environment_without_keys
+from lathe.service.processes.program import ProcessStarter
 from lathe.service.registries import open_registry
 from lathe.service.services import Services
 from lathe.service.settings import Settings, list_unknown_variables
@@ -78,6 +78,9 @@ ROUTERS = [
 
 UPSTREAM_CHECK_SECONDS = 5.0
 """Seconds after which an idle worker of an embeddings API looks again; there is no process that may have ended."""
+
+SHARED_POLL_SECONDS = 1.0
+"""Seconds between two checks of the jobs in Redis, which workers run."""
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +158,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     engines = [make_engine(spec) for spec in settings.loaded_specs]
     cache = VectorCache(settings.cache_bytes, second_level=replica.cache if replica else None)
     embedder = Embedder(engines, registry, cache)
-    jobs = _open_jobs(settings, home, replica, processes)
+    jobs, job_thread = _open_jobs(settings, home, replica, processes)
     indexes = open_indexes(settings, home, partial(encode_for_index, embedder))
 
     def list_index_encoders() -> list[str] | None:
@@ -177,6 +180,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
         embedder=embedder,
         indexes=indexes,
         jobs=jobs,
+        job_thread=job_thread,
         drift=_open_drift(settings, embedder),
         make_engine=make_engine,
         residency=residency,
@@ -231,13 +235,20 @@ def _open_replica(settings: Settings, home: Home) -> "Replica":
     return Replica.open(home, settings.redis_url, settings.redis_cache_bytes, settings.redis_cache_seconds)
 
 
-def _open_jobs(settings: Settings, home: Home, replica: "Replica | None", processes: ProcessStarter) -> Jobs:
+def _open_jobs(
+    settings: Settings, home: Home, replica: "Replica | None", processes: ProcessStarter
+) -> tuple[JobQueue, JobThread]:
+    """Open the jobs of the state folder, which this server's thread runs, or those in Redis, which workers run."""
     environment = build_job_environment(settings)
     if replica is None:
-        return LocalJobs(JobStore(home.jobs), environment, processes)
-    from lathe.service.jobs.redis.jobs import SharedJobs
+        queue = FolderQueue(home.jobs)
+        # Fits do not wait for a training, which takes long.
+        fits, trainings = (JobRunner(queue, name, environment, processes) for name in ("jobs", "trainings"))
+        return queue, JobThread([fits.step, trainings.step], POLL_SECONDS)
+    from lathe.service.jobs.redis_queue import RedisQueue
 
-    return SharedJobs(replica.connection, home, environment, processes)
+    shared = RedisQueue(replica.connection, home)
+    return shared, JobThread([shared.maintain, OwnWorker(shared, environment, processes).step], SHARED_POLL_SECONDS)
 
 
 def _build_engine(
@@ -273,23 +284,6 @@ def _build_engine(
     return Engine(spec, start_worker, queue, options, make_room=make_room)
 
 
-def build_job_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment variables for a job's process: this process's without keys, and some settings."""
-    variables = {
-        "LATHE_HOME": str(settings.home),
-        "LATHE_JOB_THREADS": str(settings.job_threads),
-        "LATHE_JOB_NICE": str(settings.job_nice),
-        "LATHE_ENCODED_BYTES": str(settings.encoded_bytes),
-        "LATHE_UPSTREAM_BYTES": str(settings.upstream_bytes),
-        "LATHE_REDIS_URL": settings.redis_url,
-    }
-    if settings.data_root is not None:
-        variables["LATHE_DATA_ROOT"] = str(settings.data_root)
-    if settings.device:
-        variables["LATHE_DEVICE"] = settings.device
-    return get_environment_without_keys() | variables
-
-
 def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
     """Return the app's lifespan, which starts the server's threads and encoders and stops them at shutdown.
 
@@ -308,14 +302,14 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
             await run_in_threadpool(services.replica.start)
         if services.home_problem is None:
             services.state_monitor.start()
-            services.jobs.start()
+            services.job_thread.start()
         if services.indexes_open:
             services.indexes.start()
         yield
         services.state_monitor.stop()
         services.residency.stop()
         await run_in_threadpool(services.trained_serving.stop)
-        await run_in_threadpool(services.jobs.stop)
+        await run_in_threadpool(services.job_thread.stop)
         if services.replica is not None:
             await run_in_threadpool(services.replica.stop)
         await run_in_threadpool(services.indexes.close)

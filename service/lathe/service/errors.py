@@ -172,6 +172,11 @@ class UnavailableError(ServiceError):
 
     status = 503
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same may succeed later: Redis is unreachable, read-only, or its memory or disk is full."""
+        return self.code in ("redis_unreachable", "redis_full", "redis_read_only")
+
 
 def convert_error(error: Exception) -> ServiceError:
     """Convert any exception to the `ServiceError` that is answered to the client.

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from lathe.transforms.files import NO_WAIT, read_plain_file
 
-KEY_VARIABLES = frozenset({"LATHE_API_KEYS", "LATHE_API_KEYS_FILE", "LATHE_ADMIN_KEYS", "LATHE_ADMIN_KEYS_FILE"})
+KEY_VARIABLES = frozenset(
+    f"LATHE_{kind}_KEYS{suffix}" for kind in ("API", "ADMIN", "READ_ONLY") for suffix in ("", "_FILE")
+)
 """Environment variables that hold keys or name files with keys; processes that a server starts do not get them."""
 
 MAX_BYTES = 1_000_000

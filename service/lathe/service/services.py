@@ -1,5 +1,6 @@
 """The components of a server that its routes use, built once per app."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Event, Lock
@@ -17,8 +18,10 @@ from lathe.service.encoders.trained_serving import Residency, TrainedServing
 from lathe.service.errors import UnavailableError
 from lathe.service.home import Home
 from lathe.service.index.protocol import SearchIndexes
-from lathe.service.jobs.jobs import Jobs
-from lathe.service.jobs.requests import ReindexJob
+from lathe.service.jobs.job import Job
+from lathe.service.jobs.queue import JobQueue
+from lathe.service.jobs.requests import ReindexJob, parse_request
+from lathe.service.jobs.runner import JobThread
 from lathe.service.monitoring.drift.drift import Drift
 from lathe.service.monitoring.state_monitor import StateMonitor
 from lathe.service.processes.program import ProcessStarter
@@ -27,6 +30,9 @@ from lathe.training.encoder.spec import EncoderSpec
 
 if TYPE_CHECKING:
     from lathe.service.redis.replica import Replica
+
+CANCEL_SECONDS = 5.0
+"""Maximum seconds that a cancelled job may take to end before the request is answered."""
 
 
 @dataclass
@@ -50,7 +56,8 @@ class Services:
     registry: Registry
     embedder: Embedder
     indexes: SearchIndexes
-    jobs: Jobs
+    jobs: JobQueue
+    job_thread: JobThread
     drift: Drift
     make_engine: Callable[[EncoderSpec], Engine]
     processes: ProcessStarter
@@ -72,7 +79,8 @@ class Services:
         if self.embedder.live_vectors is not None:
             problems.append(self.embedder.live_vectors.unexpected.message)
         shared = self.replica.warnings() if self.replica else []
-        return [problem for problem in problems if problem] + shared + self.jobs.warnings() + self.drift.warnings()
+        jobs = self.job_thread.warnings() + self.jobs.warnings()
+        return [problem for problem in problems if problem] + shared + jobs + self.drift.warnings()
 
     def describe_encoders(self) -> list[dict[str, Any]]:
         """Return a description of each served encoder: name, model, state, and its problem if there is one.
@@ -121,17 +129,34 @@ class Services:
         return self.home_problem is None or not self.indexes.capabilities.in_state_folder
 
     def list_reindex_jobs(self, index: str) -> dict[str, ReindexJob]:
-        """Return `{job id: request}` of the queued and running jobs that reindex an index."""
-        requests = {
-            job.id: self.jobs.read_request(job.id)
-            for job in self.jobs.list()
-            if job.kind == "reindex" and not job.ended
-        }
-        return {
-            job_id: request
-            for job_id, request in requests.items()
-            if isinstance(request, ReindexJob) and request.index == index
-        }
+        """Return `{job id: request}` of the queued and running jobs that reindex an index. Log damaged requests."""
+        requests = {}
+        for job in self.jobs.list():
+            if job.kind != "reindex" or job.ended:
+                continue
+            try:
+                request = parse_request(job.kind, self.jobs.read_request(job.id))
+            except ValueError as error:
+                self.jobs.report_damaged_request(job.id, str(error))
+                continue
+            if isinstance(request, ReindexJob) and request.index == index:
+                requests[job.id] = request
+        return requests
+
+    def cancel_job(self, job_id: str) -> Job:
+        """Cancel a job, and wait up to `CANCEL_SECONDS` until whoever runs it has killed its process.
+
+        Return the job as it then is. An ended job stays unchanged.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
+        job = self.jobs.cancel(job_id)
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while not job.ended and time.monotonic() < deadline:
+            time.sleep(0.05)
+            job = self.jobs.get(job_id)
+        return job
 
     def require_indexes_writable(self) -> None:
         """Raise `UnavailableError` if indexes are stored in the state folder and it could not be written at startup."""

@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from lathe.service.encoder_settings import DEFAULT, AddedEncoders, EncoderSettings, TrainedSpecs, WorkerOptions
 from lathe.service.home import Home
-from lathe.service.key_file import KeyFile
+from lathe.service.key_file import KEY_VARIABLES, KeyFile
 from lathe.training.encoder.devices import Dtype, best_device
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings, VectorStores
 from lathe.transforms.files import expand_home, read_plain_file
@@ -445,6 +445,12 @@ class Settings(BaseSettings):
         users = "programs on this machine" if self.loopback else f"all machines that reach {self.host}"
         return f"{users} may use the server without a key"
 
+    def to_environment(self) -> dict[str, str]:
+        """Return the environment variables from which another process reads these settings, without keys."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        variables = {f"{PREFIX}{name.upper()}": _format_variable(value) for name, value in fields.items()}
+        return {name: text for name, text in variables.items() if name not in KEY_VARIABLES}
+
     def require_redis_extra(self) -> None:
         """Raise `ValueError` if a Redis URL is set and the package `redis` is not installed."""
         if self.redis_url and find_spec("redis") is None:
@@ -455,6 +461,21 @@ PREFIX = "LATHE_"
 """Beginning of the names of all environment variables of Lathe."""
 KNOWN_VARIABLES = {"POSTGRES_URL", "RAY_ADDRESS", *(name.upper() for name in Settings.model_fields)}
 """Names of the variables after the prefix: two are of commands' options, the others are settings of a server."""
+
+
+def _format_variable(value: Any) -> str:
+    """Format the value of a setting as its environment variable. An empty variable is as good as none."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case (EncoderSettings(), *_):
+            return orjson.dumps([encoder.model_dump(mode="json") for encoder in value]).decode()
+        case tuple():
+            return ",".join(value)
+        case _:
+            return str(value)
 
 
 def list_unknown_variables() -> list[str]:

@@ -59,7 +59,7 @@ def versions(app):
     fit = {"name": "beside", "steps": [{"kind": "r2"}], "source": {"texts": [row["anchor"] for row in ROWS]}}
     app.beside = app.client.post("/fit-transform", json=fit, headers=app.admin)
     eventually(lambda: list((app.settings.home / "training").glob("*/training/checkpoint-*/whole.json")), 60)
-    os.kill(app.services.jobs.store.read(answer.json()["job_id"]).pid, signal.SIGKILL)
+    os.kill(app.services.jobs.get(answer.json()["job_id"]).pid, signal.SIGKILL)
     first = wait(app, answer)
     assert first["state"] == "succeeded", first
     log = [json.loads(line)["step"] for line in app.client.get(f"{url}/log").text.splitlines()]

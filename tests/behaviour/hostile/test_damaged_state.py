@@ -25,7 +25,7 @@ from lathe.service.index.embedded.snapshot import compute_digest
 from lathe.service.index.query import Query
 from lathe.service.index.reducer import read_artifact_files
 from lathe.service.index.spec import IndexSpec
-from lathe.service.jobs.store import JobStore
+from lathe.service.jobs.folder import FolderQueue
 from lathe.service.key_file import KeyFile
 from lathe.training.fitting.encoded_shards import POSITION, Position, read_position
 from lathe.training.locks import lock_file
@@ -117,7 +117,7 @@ def test_added_encoders_and_jobs_are_named_when_they_are_damaged(damaged, tmp_pa
     with within_limits():
         with pytest.raises(ValueError, match=r"encoders\.json in the state folder cannot be read"):
             AddedEncoders(tmp_path).read()
-        assert JobStore(tmp_path).get(job).state == "failed"
+        assert FolderQueue(tmp_path).get(job).state == "failed"
     (tmp_path / POSITION).write_bytes(damaged)
     assert read_position(tmp_path) == Position()
 

@@ -1,24 +1,21 @@
 """Malformed or hostile jobs in Redis: they are checked when they are read, and run no code."""
 
 import json
-import math
 import secrets
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
 from lathe.service.home import Home
-from lathe.service.jobs.redis.heartbeats import build_queue_name
-from lathe.service.jobs.redis.jobs import SharedJobs
-from lathe.service.jobs.redis.process import run_taken_job
-from lathe.service.jobs.redis.queue import LOST_SECONDS, QUEUE, RUNNING, JobRecords
-from lathe.service.jobs.redis.record import RECORD
+from lathe.service.jobs.process import run_job
+from lathe.service.jobs.redis_queue import LOST_SECONDS, QUEUE, RUNNING, RedisQueue, build_queue_name
+from lathe.service.jobs.redis_record import RECORD
 from lathe.service.jobs.requests import FitJob
-from lathe.service.jobs.store import create_job
-from lathe.service.processes.program import Spawner
 from lathe.service.redis.connection import RedisConnection
+from lathe.service.services import Services
 from lathe.service.settings import read_settings
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.requests import NewFit
@@ -27,18 +24,18 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture
-def records(redis_server):
-    return JobRecords(redis_server.client)
+def queue(redis_server, tmp_path):
+    """A worker's part of the queue."""
+    return RedisQueue(RedisConnection(redis_server.url), Home(tmp_path / "home"))
 
 
 @pytest.fixture
 def jobs(redis_server, tmp_path):
     """A server's part, which starts no worker."""
     (tmp_path / "home").mkdir()
-    found = SharedJobs(RedisConnection(redis_server.url), Home(tmp_path / "home"), {}, Spawner())
-    found.not_before = math.inf
-    found.connection.mark_up()
-    return found
+    queue = RedisQueue(RedisConnection(redis_server.url), Home(tmp_path / "home"))
+    queue.connection.mark_up()
+    return queue
 
 
 @pytest.fixture
@@ -48,17 +45,16 @@ def settings(redis_server, tmp_path):
 
 
 @pytest.fixture
-def run_request(records, settings):
+def run_request(queue, settings):
     """Return a function that writes any job into Redis, runs it as a worker does, and returns the ended job."""
 
     def done(kind, asked, sent=None, /, **fields):
-        job = create_job("fit")
-        records.add(job, build_queue_name(), asked, sent or {})
-        key = RECORD + job.id
-        records.client.hset(key, mapping={"job": json.dumps(asdict(job) | {"kind": kind})} | fields)
-        if records.take(build_queue_name(), "one") is not None:
-            run_taken_job(records, job.id, settings)
-        return records.get(job.id)
+        job = queue.submit("fit", asked, sent or {})
+        written = {"job": json.dumps(asdict(job) | {"kind": kind})} | fields
+        queue.client.hset(RECORD + job.id, mapping=written)
+        if queue.take("jobs") is not None:
+            run_job(queue, job.id, settings)
+        return queue.get(job.id)
 
     return done
 
@@ -74,7 +70,7 @@ def npy(tmp_path):
     return (tmp_path / "rows.npy").read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["os.system", "lathe.service.jobs.runners.run_request", "fit\n"])
+@pytest.mark.parametrize("kind", ["os.system", "lathe.service.jobs.process.run_request", "fit\n"])
 def test_an_unknown_job_kind_fails_the_job_and_runs_no_code(kind, run_request, tmp_path):
     job = run_request(kind, {"args": [f"touch {tmp_path}/ran"]})
     assert (job.state, job.kind) == ("failed", "unknown") and "damaged" in job.error
@@ -156,40 +152,40 @@ NOT_RECORDS = [
 
 
 @pytest.mark.parametrize("content", NOT_RECORDS, ids=[str(index) for index in range(len(NOT_RECORDS))])
-def test_a_damaged_job_record_is_a_failed_job_and_does_not_affect_others(content, jobs, records, caplog):
+def test_a_damaged_job_record_is_a_failed_job_and_does_not_affect_others(content, jobs, queue, caplog):
     """Others are listed, taken and requeued as usual, and the damage is logged once."""
     bad, lost, good = jobs.submit("fit", {}, {}), jobs.submit("fit", {}, {}), jobs.submit("fit", {}, {})
     for _ in range(2):
-        records.take(build_queue_name(), "one")
-    spoil(records, bad, content)
+        queue.take("jobs")
+    spoil(queue, bad, content)
     for job in (bad, lost):
-        records.client.zincrby(RUNNING, -LOST_SECONDS - 1, job.id)
+        queue.client.zincrby(RUNNING, -LOST_SECONDS - 1, job.id)
     before = damaged()
     found = {job.id: job for job in jobs.list()}
     assert found[bad.id].state == "failed" and "damaged" in found[bad.id].error and found[good.id].state == "queued"
     assert damaged() == before + 1 and jobs.get(bad.id) == jobs.cancel(bad.id) == found[bad.id]
-    jobs.manage_jobs()
-    assert jobs.get(lost.id).state == "queued" and records.client.zcard(RUNNING) == 0
-    records.client.lpush(QUEUE + build_queue_name(), bad.id)
-    taken = [records.take(build_queue_name(), "two") for _ in range(3)]
+    jobs.maintain()
+    assert jobs.get(lost.id).state == "queued" and queue.client.zcard(RUNNING) == 0
+    queue.client.lpush(QUEUE + build_queue_name(), bad.id)
+    taken = [queue.take("jobs") for _ in range(3)]
     assert [job and job.id for job in taken] == [None, lost.id, good.id]
     said = [record for record in caplog.records if bad.id in record.getMessage()]
     assert len(said) == 1
 
 
-def spoil(records, job, content):
+def spoil(queue, job, content):
     """Overwrite fields of a job's record. A dict stands for the job with other values."""
     written = {
         name: json.dumps(asdict(job) | value) if isinstance(value, dict) else value for name, value in content.items()
     }
     if "job" in content:
-        records.client.hdel(RECORD + job.id, "now")
-    records.client.hset(RECORD + job.id, mapping=written)
+        queue.client.hdel(RECORD + job.id, "now")
+    queue.client.hset(RECORD + job.id, mapping=written)
 
 
-def test_invalid_job_ids_and_keys_of_other_types_are_skipped_and_counted(jobs, records, caplog):
+def test_invalid_job_ids_and_keys_of_other_types_are_skipped_and_counted(jobs, queue, caplog):
     job, other = jobs.submit("fit", {}, {}), jobs.submit("fit", {}, {})
-    client, name = records.client, secrets.token_bytes(8).hex().encode() + b"\xff"
+    client, name = queue.client, secrets.token_bytes(8).hex().encode() + b"\xff"
     client.delete(RECORD + other.id)
     client.set(RECORD + other.id, "no hash")
     client.zadd("lathe:jobs", {name: 1, "../../x": 2})
@@ -198,27 +194,28 @@ def test_invalid_job_ids_and_keys_of_other_types_are_skipped_and_counted(jobs, r
     before = damaged("job id")
     found = {job.id: job.state for job in jobs.list()}
     assert found == {job.id: "queued", other.id: "failed"} and damaged("job id") == before + 2
-    jobs.manage_jobs()
+    jobs.maintain()
     assert client.zcard(RUNNING) == 0
-    taken = [records.take(build_queue_name(), "one") for _ in range(4)]
+    taken = [queue.take("jobs") for _ in range(4)]
     assert [found and found.id for found in taken] == [None, None, job.id, None]
     assert client.zrange(RUNNING, 0, -1) == [job.id.encode()]
     said = [record.getMessage() for record in caplog.records]
     assert len([line for line in said if name[:16].decode() in line]) == 1
 
 
-def test_damaged_sizes_of_results_do_not_prevent_storing_results(records, jobs, tmp_path):
+def test_damaged_sizes_of_results_do_not_prevent_storing_results(queue, jobs, tmp_path):
     job = jobs.submit("fit", {}, {})
-    records.client.hset("lathe:results", mapping={b"\xff": "x", job.id: "many"})
+    queue.client.hset("lathe:results", mapping={b"\xff": "x", job.id: "many"})
     (tmp_path / "vectors.npy").write_bytes(b"result")
-    records.files.enforce_limit()
-    records.client.hdel("lathe:results", job.id)
-    assert records.files.store_results(job.id, [tmp_path / "vectors.npy"]) == []
+    queue.files.enforce_limit()
+    queue.client.hdel("lathe:results", job.id)
+    assert queue.files.store_results(job.id, [tmp_path / "vectors.npy"]) == []
 
 
-def test_read_request_returns_none_for_a_damaged_request(jobs, records):
+def test_a_damaged_request_of_a_reindexing_is_skipped_and_counted(jobs, queue):
+    services = SimpleNamespace(jobs=jobs)
     job = jobs.submit("reindex", REINDEX, {})
-    assert jobs.read_request(job.id).index == "docs"
-    records.client.hset(RECORD + job.id, "request", b"\xff")
+    assert list(Services.list_reindex_jobs(services, "docs")) == [job.id]
+    queue.client.hset(RECORD + job.id, "request", b"\xff")
     before = damaged("job request")
-    assert jobs.read_request(job.id) is None and damaged("job request") == before + 1
+    assert Services.list_reindex_jobs(services, "docs") == {} and damaged("job request") == before + 1

@@ -7,7 +7,7 @@ import pytest
 
 from lathe.service.index.embedded.damage import RecordChecks
 from lathe.service.index.embedded.maintenance import Maintainer
-from lathe.service.jobs.local import LocalJobs
+from lathe.service.jobs.runner import JobThread
 from lathe.service.monitoring import state_monitor
 from lathe.training.thread_problem import ThreadProblem
 from tests.helpers import eventually
@@ -43,7 +43,7 @@ def read_warnings(app):
 @pytest.mark.parametrize(
     ("owner", "name", "work"),
     [
-        (LocalJobs, "manage_jobs", "managing the jobs failed"),
+        (JobThread, "manage", "managing the jobs failed"),
         (state_monitor.StateMonitor, "check", "checking the state folder failed"),
         (Maintainer, "run_step", "maintenance of the index docs failed"),
     ],

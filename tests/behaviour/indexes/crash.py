@@ -38,7 +38,7 @@ from lathe.service.index.protocol import Artifact
 from lathe.service.index.query import Query
 from lathe.service.index.reducer import read_artifact_files
 from lathe.service.index.spec import IndexSpec, Originals
-from lathe.service.jobs.kinds.reindex import run_reindex
+from lathe.service.jobs.reindexing import run_reindex
 from lathe.service.jobs.requests import ReindexJob
 from lathe.service.settings import read_settings
 from lathe.transforms.artifact import MANIFEST, TENSORS

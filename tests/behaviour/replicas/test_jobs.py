@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from lathe.service.jobs.redis.heartbeats import build_queue_name
+from lathe.service.jobs.redis_queue import build_queue_name
 from tests.helpers import LATHE, eventually
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]

@@ -53,7 +53,7 @@ class Worker:
         for child in children(self.process.pid):
             for grandchild in children(child):
                 with contextlib.suppress(OSError):
-                    if b"lathe.service.jobs.redis.process" in Path(f"/proc/{grandchild}/cmdline").read_bytes():
+                    if b"lathe.service.jobs.process" in Path(f"/proc/{grandchild}/cmdline").read_bytes():
                         return int(grandchild)
         return None
 
@@ -230,7 +230,7 @@ def test_cancelling_a_running_job_ends_its_process_and_the_worker_takes_the_next
     waiting = api.submit("waiting", QUICK)
     horse = worker.horse()
     shown = {path: path.read_bytes() for path in running_command_lines()}
-    assert any(b"lathe.service.jobs.redis.process" in line for line in shown.values())
+    assert any(b"lathe.service.jobs.process" in line for line in shown.values())
     assert not [line for line in shown.values() if lasting_redis.password.encode() in line]
 
     begun = time.monotonic()

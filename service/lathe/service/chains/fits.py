@@ -24,8 +24,6 @@ from lathe.transforms.vectors import row_blocks
 
 PATIENCE_SECONDS = 300.0
 """Seconds for which a fit waits until Redis is back and takes writes, before it gives up publishing its chain."""
-PASSING_CODES = ("redis_unreachable", "redis_full", "redis_read_only")
-"""Codes of refusals that may pass within `PATIENCE_SECONDS`."""
 T = TypeVar("T")
 
 
@@ -146,7 +144,7 @@ def wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
         try:
             return change()
         except UnavailableError as error:
-            if error.code not in PASSING_CODES or time.monotonic() > deadline:
+            if not error.may_pass or time.monotonic() > deadline:
                 raise
             on_progress(1.0, f"waiting: {error.message}")
             time.sleep(1)

@@ -16,7 +16,7 @@ import typer
 from lathe.service.cli.options import flag, load_state
 
 if TYPE_CHECKING:
-    from lathe.service.jobs.worker_class import WorkerClass
+    from lathe.service.jobs.job import WorkerClass
 
 
 FIRST_UNPRIVILEGED_PORT = 1024
@@ -130,7 +130,7 @@ def worker(
     LATHE_HOME, and from the beginning on another.
 
     Besides LATHE_REDIS_URL it reads LATHE_HOME (folder for its work, and its local replica of the chains),
-    LATHE_DATA_ROOT (folder of the files that fits may name; unset: none), LATHE_JOB_THREADS (default: half the cores),
+    LATHE_DATA_ROOT (folder of the files that fits may name; unset: none), LATHE_JOB_THREADS (default: all cores),
     LATHE_DEVICE (cpu, cuda, …) and LATHE_LOG_LEVEL. The job names the encoder; its model is looked up in HF_HOME, and
     runs code of its own only if LATHE_ENCODERS names it.
     """
@@ -138,12 +138,12 @@ def worker(
     settings.require_redis_extra()
     worker_class: WorkerClass = "trainings" if training else "jobs"
     if check:
-        from lathe.service.jobs.redis.heartbeats import require_live_worker
+        from lathe.service.jobs.redis_queue import require_live_worker
 
         typer.echo(require_live_worker(settings, worker_class))
         return
     from lathe.service import logs
-    from lathe.service.jobs.redis.worker import run_worker
+    from lathe.service.jobs.runner import run_worker
 
     logs.configure(settings.log_level)
-    run_worker(settings, worker_class, own=False, burst=burst)
+    run_worker(settings, worker_class, burst)

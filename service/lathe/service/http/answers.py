@@ -8,7 +8,7 @@ from starlette.responses import Response, StreamingResponse
 
 from lathe.service.codec import JSON, NPY, EncodingFormat, dump_json, dump_npy, encode_rows
 from lathe.service.encoders.embedder import Answer
-from lathe.service.jobs.jobs import ResultFile
+from lathe.service.jobs.job import ResultFile
 
 
 async def answer_json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -1,7 +1,7 @@
 """The request of each kind of job: JSON in a folder or in Redis, validated when it is read.
 
-A job is data only: its kind selects a function in `lathe.service.jobs.runners.RUNNERS`, and its request holds no more
-than the parameters below.
+A job is data only: its kind selects a function, see `lathe.service.jobs.process.run_request`, and its request holds
+no more than the parameters below.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, V
 from lathe.service.chains.names import is_name
 from lathe.service.encoder_settings import NAME_PATTERN
 from lathe.service.index.spec import IndexSpec
-from lathe.service.jobs.store import INPUT_NAMES, RESUMED_KINDS, describe_validation_error
+from lathe.service.jobs.job import INPUT_NAMES, describe_validation_error
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.encoder.spec import EncoderSpec
@@ -146,9 +146,6 @@ KINDS: dict[str, type[AnyJob]] = {
     "train": TrainJob,
     "adapt": AdaptJob,
 }
-
-TRAINING_KINDS = RESUMED_KINDS
-"""Kinds of jobs that train encoders: they run beside all others, and go on where they stopped if their process dies."""
 
 
 def parse_request(kind: str, content: bytes) -> AnyJob:

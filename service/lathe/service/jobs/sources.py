@@ -1,13 +1,13 @@
 """The source of a job: a path the server may read, or texts or vectors sent with the request."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
 from lathe.service.codec import as_vectors, dump_npy
 from lathe.service.errors import BadValueError, ForbiddenError, UnknownNameError
-from lathe.service.jobs.store import FILE_OF_TEXTS, FILE_OF_VECTORS
+from lathe.service.jobs.job import FILE_OF_TEXTS, FILE_OF_VECTORS
 from lathe.training.errors import OutsideSourceError, SourceError
 from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, RowSource
 from lathe.training.journal import serialize_lines
@@ -22,6 +22,20 @@ MAX_COUNTED = 1000
 
 PATHS = ("folder", "jsonl", "corpus")
 """Settings of a training's source, target or evaluation that hold a path."""
+
+
+class NamesPaths(Protocol):
+    """A request that names files, some of which may have been sent with it."""
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Paths by field."""
+
+    def with_paths(self, paths: Mapping[str, str]) -> Self:
+        """Return a copy of the request with other paths."""
+
+
+AnyRequest = TypeVar("AnyRequest", bound=NamesPaths)
 
 
 @dataclass(frozen=True)
@@ -199,3 +213,16 @@ def _locate_section(section: dict[str, Any], field: str, data_root: Path | None)
     return section | {
         name: resolve_allowed_folder(str(path), data_root, f"{field}.{name}") for name, path in paths.items()
     }
+
+
+def locate_inputs(request: AnyRequest, files: Collection[str], folder: Path) -> AnyRequest:
+    """Return a copy of a fit or adaptation in which paths of files sent with the request point into the job's folder.
+
+    Args:
+        request: the fit or adaptation.
+        files: names of the files that came with it.
+        folder: the job's folder.
+    """
+    return request.with_paths(
+        {field: str(RootedFile(folder, path)) for field, path in request.paths.items() if path in files}
+    )

@@ -30,7 +30,8 @@ PRELOADED = (
     "lathe.service.encoders.engine.worker",
     "sentence_transformers",
     "transformers.models.bert.modeling_bert",  # of the default encoder; other models are imported by their processes
-    "lathe.service.jobs.local_process",
+    "lathe.service.jobs.process",
+    "lathe.service.jobs.fitting",
 )
 """Modules that encoders and jobs import, the most urgent first."""
 

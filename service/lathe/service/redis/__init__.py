@@ -9,7 +9,7 @@ shared_versions.py  versions that are changed in Redis first, and served from a 
 registry.py         the chains and size routes of all replicas
 trained.py          the trained encoders of all replicas
 cache.py            vectors of texts, as float16
-(jobs are in lathe.service.jobs.redis)
+(jobs are in lathe.service.jobs.redis_queue)
 
 lathe:registry            {"id", "schema"}; distinguishes this Redis from another, or from one that lost its data
 lathe:chain:<name>        hash: pointer, and version:<n> → the SHA-256 of its manifest and the job that made it
@@ -20,7 +20,7 @@ lathe:size_routes         hash: encoder fingerprint → {size: chain}
 lathe:changes             stream: which chain or trained encoder changed, or that size routes did
 lathe:cache:<generation>  hash: key of a text → its vector
 lathe:jobs                sorted set: ids of jobs by creation time
-lathe:job:<id>            hash: what a job is, and its end; see lathe.service.jobs.redis.record
+lathe:job:<id>            hash: what a job is, and its end; see lathe.service.jobs.redis_record
 lathe:job:<id>:<file>     list: the bytes of an input or a result, in pieces
 lathe:queue:<queue>       list: ids of waiting jobs, the next one first
 lathe:running             sorted set: ids of running jobs, by their worker's last heartbeat

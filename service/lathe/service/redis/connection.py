@@ -43,9 +43,9 @@ class RedisConnection:
         danger: settings of Redis that may lose data; None if there are none.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, seconds: float = PATIENCE_SECONDS) -> None:
         self.url = url
-        self.client = connect(url, PATIENCE_SECONDS)
+        self.client = connect(url, seconds)
         self.problem: str | None = "Redis has not been reached yet"
         self.danger: str | None = None
         self.has_replicator = False

@@ -221,8 +221,7 @@ def fit_new_chain(
         TransformError: if the steps do not fit the vectors.
         EngineError: if the engine's workers cannot do the work.
     """
-    request.check()
-    chain = request.build_chain()
+    chain = request.check()
     state = FitState(
         request=request,
         encoder=_prepare_encoder(encoder, chain, request.prompt_name),

@@ -306,8 +306,8 @@ class NewFit(SourcedRequest):
         steps = [step.spec() for step in build_steps(self.steps)] if isinstance(self.steps, dict) else self.steps
         return Chain(build_steps([*(steps or ()), *codes]), self.normalize)
 
-    def check(self) -> None:
-        """Check the request for errors that can be found before any row is read.
+    def check(self) -> "Chain":
+        """Check the request for errors that can be found before any row is read. Return its chain, not fitted yet.
 
         Raises:
             StepError: as `build_chain`.
@@ -320,6 +320,7 @@ class NewFit(SourcedRequest):
         self._check_pairs([step.kind for step in chain.transforms if step.takes_pairs])
         if self.queries is not None and not any(getattr(step, "takes_queries", False) for step in chain.transforms):
             raise FitError("no step is fitted on queries; give bytes, or a step such as codes")
+        return chain
 
     def _check_targets(self, kinds: Sequence[str]) -> None:
         """Check that the request has targets if, and only if, a step is fitted on targets. Raises `FitError` otherwise.

@@ -37,8 +37,7 @@ from lathe.service.index.items import parse_metadata, require_ids, require_small
 from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
 from lathe.service.index.query import parse_filter
 from lathe.service.index.spec import IndexRequest, IndexSpec, ReindexRequest, require_same_settings
-from lathe.service.jobs.jobs import PIECE_BYTES, ResultFile
-from lathe.service.jobs.store import Job
+from lathe.service.jobs.job import PIECE_BYTES, Job, ResultFile
 from lathe.service.services import ADMIN, USE, WRITE, Services, ServicesDep
 from lathe.training.encoder.text_encoder import SIDE_PROMPTS
 from lathe.transforms.errors import ArtifactError
@@ -92,7 +91,7 @@ async def delete_index(name: IndexName, services: ServicesDep) -> Response:
     await run_in_threadpool(services.indexes.require_owned, name)
     # First the jobs: they write to the index's folder.
     for job_id in await run_in_threadpool(services.list_reindex_jobs, name):
-        await run_in_threadpool(services.jobs.cancel, job_id)
+        await run_in_threadpool(services.cancel_job, job_id)
     await run_in_threadpool(services.indexes.delete, name)
     return await answer_json({"deleted": name})
 

@@ -12,8 +12,7 @@ from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.http.answers import answer_json, stream_file
 from lathe.service.http.openapi import ERRORS, JobId
 from lathe.service.http.unknown_names import StrictRoute
-from lathe.service.jobs.kinds.advise import REPORT
-from lathe.service.jobs.store import LOG
+from lathe.service.jobs.job import LOG, REPORT, VECTORS
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
 
 router = APIRouter(route_class=StrictRoute, prefix="/jobs", tags=["jobs"], responses=ERRORS)
@@ -49,7 +48,7 @@ async def cancel_job(job_id: JobId, services: ServicesDep) -> Response:
     A job that has ended stays as it is.
     """
     services.require_writable()
-    job = await run_in_threadpool(services.jobs.cancel, job_id)
+    job = await run_in_threadpool(services.cancel_job, job_id)
     return await answer_json(job.to_json())
 
 
@@ -64,7 +63,7 @@ async def job_events(job_id: JobId, services: ServicesDep) -> Response:
 @router.get("/{job_id}/vectors", dependencies=USE)
 async def job_vectors(job_id: JobId, services: ServicesDep) -> Response:
     """Return the transformed vectors of a fit with `transform: true`, as a .npy file."""
-    file = await run_in_threadpool(services.jobs.open_result, job_id, "vectors.npy")
+    file = await run_in_threadpool(services.jobs.open_result, job_id, VECTORS)
     if file is None:
         raise UnknownNameError(f"the job {job_id} has no vectors; fit with transform: true to get them")
     return stream_file(file, NPY, {"content-disposition": f'attachment; filename="{job_id}.npy"'})

@@ -17,6 +17,12 @@ from lathe.service.http.json_body import parse_object, read_json, validate_json,
 from lathe.service.http.openapi import ERRORS, describe_body
 from lathe.service.http.queueing import PAIR_FILES, require_pairs, store_pairs
 from lathe.service.http.unknown_names import StrictRoute
+from lathe.service.jobs.job import (
+    FILE_OF_QUERIES,
+    FILE_OF_QUERY_TEXTS,
+    FILE_OF_TARGETS,
+    Job,
+)
 from lathe.service.jobs.requests import AdaptJob, AdviseJob, FitJob, TrainJob
 from lathe.service.jobs.sources import (
     JobSource,
@@ -25,12 +31,6 @@ from lathe.service.jobs.sources import (
     require_distinct,
     resolve_allowed_folder,
     resolve_allowed_path,
-)
-from lathe.service.jobs.store import (
-    FILE_OF_QUERIES,
-    FILE_OF_QUERY_TEXTS,
-    FILE_OF_TARGETS,
-    Job,
 )
 from lathe.service.services import ADMIN, Services, ServicesDep
 from lathe.training.adaptation.request import AdaptRequest
@@ -66,14 +66,14 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
     """
     request = validate_object(parse_object(json_body), NewFit)
     require_name(request.name)
-    request.check()
+    chain = request.check()
     engine = services.embedder.find_engine(request.encoder, param="encoder")
     source = receive(request.source, services.settings.data_root)
     spec = engine.spec if source.texts or request.encoder is not None else None  # vectors may have no encoder
     dimensions = _count_dimensions(source, spec, engine)
     require_distinct(source, "a fit")
     if dimensions is not None:
-        request.build_chain().signature(dimensions)
+        chain.signature(dimensions)
 
     target = None
     if request.target_encoder is not None:

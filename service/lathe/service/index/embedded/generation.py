@@ -1,7 +1,7 @@
 """Generation of an index: rows, graph and chain that belong together.
 
 A search uses one generation throughout. Reindexing builds the next one beside it; see
-`lathe.service.jobs.kinds.reindex` and `maintenance`.
+`lathe.service.jobs.reindexing` and `maintenance`.
 """
 
 import math

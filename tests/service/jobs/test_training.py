@@ -2,14 +2,15 @@ import os
 
 import pytest
 
-from lathe.service.jobs import store
-from lathe.service.jobs.store import LOG, TrainingLog
+from lathe.service.jobs import training
+from lathe.service.jobs.job import LOG
+from lathe.service.jobs.training import TrainingLog
 
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
     """Return the folder of a job, and the work folder of its trainings."""
-    monkeypatch.setattr(store, "COPY_SECONDS", 0.0)
+    monkeypatch.setattr(training, "COPY_SECONDS", 0.0)
     job, work = tmp_path / "job", tmp_path / "work"
     job.mkdir()
     work.mkdir()

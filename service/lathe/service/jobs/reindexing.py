@@ -24,8 +24,8 @@ from lathe.service.index.embedded.snapshot import save_snapshot
 from lathe.service.index.items import get_text
 from lathe.service.index.reducer import Reducer, Vectors
 from lathe.service.index.spec import IndexSpec
+from lathe.service.jobs.job import FILE_OF_NEW_TEXTS
 from lathe.service.jobs.requests import ReindexJob
-from lathe.service.jobs.store import FILE_OF_NEW_TEXTS
 from lathe.service.settings import Settings
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt

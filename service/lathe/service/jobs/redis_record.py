@@ -28,9 +28,8 @@ from redis import Redis
 from redis import exceptions as redis_errors
 from redis.client import Pipeline
 
-from lathe.service.jobs.jobs import PIECE_BYTES, ResultFile
+from lathe.service.jobs.job import INPUT_NAMES, MAX_JOBS, PIECE_BYTES, Job, ResultFile, is_job_id, parse_job
 from lathe.service.jobs.requests import KINDS, InputName
-from lathe.service.jobs.store import INPUT_NAMES, MAX_JOBS, Job, is_job_id, parse_job
 from lathe.service.redis.connection import note_damage
 
 JOBS = "lathe:jobs"
@@ -234,10 +233,6 @@ class JobFiles:
         if names:
             self.client.delete(*(build_file_key(job_id, name) for name in names))
         self.client.hdel(RESULTS, job_id)
-
-    def delete_inputs(self, job_id: str) -> None:
-        """Remove a job's input files."""
-        self.client.delete(*build_input_keys(job_id))
 
 
 def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes]) -> None:

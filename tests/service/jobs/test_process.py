@@ -2,16 +2,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import orjson
 import pytest
 
-from lathe.service.jobs.runners import run_request
+from lathe.service.jobs.folder import FolderQueue
+from lathe.service.jobs.process import run_job
 from lathe.service.settings import read_settings
-from lathe.transforms.progress import no_progress
 
 SCRIPT = """
 import os, threading
-from lathe.service.jobs.runners import yield_to_others
+from lathe.service.jobs.process import yield_to_others
 
 def run():
     yield_to_others(19)
@@ -44,25 +43,17 @@ def test_a_jobs_threads_have_the_lowest_priority():
 
 
 def test_errors_of_jobs_name_files_without_the_folders_of_this_machine(tmp_path):
-    data, folder = tmp_path / "data", tmp_path / "home" / "jobs" / "1"
+    data, queue = tmp_path / "data", FolderQueue(tmp_path / "home" / "jobs")
     (data / "sets").mkdir(parents=True)
-    folder.mkdir(parents=True)
     (data / "rows.jsonl").write_text('{"text": "a"}\nnonsense')
     settings = read_settings(home=tmp_path / "home", data_root=data)
-    steps = [{"kind": "r2"}]
-    errors = [
-        run_request(
-            "fit",
-            orjson.dumps({"encoder": None, "target_encoder": None, "files": [], "request": request}),
-            folder,
-            settings,
-            no_progress,
-        ).error
-        for request in (
-            {"name": "a", "steps": steps, "source": {"path": f"{data}/./rows.jsonl#vectors"}},
-            {"name": "a", "steps": steps, "source": {"path": f"{data}/sets"}},
-            {"name": "a", "steps": steps, "source": {"path": f"{folder}/absent.npy"}},
-        )
-    ]
+
+    def run_fit(path):
+        request = {"name": "a", "steps": [{"kind": "r2"}], "source": {"path": path}}
+        job = queue.submit("fit", {"encoder": None, "target_encoder": None, "files": [], "request": request}, {})
+        run_job(queue, job.id, settings)
+        return queue.get(job.id).error
+
+    errors = [run_fit(f"{data}/./rows.jsonl#vectors"), run_fit(f"{data}/sets"), run_fit(f"{queue.root}/1/absent.npy")]
     assert all(errors) and not any(str(tmp_path) in error for error in errors), errors
     assert "rows.jsonl" in errors[0] and "folder sets holds none" in errors[1] and "absent.npy" in errors[2]

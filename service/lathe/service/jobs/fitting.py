@@ -1,0 +1,81 @@
+"""Jobs that fit chains: a fit, and advice with the fit that may follow."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lathe.service.chains.fits import FitSetting, run_fit, wait_for_redis
+from lathe.service.home import Home
+from lathe.service.jobs.job import REPORT, VECTORS
+from lathe.service.jobs.sources import locate_inputs
+from lathe.service.registries import open_registry
+from lathe.service.settings import Settings
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import TrainingError
+from lathe.transforms.errors import TransformError
+from lathe.transforms.files import write_synced
+from lathe.transforms.progress import Progress, part_of
+
+if TYPE_CHECKING:
+    from lathe.service.jobs.requests import AdviseJob, FitJob
+    from lathe.training.encoder.text_encoder import TextEncoder
+
+ADVICE_SHARE = 0.6
+"""Share of the progress bar that the advice takes in a job that then fits; the fit takes the rest."""
+
+
+def run_fit_job(job: "FitJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+    """Run the fit that a job requests and publish the chain. Return the version's name, state and certificate.
+
+    With `transform`, the vectors are written to the job's folder, and the result has their `vectors_url`.
+
+    Returns:
+        `{chain: "name@1", promoted, failed_gates, size_routes, certificate}`, and with `transform` also
+        `vectors_url`.
+    """
+    request = locate_inputs(job.request, job.files, folder)
+    on_progress(0.0, "loading the encoder")
+    encoder, target_encoder = _open_encoder(job.encoder, settings), _open_encoder(job.target_encoder, settings)
+    home = Home(settings.home)
+    registry = wait_for_redis(lambda: open_registry(home, settings.redis_url), part_of(on_progress, 0.0, 0.0))
+    context = FitSetting(registry, home.vectors, "POST /fit-transform", encoder, target_encoder, job=folder.name)
+    if not request.transform:
+        return run_fit(request, context, on_progress)
+    result = run_fit(request, context, on_progress, folder / VECTORS)
+    return result | {"vectors_url": f"/jobs/{folder.name}/vectors"}
+
+
+def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+    """Advise on a source's embeddings, and return the advice as JSON. Also write `report.html` to the folder.
+
+    If the request names a chain to fit, the decision's chain is fitted too, and its result is under `fit`. If that
+    fails, the advice is returned all the same, with `fit` None and the reason in `fit_error`.
+    """
+    from lathe.training.advice.advise import advise, build_recommended_fit
+    from lathe.training.advice.report import render_html, to_json
+
+    request = locate_inputs(job.request, job.files, folder)
+    home, name = Home(settings.home), request.fit
+    share = ADVICE_SHARE if name else 1.0
+    on_progress(0.0, "loading the encoder")
+    encoder = _open_encoder(job.encoder, settings)
+    advice = advise(request, encoder, part_of(on_progress, 0.0, share))
+    write_synced(folder / REPORT, render_html(advice).encode())
+    result = to_json(advice) | {"report_url": f"/jobs/{folder.name}/report"}
+    if name:
+        fitting = part_of(on_progress, share, 1.0)
+        try:
+            registry = open_registry(home, settings.redis_url)
+            context = FitSetting(registry, home.vectors, "POST /advise", encoder, job=folder.name)
+            result["fit"] = run_fit(build_recommended_fit(advice, name, request), context, fitting)
+        except (TrainingError, TransformError) as error:  # the advice holds all the same
+            result |= {"fit": None, "fit_error": str(error)}
+    return result
+
+
+def _open_encoder(spec: EncoderSpec | None, settings: Settings) -> "TextEncoder | None":
+    """Open the encoder of a spec. None stands for vectors without an encoder, which need none of its code."""
+    if spec is None:
+        return None
+    from lathe.training.encoder.opening import open_encoder
+
+    return open_encoder(spec, settings.device, settings.vector_stores)

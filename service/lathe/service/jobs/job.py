@@ -1,0 +1,155 @@
+"""A job: its state as callers see it, the names of its files, and the classes of workers that run jobs."""
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from lathe.service.codec import dump_json
+from lathe.transforms.artifact import MANIFEST, TENSORS
+
+State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
+TRAINING_KINDS = frozenset({"train", "adapt"})
+"""Kinds of jobs that train encoders: they run beside all others, and go on where they stopped if their process dies."""
+MAX_JOBS = 200
+"""Maximum number of jobs kept; older ones that have ended are removed with their results."""
+
+WorkerClass = Literal["jobs", "trainings", "own"]
+"""Which jobs a worker takes. Trainings take long, so they have workers of their own, and fits do not wait. With Redis,
+jobs on files of a state folder are its server's own."""
+COMMANDS: dict[WorkerClass, str] = {"jobs": "lathe worker", "trainings": "lathe worker --training"}
+"""Command that starts a worker of each class; a server starts its own."""
+
+FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS = "source.jsonl", "source.npy", "targets.npy"
+FILE_OF_QUERY_TEXTS, FILE_OF_QUERIES = "queries.jsonl", "queries.npy"
+FILE_OF_PAIRS, FILE_OF_TEST_PAIRS = "pairs.jsonl", "test_pairs.jsonl"
+FILE_OF_NEW_TEXTS = "source.texts.json"
+INPUT_NAMES = frozenset(
+    {
+        *(FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS, FILE_OF_QUERY_TEXTS, FILE_OF_QUERIES),
+        *(FILE_OF_PAIRS, FILE_OF_TEST_PAIRS, FILE_OF_NEW_TEXTS, MANIFEST, TENSORS),
+    }
+)
+"""Names that input files of a job may have."""
+
+VECTORS, REPORT, LOG = "vectors.npy", "report.html", "log.jsonl"
+"""Names of result files: the transformed vectors of a fit's source, the page of an advice, the log of a training."""
+
+PIECE_BYTES = 1 << 20
+"""Bytes of a piece of a file, 1 MiB."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job's state, as shown to callers.
+
+    Attributes:
+        progress: progress in [0, 1].
+        message: what the job is doing.
+        error: why it failed; None if it did not.
+        result: its result as JSON; None before it succeeded.
+        pid: id of its process while it runs in a folder.
+        tries: number of times that its process died and the job was queued again in a folder.
+    """
+
+    id: str
+    kind: str
+    state: State = "queued"
+    progress: float = 0.0
+    message: str = "waiting"
+    error: str | None = None
+    result: dict[str, Any] | None = None
+    created_at: str = ""
+    finished_at: str | None = None
+    pid: int | None = None
+    tries: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has succeeded, failed or been cancelled."""
+        return self.state in ENDED
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the job as JSON for callers, without the process id and the number of tries."""
+        return {key: value for key, value in asdict(self).items() if key not in ("pid", "tries")}
+
+    def succeed(self, result: dict[str, Any]) -> "Job":
+        """Return a copy of the job that ended now with a result."""
+        return replace(self._end("succeeded", "done"), progress=1.0, result=result)
+
+    def fail(self, error: str, message: str = "failed") -> "Job":
+        """Return a copy of the job that ended now with an error."""
+        return replace(self._end("failed", message), error=error)
+
+    def cancel(self) -> "Job":
+        """Return a copy of the job that ended now because a caller wanted it."""
+        return self._end("cancelled", "cancelled")
+
+    def _end(self, state: State, message: str) -> "Job":
+        return replace(self, state=state, message=message, finished_at=datetime.now(UTC).isoformat(), pid=None)
+
+
+JOB: TypeAdapter[Job] = TypeAdapter(Job)
+
+
+def create_job(kind: str) -> Job:
+    """Return a queued job with a new id that begins with the current time."""
+    now = datetime.now(UTC)
+    return Job(id=f"{now:%Y%m%d%H%M%S}{secrets.token_hex(4)}", kind=kind, created_at=now.isoformat())
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether the text is a valid job id: 22 hexadecimal digits."""
+    return re.fullmatch("[0-9a-f]{22}", text) is not None
+
+
+def parse_job(job_id: str, content: bytes) -> Job:
+    """Parse a job's state from JSON, and check that it is the job `job_id`.
+
+    Raises:
+        ValueError, TypeError: if it is damaged, another job's, or not serializable; the message quotes nothing of it.
+    """
+    try:
+        job = JOB.validate_json(content)
+    except ValidationError as error:
+        raise ValueError(describe_validation_error(error)) from None
+    if job.id != job_id or not 0 <= job.progress <= 1:
+        raise ValueError("its id or progress cannot be that of this job")
+    dump_json(job.to_json())  # numbers beyond 64 bits, for instance, are no JSON here
+    return job
+
+
+def describe_validation_error(error: ValidationError) -> str:
+    """Describe the first error of a validation in one line, without the value."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    # Pydantic names its own validators and unions in between, such as function-after[check(), NewFit].
+    fields = [str(part) for part in first["loc"] if "[" not in str(part)]
+    return f"{'.'.join(fields) or 'JSON'}: {first['msg']}"[:200]
+
+
+@dataclass(frozen=True)
+class ResultFile:
+    """A file to be sent, such as the result of a job: its size in bytes, and an iterator over its bytes in pieces."""
+
+    size: int
+    pieces: Iterator[bytes]
+
+    @classmethod
+    def from_file(cls, file: BinaryIO) -> "ResultFile":
+        """Return the size of an open file and an iterator over its pieces, which closes the file at the end.
+
+        It can be read to the end even if the file is deleted meanwhile.
+        """
+
+        def pieces() -> Iterator[bytes]:
+            with file:
+                while piece := file.read(PIECE_BYTES):
+                    yield piece
+
+        return cls(os.fstat(file.fileno()).st_size, pieces())

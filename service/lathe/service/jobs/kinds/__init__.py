@@ -1,1 +1,0 @@
-"""Kinds of jobs: fits, advice and reindexing."""

@@ -1,1 +1,0 @@
-"""Jobs that replicas share in Redis, and the worker that runs them."""

@@ -1,0 +1,331 @@
+"""Takes jobs from a queue, one at a time, and runs each in a process of its own: the loop of servers and workers.
+
+A server's own thread runs the jobs of its folder. With Redis, `lathe worker` runs jobs,
+and a server starts a worker like it for the jobs on its own state folder: `python -m lathe.service.jobs.runner`.
+"""
+
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+from lathe.service import logs
+from lathe.service.errors import UnavailableError
+from lathe.service.home import Home
+from lathe.service.jobs.job import Job, WorkerClass
+from lathe.service.jobs.queue import JobQueue
+from lathe.service.processes.client import create_process_starter
+from lathe.service.processes.program import Process, ProcessStarter, Program, get_environment_without_keys
+from lathe.service.settings import Settings, read_settings
+from lathe.training.encoder.devices import require_device
+from lathe.training.thread_problem import ThreadProblem
+
+if TYPE_CHECKING:
+    from lathe.service.jobs.redis_queue import RedisQueue
+
+POLL_SECONDS = 0.25
+"""Seconds between two checks of the queue, or of the running process."""
+AGAIN_SECONDS = 1.0
+"""Seconds between attempts to reach Redis."""
+RESTART_SECONDS = 10.0
+"""Seconds before a server's own worker that failed is started again."""
+KILLED_SECONDS = 2.0
+"""Maximum seconds to wait for the end of a killed process; one that was not forked yet never begins."""
+
+log = logging.getLogger(__name__)
+
+
+class JobRunner:
+    """Runs the jobs of one class, one at a time, each in a process of its own.
+
+    Args:
+        queue: the jobs.
+        worker_class: which of them it takes.
+        environment: environment variables of the processes.
+        processes: starts the processes. Those of a queue that is not shared outlive this process.
+    """
+
+    def __init__(
+        self, queue: JobQueue, worker_class: WorkerClass, environment: dict[str, str], processes: ProcessStarter
+    ) -> None:
+        self.queue = queue
+        self.worker_class = worker_class
+        self.environment = environment
+        self.processes = processes
+        self.job: Job | None = None
+        self.process: Process | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process of a job runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def step(self) -> None:
+        """Check on the running job, and start the next one if none runs."""
+        if not self.supervise():
+            self.start_next()
+
+    def supervise(self) -> bool:
+        """Record that the job's process runs, or release the job once its process is over. Return whether it runs.
+
+        The process of a job that was cancelled, or is another worker's by now, is killed.
+        """
+        if self.job is None:
+            return False
+        if self.is_running and self.queue.record_job_heartbeat(self.job) == "goes on":
+            return True
+        self.kill()
+        self.release()
+        return False
+
+    def start_next(self) -> None:
+        """Take the next job, if there is one, and start its process."""
+        self.job = self.queue.take(self.worker_class)
+        if self.job is not None:
+            self.process = self._start_process(self.job)
+
+    def kill(self) -> None:
+        """Kill the process of the job, also one that outlived the fork server that watched it."""
+        if self.process is not None:
+            self.process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(KILLED_SECONDS)
+        self.process = None
+
+    def release(self, counts: bool = True) -> None:
+        """Give up the job, whose process is over. It is queued again or ended, unless it has ended itself.
+
+        Args:
+            counts: whether this was one of its tries.
+        """
+        if self.job is not None:
+            self.queue.release(self.job, counts)
+        self.job = None
+
+    def _start_process(self, job: Job) -> Process | None:
+        """Start and return the process of a job. An error is logged, and the job is then released by the next step."""
+        try:
+            with self.queue.open_output(job.id) as output:
+                program = Program(
+                    "lathe.service.jobs.process",
+                    (job.id,),
+                    self.environment,
+                    output=None if output is None else output.fileno(),
+                    lasting=not self.queue.shared,
+                )
+                return self.processes.start(program)
+        except OSError:
+            log.exception("the process of job %s cannot be started", job.id)
+            return None
+
+
+def build_job_environment(settings: Settings) -> dict[str, str]:
+    """Return the environment variables of a job's process: this process's and all its settings, without keys."""
+    return get_environment_without_keys() | settings.to_environment()
+
+
+class JobThread:
+    """The thread of a server that sees to its jobs.
+
+    Args:
+        steps: what it does regularly: the steps of the runners of a folder, or what a queue in Redis needs.
+        poll_seconds: seconds between two rounds of the steps.
+    """
+
+    def __init__(self, steps: Sequence[Callable[[], None]], poll_seconds: float) -> None:
+        self.steps = steps
+        self.poll_seconds = poll_seconds
+        self.trouble: str | None = None
+        self.stopping = threading.Event()
+        self.unexpected = ThreadProblem("managing the jobs")
+        self.thread = threading.Thread(target=self._run, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, waiting up to 5 s for it. Running jobs go on."""
+        self.stopping.set()
+        if self.thread.is_alive():
+            self.thread.join(timeout=5)
+
+    def warnings(self) -> list[str]:
+        """Return sentences on what kept the thread from its work the last time."""
+        trouble = f"jobs cannot be managed: {self.trouble}" if self.trouble else None
+        return [warning for warning in (self.unexpected.message, trouble) if warning]
+
+    def _run(self) -> None:
+        while not self.stopping.wait(self.poll_seconds):
+            with self.unexpected.watch():
+                self.manage()
+
+    def manage(self) -> None:
+        """Do all steps once. If Redis refuses, log that instead of raising it, unless it was so the last time too."""
+        try:
+            for step in self.steps:
+                step()
+            self.trouble = None
+        except UnavailableError as error:
+            # That Redis is away is said by its connection.
+            trouble = None if error.code == "redis_unreachable" else error.message
+            if trouble and trouble != self.trouble:
+                log.warning("managing the jobs failed: %s", trouble)
+            self.trouble = trouble
+
+
+class Worker:
+    """A worker of a queue in Redis. It waits while Redis is unreachable, and ends when it is asked to.
+
+    Args:
+        queue: the queue.
+        worker_class: which jobs it takes. A training does not keep it, as it goes on from its last checkpoint.
+        environment: environment variables of the jobs' processes.
+        processes: starts the jobs' processes.
+    """
+
+    def __init__(
+        self, queue: "RedisQueue", worker_class: WorkerClass, environment: dict[str, str], processes: ProcessStarter
+    ) -> None:
+        self.queue = queue
+        self.worker_class = worker_class
+        self.processes = processes
+        self.runner = JobRunner(queue, worker_class, environment, processes)
+        self.patience = 0 if worker_class == "trainings" else 1
+        self.stops = 0
+        self.reached: bool | None = None
+
+    def request_stop(self, *_: Any) -> None:
+        """Count a request to stop.
+
+        The first ends the worker after the running job, the second kills that job too. A training is killed at the
+        first.
+        """
+        self.stops += 1
+
+    def run(self, burst: bool) -> None:
+        """Run queued jobs until asked to stop, waiting while Redis is down. At the end, remove the worker's heartbeat.
+
+        Args:
+            burst: whether to end when no job is queued.
+
+        Raises:
+            UnavailableError: if Redis refuses, for instance the password.
+        """
+        runner = self.runner
+        while not self.stops or (self.stops <= self.patience and runner.is_running):
+            try:
+                self._announce()
+                if not runner.supervise() and not self.stops:
+                    runner.start_next()
+                if runner.job is None and burst and not self.queue.count_waiting(self.worker_class):
+                    break
+            except UnavailableError as error:  # the running job goes on
+                self._log_outage(error)
+                time.sleep(AGAIN_SECONDS)
+            self._wait()
+
+        runner.kill()
+        with suppress(UnavailableError):  # another worker then finds that this one is silent
+            runner.release(counts=self.patience > 0)
+            self.queue.leave(self.worker_class)
+
+    def _wait(self) -> None:
+        """Wait `POLL_SECONDS`, or until the process of the job ends."""
+        if self.runner.process is None:
+            time.sleep(POLL_SECONDS)
+            return
+        with suppress(subprocess.TimeoutExpired):
+            self.runner.process.wait(POLL_SECONDS)
+
+    def _announce(self) -> None:
+        """Send a heartbeat. The first time, and after an outage, also log that and warm up the process starter."""
+        self.queue.announce(self.worker_class)
+        if not self.reached:
+            log.info("taking jobs from %s", self.queue.get_name(self.worker_class))
+            self.processes.warm_up()
+        self.reached = True
+
+    def _log_outage(self, error: UnavailableError) -> None:
+        """Log once that Redis is unreachable, or raise the error if waiting would not help.
+
+        Raises:
+            UnavailableError: if waiting would not help, for instance with a password that was rejected from the start.
+        """
+        # A password that was accepted before is being changed.
+        rejected = self.reached is None and self.queue.rejects_password(error)
+        if not error.may_pass or rejected:
+            raise error
+        if self.reached is not False:
+            log.warning("%s; trying again", error.message)
+        self.reached = False
+
+
+class OwnWorker:
+    """The worker that a server with Redis starts for the jobs on its own state folder, when such jobs wait.
+
+    It outlives the server, and ends when no such job waits.
+    """
+
+    def __init__(self, queue: "RedisQueue", environment: dict[str, str], processes: ProcessStarter) -> None:
+        self.queue = queue
+        self.environment = environment
+        self.processes = processes
+        self.process: Process | None = None
+        self.not_before = 0.0
+
+    def step(self) -> None:
+        """Start the worker if jobs wait for it and it is not running; after an error, `RESTART_SECONDS` later."""
+        if self.process is not None and (status := self.process.poll()) is not None:
+            self.process = None
+            if status:
+                log.error("the worker of this server's own jobs ended with %d; starting it again later", status)
+                self.not_before = time.monotonic() + RESTART_SECONDS
+        if self.process is None and time.monotonic() >= self.not_before and self.queue.count_waiting("own"):
+            self.process = self.processes.start(
+                Program("lathe.service.jobs.runner", (), self.environment, lasting=True)
+            )
+
+
+def run_worker(settings: Settings, worker_class: WorkerClass, burst: bool) -> None:
+    """Run the jobs of a class in Redis until SIGINT or SIGTERM, waiting while Redis is unreachable.
+
+    It installs handlers of both signals: the first signal ends it after the running job, a second kills that job too.
+    A training is queued again at the first, as it goes on from its last checkpoint.
+
+    Args:
+        settings: settings with the URL of Redis.
+        worker_class: which jobs it takes.
+        burst: whether to end when no job is queued.
+
+    Raises:
+        ValueError: if no Redis is set, the device is missing, or the state folder cannot be written.
+        UnavailableError: if Redis refuses, for instance the password.
+    """
+    from lathe.service.jobs.redis_queue import RedisQueue, require_redis
+
+    require_redis(settings)
+    require_device(settings.device)
+    Home(settings.home).require_writable()
+    queue = RedisQueue.open(settings)
+    with closing(create_process_starter(settings.device)) as processes, closing(queue.connection):
+        worker = Worker(queue, worker_class, build_job_environment(settings), processes)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, worker.request_stop)
+        worker.run(burst)
+
+
+def main(arguments: list[str]) -> None:
+    """Run the jobs on this state folder until none is queued: the worker that a server starts."""
+    settings = read_settings()
+    logs.configure(settings.log_level)
+    run_worker(settings, "own", burst=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
