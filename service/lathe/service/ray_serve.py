@@ -80,10 +80,10 @@ def build(arguments: Arguments) -> Application:
         max_ongoing_requests=_count_max_requests(settings),
         graceful_shutdown_timeout_s=settings.shutdown_seconds + EXTRA_SHUTDOWN_SECONDS,
     )
-    return deployment(serve.ingress(make_app_builder(settings))()).bind()
+    return deployment(serve.ingress(_make_app_builder(settings))()).bind()
 
 
-def make_app_builder(settings: Settings) -> Callable[[], ASGIApp]:
+def _make_app_builder(settings: Settings) -> Callable[[], ASGIApp]:
     """Return a function that builds the app in a replica's process with these settings.
 
     The function sets this process's `LATHE_` variables, without keys. A replica's node may have other variables, so
@@ -105,7 +105,7 @@ def make_app_builder(settings: Settings) -> Callable[[], ASGIApp]:
         logs.configure(settings.log_level)
         app = create_app(settings)
         _wait_for_encoders(app)
-        return OneRequestId(app)
+        return _OneRequestId(app)
 
     return build_app
 
@@ -127,7 +127,7 @@ def _wait_for_encoders(app: FastAPI) -> None:
     app.router.lifespan_context = lifespan
 
 
-class OneRequestId:
+class _OneRequestId:
     """Middleware that removes the response header `x-request-id`, because Ray's proxy adds the same id itself."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -37,14 +37,14 @@ UNKNOWN_FIELD = "unknown_field"
 """Type of pydantic's error for a field that the schema does not have; `field` in its context is the name."""
 
 
-def fail_fast(schema: Any) -> Any:
+def _fail_fast(schema: Any) -> Any:
     """Return a copy of pydantic's core schema in which each list and dict stops validating at its first wrong entry."""
     if isinstance(schema, list | tuple):
-        return type(schema)(fail_fast(part) for part in schema)
+        return type(schema)(_fail_fast(part) for part in schema)
     if not isinstance(schema, dict):
         return schema
-    parts = {key: fail_fast(part) for key, part in schema.items()}
-    return parts | {"fail_fast": True} if schema.get("type") in ("list", "dict") else parts
+    parts = {key: _fail_fast(part) for key, part in schema.items()}
+    return parts | {"_fail_fast": True} if schema.get("type") in ("list", "dict") else parts
 
 
 def read_field_descriptions(model: type, none: str = "null") -> dict[str, str]:
@@ -94,7 +94,7 @@ class JsonObject(BaseModel):
         With every error collected, pydantic takes half a kilobyte for each: 2 MB of `{"inputs": [0, 0, …]}` took 900 MB
         and 3 s.
         """
-        checked: CoreSchema = fail_fast(handler(source))
+        checked: CoreSchema = _fail_fast(handler(source))
         return checked
 
     @classmethod

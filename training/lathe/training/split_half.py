@@ -73,10 +73,10 @@ def reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float6
     require_finite(first)
     require_finite(second)
     x, y = (unit_rows(torch.from_numpy(np.asarray(side, np.float32))) for side in (first, second))
-    return (rank_one_way(x, y) + rank_one_way(y, x)) / 2
+    return (_rank_one_way(x, y) + _rank_one_way(y, x)) / 2
 
 
-def rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
+def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
     """Search all documents with each query by dot product, and return 1/rank of document i for query i, `(n,)`. Ties
     count half.
 
@@ -100,12 +100,12 @@ def count_scripts(texts: Sequence[str]) -> dict[str, float]:
     """Return the share of the texts that are in each script, such as Latin, largest first. Texts without letters are
     not counted.
     """
-    counts = Counter(script for text in texts if (script := detect_script(text)) is not None)
+    counts = Counter(script for text in texts if (script := _detect_script(text)) is not None)
     total = sum(counts.values())
     return {script: count / total for script, count in counts.most_common()}
 
 
-def detect_script(text: str) -> str | None:
+def _detect_script(text: str) -> str | None:
     """Return the script that most of a text's first letters are in, such as "Latin". The result is None if the text has
     no letters.
     """

@@ -52,7 +52,7 @@ MAX_SUMS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Pulled:
+class _Pulled:
     """Outcome of pulling a chain.
 
     Attributes:
@@ -129,7 +129,7 @@ def push_model(folder: Path, repo: str, private: bool | None, license_id: str | 
 
     has_modules = "modules.json" in files  # sentence-transformers loads the folder as it is
     tags = ["lathe", "embeddings", *(["sentence-transformers", "sentence-similarity"] if has_modules else [])]
-    header = format_header(described, "sentence-transformers" if has_modules else "lathe", license_id, tags)
+    header = _format_header(described, "sentence-transformers" if has_modules else "lathe", license_id, tags)
     usage = _remove_header((folder / CARD).read_text()).replace("path/to/this/folder", repo)
     files[CARD] = f"{header}\n{usage}".encode()
     files[SUMS] = "".join(f"{_digest(content)}  {name}\n" for name, content in sorted(files.items())).encode()
@@ -141,7 +141,7 @@ def _remove_header(card: str) -> str:
     return card.split("---\n", 2)[2].lstrip("\n") if card.startswith("---\n") and card.count("---\n") > 1 else card
 
 
-def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: int) -> Pulled:
+def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: int) -> _Pulled:
     """Download a chain from a hub repository, add it to the registry as a new version, and return the outcome.
 
     The first version of a name goes live. The version appears when it is complete and checked. The same chain under the
@@ -176,10 +176,10 @@ def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: i
     encoder = (manifest.get("encoder") or {}).get("name")
     # A version that differs in nothing would only take a number.
     if (known := _find_same(registry, name, manifest)) is not None:
-        return Pulled(name, known, registry.live(name) == known, False, repo.commit, encoder)
+        return _Pulled(name, known, registry.live(name) == known, False, repo.commit, encoder)
     chain.metadata = chain.metadata | {"pulled_from": {"repository": repo.id, "commit": repo.commit}}
     version, live = registry.publish(chain, name, None, distribution=distribution)
-    return Pulled(name, version, live, True, repo.commit, encoder)
+    return _Pulled(name, version, live, True, repo.commit, encoder)
 
 
 def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
@@ -270,7 +270,7 @@ PROTOCOL = (
 )
 
 
-def format_header(metadata: Mapping[str, Any], library: str, license_id: str | None, tags: list[str]) -> str:
+def _format_header(metadata: Mapping[str, Any], library: str, license_id: str | None, tags: list[str]) -> str:
     """Return a model card's YAML header between lines of `---`: library, tags, license and base model.
 
     Args:
@@ -296,7 +296,7 @@ def format_chain_card(metadata: Mapping[str, Any], repo: str, license_id: str | 
     sizes = f"{metadata['input_dimensions']} → {metadata['output_dimensions']} dimensions"
     of = f"vectors of `{encoder['model']}`" if encoder else "vectors that come without an encoder"
     lines = [
-        format_header(metadata, "lathe", license_id, ["lathe", "embeddings", "dimensionality-reduction"]),
+        _format_header(metadata, "lathe", license_id, ["lathe", "embeddings", "dimensionality-reduction"]),
         f"# {name}",
         "",
         f"A chain of transforms for {of}, fitted by Lathe: {steps}; {sizes}.",

@@ -42,7 +42,7 @@ COMPARED = ("chain", "space_id", "raw_space_id", "metric", "text_field", "origin
 """Settings that an existing index must share with the command line."""
 
 
-class LazyEncoders:
+class _LazyEncoders:
     """The encoders of the settings, each loaded when it is first used."""
 
     def __init__(self, settings: "Settings") -> None:
@@ -113,7 +113,7 @@ def import_rows(
     settings, home = load_state()
     registry = open_chains(write=True)
     torch.set_num_threads(settings.threads)
-    encoders = LazyEncoders(settings)
+    encoders = _LazyEncoders(settings)
     opened = open_source(source)
     width = opened.detect_kind()
     specs = SpecResolver(registry, ChainResolver(registry), encoders.load, encoders.load_all)

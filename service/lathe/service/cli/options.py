@@ -223,7 +223,7 @@ def format_command_line() -> str:
     return shlex.join(["lathe", *(Path(a).name if Path(a).exists() else a for a in sys.argv[1:])])
 
 
-def parse_pairs(values: list[str] | None, option: str) -> dict[str, str]:
+def _parse_pairs(values: list[str] | None, option: str) -> dict[str, str]:
     """Parse an option's values, each KEY=VALUE, to a dict of texts.
 
     Args:
@@ -253,7 +253,7 @@ def parse_numbers(values: list[str] | None, option: str) -> dict[str, float]:
         BadValueError: if a value is not of that form.
     """
     parsed = {}
-    for key, value in parse_pairs(values, option).items():
+    for key, value in _parse_pairs(values, option).items():
         try:
             parsed[key] = float(value)
         except ValueError:
@@ -306,7 +306,7 @@ def take_fields(
             for field in fields:
                 kind, _ = _find_type(known[field])
                 if get_origin(kind) is dict:
-                    parse = parse_numbers if get_args(kind)[1] is float else parse_pairs
+                    parse = parse_numbers if get_args(kind)[1] is float else _parse_pairs
                     fields[field] = parse(fields[field], get_args(options[field].annotation)[1].default)
             command(**{into: fields}, **values)
 

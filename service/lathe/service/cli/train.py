@@ -184,10 +184,10 @@ def _train_version(config: Path, out: Path | None, fields: dict[str, Any]) -> No
     )
     with ProgressBar() as progress:
         result = train_encoder(request, context, progress)
-    typer.echo("\n".join(format_training_result(result)))
+    typer.echo("\n".join(_format_training_result(result)))
 
 
-def format_training_result(result: dict[str, Any]) -> list[str]:
+def _format_training_result(result: dict[str, Any]) -> list[str]:
     """Format a training's result as lines: what its searches gain, warnings, and whether the version is live."""
     certificate = result["certificate"]
     rows = [["texts", "queries", "nDCG@10 before", "after", "gain"]]

@@ -181,13 +181,13 @@ def parse_manifest(content: bytes) -> dict[str, Any]:
     if manifest.get("schema") != SCHEMA:
         raise ValueError(f"its format is {manifest.get('schema')!r}; this version of Lathe reads {SCHEMA}")
     for path, digest in manifest["files"].items():
-        require_model_file(path)
+        _require_model_file(path)
         if not isinstance(digest, str):
             raise ValueError("a digest is no text")
     return manifest
 
 
-def require_model_file(path: str) -> None:
+def _require_model_file(path: str) -> None:
     """Raise `BadValueError` unless a relative path can be that of a model's file.
 
     Pickles and code are refused, because loading them would run what they say.
@@ -202,7 +202,7 @@ def require_model_file(path: str) -> None:
         )
 
 
-def list_model_files(model: Path) -> list[str]:
+def _list_model_files(model: Path) -> list[str]:
     """List the files of a model's folder as relative paths, sorted, and check that a version may have them.
 
     Raises:
@@ -215,7 +215,7 @@ def list_model_files(model: Path) -> list[str]:
         if path.is_file():
             files.append(path.relative_to(model).as_posix())
     for file in files:
-        require_model_file(file)
+        _require_model_file(file)
     return files
 
 
@@ -226,7 +226,7 @@ def digest_files(model: Path) -> dict[str, str]:
         BadValueError: if the folder has a link, or a file that no version may have.
     """
     digests = {}
-    for path in list_model_files(model):
+    for path in _list_model_files(model):
         with (model / path).open("rb") as file:
             digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
     return digests

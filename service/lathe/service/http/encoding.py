@@ -79,7 +79,7 @@ async def encode_body_texts(
         ServiceError: if the texts are not valid, or the encoder is not served, not ready or overloaded.
     """
     texts = list_texts(body.texts, services.settings.max_texts, "texts")
-    engine = find_index_engine(services.embedder, spec)
+    engine = _find_index_engine(services.embedder, spec)
     prompt_name = engine.require_ready().choose_prompt(body.prompt_name or None, side)
     wanted = EmbedRequest(texts, engine, EncodeOptions(prompt_name, body.long_text))
     pending = await run_in_threadpool(services.embedder.begin, wanted)
@@ -162,7 +162,7 @@ async def _cancel_on_disconnect(request: Request, work: Work) -> None:
     work.future.cancel()
 
 
-def find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
+def _find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
     """Return the engine that runs an index's encoder, after checking that the encoder is still the same.
 
     Raises:
@@ -201,6 +201,6 @@ def encode_for_index(embedder: Embedder, spec: IndexSpec, texts: list[str]) -> N
     Raises:
         ServiceError: if the index has no encoder, or the encoder is not served, is not ready or has changed.
     """
-    engine = find_index_engine(embedder, spec)
+    engine = _find_index_engine(embedder, spec)
     options = EncodeOptions(engine.require_ready().find_side_prompt("document"))
     return embedder.begin(EmbedRequest(texts, engine, options)).wait_for_answer().vectors

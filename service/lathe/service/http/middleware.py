@@ -65,7 +65,7 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = Exchange(scope, send)
+        exchange = _Exchange(scope, send)
         if scope["method"] == "HEAD" and not scope["path"].endswith("/events"):  # which has no end
             scope = {**scope, "method": "GET"}  # the server itself leaves the body out
         with log_context(request_id=exchange.request_id):
@@ -80,7 +80,7 @@ class RequestMiddleware:
                 exchange.end()
 
 
-class Exchange:
+class _Exchange:
     """A request and the state of its response, as metrics and the log need them.
 
     Neither gets texts, paths, queries or keys.
@@ -139,7 +139,7 @@ class Exchange:
 
         The level is debug for health and metrics requests.
         """
-        method, route = self.scope["method"], get_route(self.scope) or UNKNOWN
+        method, route = self.scope["method"], _get_route(self.scope) or UNKNOWN
         seconds = time.perf_counter() - self.begun
         # Callers choose methods and paths, and each new label would be a series of its own.
         labels = method if method in METHODS else "other", UNKNOWN if self.status == 405 else route
@@ -179,7 +179,7 @@ def _generate_id() -> str:
     return f"{random.getrandbits(128):032x}"  # noqa: S311
 
 
-def get_route(scope: Scope) -> str | None:
+def _get_route(scope: Scope) -> str | None:
     """Return the path template of the matched route, or None if none matched.
 
     It is never the raw path, which callers choose.

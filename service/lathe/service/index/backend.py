@@ -23,7 +23,7 @@ from lathe.service.index.spec import IndexSpec, require_originals
 from lathe.service.settings import Settings
 
 
-def refuse_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
+def _refuse_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
     """Raise `NotImplementedError`: the encoder of processes that open indexes and write no texts."""
     raise NotImplementedError
 
@@ -33,7 +33,7 @@ def find_backend(settings: Settings) -> type[MilvusIndexes] | type[EmbeddedIndex
     return MilvusIndexes if settings.index_url else EmbeddedIndexes
 
 
-def open_indexes(settings: Settings, home: Home, encode: EncodeTexts = refuse_texts) -> SearchIndexes:
+def open_indexes(settings: Settings, home: Home, encode: EncodeTexts = _refuse_texts) -> SearchIndexes:
     """Open the indexes of the backend that the settings choose."""
     return find_backend(settings).open(settings, home, encode)
 
@@ -59,12 +59,12 @@ def describe_indexes(settings: Settings, home: Home) -> list[dict[str, Any]]:
     The indexes are read without owning them: another process may serve them meanwhile.
     """
     if get_capabilities(settings).in_state_folder:
-        return [describe_folder(folder) for folder in list_index_folders(home.indexes)]
+        return [_describe_folder(folder) for folder in list_index_folders(home.indexes)]
     with closing(open_indexes(settings, home)) as indexes:
         return indexes.describe()
 
 
-def describe_folder(folder: Path) -> dict[str, Any]:
+def _describe_folder(folder: Path) -> dict[str, Any]:
     """Return name, counts, settings and file size of the index in a folder, or its name and an error.
 
     The index's SQLite file is opened read-only. The error is there if the file cannot be read.

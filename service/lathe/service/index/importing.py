@@ -41,7 +41,7 @@ ID_FIELDS = ("id", "_id")
 
 
 @dataclass(frozen=True)
-class ImportedRow:
+class _ImportedRow:
     """Row of a vector store to import.
 
     Attributes:
@@ -91,7 +91,7 @@ class Ids:
             raise BadValueError(f"there are {len(self.listed):,} ids for {total:,} rows", param="ids")
         require_ids(self.listed or [])
 
-    def build_rows(self, batch: RowBatch, first: int, vector_field: str, text_field: str | None) -> list[ImportedRow]:
+    def build_rows(self, batch: RowBatch, first: int, vector_field: str, text_field: str | None) -> list[_ImportedRow]:
         """Return the rows of a batch as they are imported, each with an id and its other fields as metadata.
 
         Fields other than the id and the vector become metadata, values that JSON lacks as text. If a field `metadata`
@@ -115,7 +115,7 @@ class Ids:
                 fields |= nested
             if text_field is not None and isinstance(batch.values, list):
                 fields[text_field] = batch.values[position]
-            rows.append(ImportedRow(item, _write_metadata(first + position, fields) if fields else None))
+            rows.append(_ImportedRow(item, _write_metadata(first + position, fields) if fields else None))
         return rows
 
     def _find_id_field(self, record: Mapping[str, Any]) -> str | None:
@@ -162,12 +162,12 @@ def write_id(value: Any) -> str:
         case UUID():
             return str(value)
         case bytes():
-            return decode_bytes(value)
+            return _decode_bytes(value)
         case _:
             raise ValueError(f"a {type(value).__name__}: write ids as texts")
 
 
-def decode_bytes(value: bytes) -> str:
+def _decode_bytes(value: bytes) -> str:
     """Decode bytes as UTF-8 text, and raise `ValueError` if they are not UTF-8."""
     try:
         return value.decode()
@@ -183,7 +183,7 @@ def _write_metadata(number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
     """
 
     def convert(value: Any) -> str:
-        return decode_bytes(value) if isinstance(value, bytes) else str(value)
+        return _decode_bytes(value) if isinstance(value, bytes) else str(value)
 
     try:
         content = orjson.dumps(fields, default=convert, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -330,7 +330,7 @@ def add_rows(
     return {"imported": added, "left_out": left_out, "replaced": replaced}
 
 
-def _select_rows(vectors: Vectors, rows: list[ImportedRow], spec: IndexSpec, skip_zeros: bool) -> list[int]:
+def _select_rows(vectors: Vectors, rows: list[_ImportedRow], spec: IndexSpec, skip_zeros: bool) -> list[int]:
     """Return the positions of the rows to import: all, but for cosine only those whose vector is not zero."""
     if spec.metric != "cosine":
         return list(range(len(rows)))

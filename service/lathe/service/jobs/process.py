@@ -67,7 +67,7 @@ def run_request(request: AnyJob, folder: Path, settings: Settings, on_progress: 
             return run_adapt_job(request, folder, settings, on_progress)
 
 
-class ProgressReporter:
+class _ProgressReporter:
     """A progress callback that updates a job, and writes it at most every `PROGRESS_SECONDS`.
 
     Within its block, the job is also written every `STANDING_WRITE_SECONDS`, so that a message that stands says so.
@@ -122,7 +122,7 @@ def run_job(queue: JobQueue, job_id: str, settings: Settings) -> None:
             return
         job, folder = claimed
         content = queue.read_request(job_id)
-        reporter = ProgressReporter(job, partial(queue.write_progress, folder=folder))
+        reporter = _ProgressReporter(job, partial(queue.write_progress, folder=folder))
         with reporter:
             problem = queue.fetch_inputs(job_id, folder)
             try:
@@ -228,7 +228,7 @@ def _find_trained_encoders(request: AnyJob, settings: Settings, on_progress: Pro
     return request.with_encoders(specs)
 
 
-def limit_resources(settings: Settings) -> None:
+def _limit_resources(settings: Settings) -> None:
     """Give way to all other processes, and limit torch and BLAS to the settings' number of job threads."""
     yield_to_others(settings.job_nice)
     import torch
@@ -284,7 +284,7 @@ def main(arguments: list[str]) -> None:
     queue = _open_queue(settings)
     if queue.shared:
         threading.Thread(target=_exit_with_parent, args=[parent], daemon=True).start()
-    limit_resources(settings)
+    _limit_resources(settings)
     run_job(queue, arguments[0], settings)
 
 

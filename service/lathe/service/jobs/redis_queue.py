@@ -197,7 +197,7 @@ class RedisQueue:
     def warnings(self) -> builtins.list[str]:
         """Return a warning for each class of which jobs wait while no worker is alive; none while Redis is down."""
         return [
-            f"{name} wait ({waiting}) and {describe_missing_worker(build_queue_name(name))}"
+            f"{name} wait ({waiting}) and {_describe_missing_worker(build_queue_name(name))}"
             for name, (waiting, workers) in self.seen.items()
             if waiting and not workers and self.connection.up
         ]
@@ -287,7 +287,7 @@ class RedisQueue:
             return replace(record.job, message="its worker was lost; waiting for another")
         if has_workers or (has_workers is None and self._has_workers(record.queue)):
             return replace(record.job, message="waiting")
-        return replace(record.job, message=f"waiting: {describe_missing_worker(record.queue)}")
+        return replace(record.job, message=f"waiting: {_describe_missing_worker(record.queue)}")
 
     def _has_workers(self, queue: str) -> bool:
         """Return whether a queue has workers. A state folder's own queue has one, which the server starts."""
@@ -620,7 +620,7 @@ def build_queue_name(worker_class: WorkerClass = "jobs", home_id: str | None = N
     return version("lathe-service") + ("/trainings" if worker_class == "trainings" else "")
 
 
-def describe_missing_worker(queue: str) -> str:
+def _describe_missing_worker(queue: str) -> str:
     """Say that a queue has no worker, and how one is started."""
     number, _, trainings = queue.partition("/")
     command = COMMANDS["trainings" if trainings else "jobs"]

@@ -54,7 +54,7 @@ LASTING, BOUND = b"lasting", b"bound"
 """A request's message: whether the fork goes on when the server ends, or is killed."""
 
 
-class ForkLoop:
+class _ForkLoop:
     """A loop that forks on request, until the other side of its socket is closed.
 
     It sets the process's handlers of SIGCHLD, to notice that a fork has ended, and of SIGIO, to end at once when the
@@ -227,7 +227,7 @@ def main(arguments: list[str]) -> None:
 
     In each fork, the requested program is run.
     """
-    run_program = ForkLoop(socket.socket(fileno=int(arguments[0]))).serve(arguments[1:])
+    run_program = _ForkLoop(socket.socket(fileno=int(arguments[0]))).serve(arguments[1:])
     run_program()
 
 

@@ -104,7 +104,7 @@ class RedisConnection:
         self.danger = None
         with suppress(redis_errors.ResponseError):  # Redis may forbid CONFIG
             answer: Any = self.client.config_get("maxmemory*")
-            settings = {decode_text(key): decode_text(value) for key, value in answer.items()}
+            settings = {_decode_text(key): _decode_text(value) for key, value in answer.items()}
             if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy", "").startswith("allkeys"):
                 self.danger = "Redis may evict chains when it is full: set its maxmemory-policy to volatile-lru"
 
@@ -181,7 +181,7 @@ def as_unavailable(error: redis_errors.RedisError) -> UnavailableError:
             return UnavailableError(f"Redis refuses: {_get_first_line(error)}", code="redis_error")
 
 
-def decode_text(value: bytes | str) -> str:
+def _decode_text(value: bytes | str) -> str:
     """Decode a value from Redis if it is bytes."""
     return value.decode() if isinstance(value, bytes) else value
 

@@ -41,7 +41,7 @@ class SharedRegistry(SharedVersions, Registry):
     def __init__(self, root: Path, connection: RedisConnection, grace_seconds: float = GRACE_SECONDS) -> None:
         Registry.__init__(self, root)
         self.connect(connection, grace_seconds)
-        self.size_routes: SharedSizeRoutes = SharedSizeRoutes(self.size_routes.path, self, self.record)
+        self.size_routes: _SharedSizeRoutes = _SharedSizeRoutes(self.size_routes.path, self, self.record)
 
     def load(self, ref: str) -> LoadedChain:
         """Load the chain that a reference such as `name@2` names. A version damaged on disk is fetched again.
@@ -129,7 +129,7 @@ ROUTES_NAME = "which chain answers which size"
 """Name of the size routes in error messages."""
 
 
-class SharedSizeRoutes(SizeRoutes):
+class _SharedSizeRoutes(SizeRoutes):
     """The size routes of all encoders, in Redis."""
 
     def __init__(self, path: Path, chains: ChainFolder, record: SharedRecord) -> None:

@@ -117,7 +117,7 @@ def compute_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def parse_identity(content: bytes) -> str:
+def _parse_identity(content: bytes) -> str:
     """Return the id of the set of all versions that this Redis holds.
 
     Each Redis has one such record. Its schema must be one that this version of Lathe reads.
@@ -171,7 +171,7 @@ class SharedRecord:
         Args:
             content: the record as read from Redis; None if there is none.
         """
-        if content is None or parse_identity(content) != self.identity:
+        if content is None or _parse_identity(content) != self.identity:
             raise UnavailableError("Redis holds other versions than before: try again", code="redis_unreachable")
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
@@ -225,7 +225,7 @@ class SharedRecord:
             content: Any = pipe.get(IDENTITY)
             pipe.multi()
             if content is not None:
-                return parse_identity(content)
+                return _parse_identity(content)
             new_id = local_id or secrets.token_hex(16)
             pipe.set(IDENTITY, json.dumps({"id": new_id, "schema": SCHEMA}))
             return new_id

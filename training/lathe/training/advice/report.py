@@ -48,12 +48,12 @@ def summarize_evidence(advice: Advice, evidence: Evidence) -> list[str]:
     return [*render_sentences(TEMPLATE, data), *evidence.problems]
 
 
-def build_sections(advice: Advice) -> Iterator[Section]:
+def _build_sections(advice: Advice) -> Iterator[Section]:
     """Build the sections of a report: the decision with all forms that were tried, then the evidence if there is any.
     The title of the first one is the decision's sentence.
     """
     decision = advice.decision
-    tables = {"What it can hold": build_option_table(decision)} if decision.options else {}
+    tables = {"What it can hold": _build_option_table(decision)} if decision.options else {}
     yield Section(decision.sentence, list_notes(advice), tables=tables)
     if advice.evidence is not None:
         yield Section(
@@ -77,7 +77,7 @@ def render_html(advice: Advice) -> str:
     """Render the advice as one self-contained HTML page of sentences, commands, figures and tables."""
     encoder = advice.encoder["name"] if advice.encoder else "vectors of no named encoder"
     about = f"{advice.distinct:,} distinct of {advice.rows:,} rows, {encoder}; {advice.heldout:,} rows held out"
-    first, *others = build_sections(advice)
+    first, *others = _build_sections(advice)
     # Commands keep their lines and their indentation.
     first = replace(first, code="\n".join(advice.decision.commands))
     figures = draw_all(advice.evidence) if advice.evidence else {}
@@ -101,7 +101,7 @@ def format_evidence(advice: Advice) -> str:
     """Format as plain text what follows the decision: remarks, and with evidence, all tables."""
     if advice.evidence is None:
         return "\n".join(list_notes(advice))
-    return "\n\n".join(filter(None, map(format_text, build_sections(advice))))
+    return "\n\n".join(filter(None, map(format_text, _build_sections(advice))))
 
 
 def build_tables(advice: Advice) -> dict[str, Table]:
@@ -121,7 +121,7 @@ def build_tables(advice: Advice) -> dict[str, Table]:
     return {title: table for title, table in tables.items() if table}
 
 
-def build_option_table(decision: PlaceDecision) -> Table:
+def _build_option_table(decision: PlaceDecision) -> Table:
     """Build the table of the forms that a database can hold: bytes, recall and its interval, one row each.
     The form to store is marked with an arrow.
     """
@@ -242,14 +242,14 @@ def _build_first_coordinate_table(matryoshka: Matryoshka) -> Table:
 def draw_all(evidence: Evidence) -> dict[str, str]:
     """Draw every figure for which there is data, and return them as SVG text by title."""
     plots = {
-        "Debiasing: points gained in split-half retrieval": plot_gains,
-        "Fewer dimensions: what is kept": plot_sizes,
-        "Where the variance lies": plot_spectrum,
+        "Debiasing: points gained in split-half retrieval": _plot_gains,
+        "Fewer dimensions: what is kept": _plot_sizes,
+        "Where the variance lies": _plot_spectrum,
     }
     return draw_figures(plots, evidence)
 
 
-def plot_gains(evidence: Evidence) -> Any:
+def _plot_gains(evidence: Evidence) -> Any:
     """Plot each debiasing method's gain in split-half MRR with its interval.
     Return the matplotlib figure, or None if no gain was measured.
     """
@@ -272,7 +272,7 @@ def plot_gains(evidence: Evidence) -> Any:
     return figure
 
 
-def plot_sizes(evidence: Evidence) -> Any:
+def _plot_sizes(evidence: Evidence) -> Any:
     """Plot what each reducer preserves against its dimensions, one panel per measure.
     Return the matplotlib figure, or None if no reducer was measured.
     """
@@ -301,7 +301,7 @@ def plot_sizes(evidence: Evidence) -> Any:
     return figure
 
 
-def plot_spectrum(evidence: Evidence) -> Any:
+def _plot_spectrum(evidence: Evidence) -> Any:
     """Plot the share of the variance in each principal direction.
     Return the matplotlib figure, or None with fewer than two points.
     """

@@ -88,7 +88,7 @@ class Record:
         """
         value = self[name]
         listed = [value] if isinstance(value, str) else value or []
-        if not is_texts(listed):
+        if not _is_texts(listed):
             raise DataSetError(f"{self.place}: {name!r} must be texts, not {shorten_value(value)}")
         return [text for text in listed if not is_blank(text)]
 
@@ -127,7 +127,7 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def is_texts(value: Any) -> bool:
+def _is_texts(value: Any) -> bool:
     """Return whether a JSON value is a list of strings."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
@@ -140,7 +140,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def is_numbers(value: Any) -> bool:
+def _is_numbers(value: Any) -> bool:
     """Return whether a JSON value is a list of numbers."""
     return isinstance(value, list) and all(is_number(item) for item in value)
 
@@ -150,7 +150,7 @@ def is_label(value: Any) -> bool:
     return isinstance(value, str | int)
 
 
-def is_id(value: Any) -> bool:
+def _is_id(value: Any) -> bool:
     """Return whether a JSON value is a string or a whole number."""
     return isinstance(value, str | int) and not isinstance(value, bool)
 
@@ -172,11 +172,11 @@ class FieldType:
 
 TEXT = FieldType("a string", is_text, skips_blank=True)
 TEXT_OR_BLANK = FieldType("a string", is_text)
-TEXTS = FieldType("a list of strings", is_texts)
+TEXTS = FieldType("a list of strings", _is_texts)
 NUMBER = FieldType("a number", is_number)
-NUMBERS = FieldType("a list of numbers", is_numbers)
+NUMBERS = FieldType("a list of numbers", _is_numbers)
 LABEL = FieldType("a class: a string or a whole number", is_label)
-ID = FieldType("what a document or query is called: a string or a whole number", is_id)
+ID = FieldType("what a document or query is called: a string or a whole number", _is_id)
 
 
 def find_file(folder: Path, stem: str) -> Path | None:

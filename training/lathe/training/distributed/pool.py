@@ -48,7 +48,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class TaskResult:
+class _TaskResult:
     """Finished task, with its result or error.
 
     Attributes:
@@ -188,11 +188,11 @@ class Pool:
         tasks: Iterable[Task],
         lead: int | None = None,
         on_wait: Callable[[list[Task]], None] = lambda busy: None,
-    ) -> Iterator[TaskResult]:
+    ) -> Iterator[_TaskResult]:
         """Run all tasks on the workers, and yield their results in the order in which they finish. A result holds what
         the task returned or the error that it raised.
 
-        A task's error is part of its `TaskResult`. If a worker dies, it is replaced and its task is run again.
+        A task's error is part of its `_TaskResult`. If a worker dies, it is replaced and its task is run again.
 
         Args:
             tasks: taken from the iterable in order as workers become free.
@@ -224,9 +224,9 @@ class Pool:
 
                 worker, number, task = busy.pop(reference)
                 try:
-                    done = TaskResult(number, task, ray.get(reference))
+                    done = _TaskResult(number, task, ray.get(reference))
                 except ray.exceptions.RayTaskError as error:
-                    done = TaskResult(number, task, error=_worker_exception(error, task))
+                    done = _TaskResult(number, task, error=_worker_exception(error, task))
                 except ray.exceptions.RayError as error:
                     # The worker died, not the task: another worker takes it, up to MAX_TRIES times.
                     self._replace(worker)
@@ -365,7 +365,7 @@ class ShardTasks:
                 for shard in self.shards[folder]:
                     report(shard, read_position(folder).rows)
 
-    def record_outcome(self, done: TaskResult, report: Report) -> None:
+    def record_outcome(self, done: _TaskResult, report: Report) -> None:
         """Record how a task ended. Its rows are reported, or a damaged file is added to `damaged` with the reason, or
         the worker's error is raised.
 

@@ -28,7 +28,7 @@ PER_TOKEN = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 """Tensors of the model's input that are known here."""
 
 
-class FastTokenizer:
+class _FastTokenizer:
     """Tokenizer of a `SentenceTransformer` that gives the same input as the model's own `preprocess`.
 
     Args:
@@ -111,14 +111,14 @@ class FastTokenizer:
         )
 
 
-def open_fast_tokenizer(model: Any) -> FastTokenizer | None:
+def open_fast_tokenizer(model: Any) -> _FastTokenizer | None:
     """Return a fast tokenizer for a model, or None if the model has none, or its input would be another.
 
     Args:
         model: the `SentenceTransformer`, with the padding side that it will be used with.
     """
     try:
-        fast = FastTokenizer(model)
+        fast = _FastTokenizer(model)
         tensors = {name for name, value in fast._read_settings(None).items() if isinstance(value, torch.Tensor)}
         # Prompts differ in their texts alone, so that one of them stands for all.
         prompts = [None, *[prompt for prompt in model.prompts.values() if prompt][:1]]

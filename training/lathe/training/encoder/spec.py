@@ -43,7 +43,7 @@ UpstreamProtocol = Literal["openai", "cohere"]
 
 
 @dataclass(frozen=True)
-class ProtocolAddress:
+class _ProtocolAddress:
     """Where a protocol of embeddings APIs sends its calls.
 
     Attributes:
@@ -55,9 +55,9 @@ class ProtocolAddress:
     example: str
 
 
-UPSTREAM_ADDRESSES: dict[UpstreamProtocol, ProtocolAddress] = {
-    "openai": ProtocolAddress("/embeddings", "https://api.openai.com/v1"),
-    "cohere": ProtocolAddress("/embed", "https://api.cohere.com/v2"),
+UPSTREAM_ADDRESSES: dict[UpstreamProtocol, _ProtocolAddress] = {
+    "openai": _ProtocolAddress("/embeddings", "https://api.openai.com/v1"),
+    "cohere": _ProtocolAddress("/embed", "https://api.cohere.com/v2"),
 }
 """Address of each protocol."""
 

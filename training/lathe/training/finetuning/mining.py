@@ -179,7 +179,7 @@ def mine_sources(
 
         pairs = builder.kept[name]
         candidates = find_candidates(builder.data[name], builder.sources[name], pairs, builder.forbidden)
-        count = count_negatives_per_query(candidates, settings, name)
+        count = _count_negatives_per_query(candidates, settings, name)
         negatives: dict[str, list[str]] = {}
         if count:
             auxiliary.encode(candidates, report_source)
@@ -243,7 +243,7 @@ class AuxiliaryEncoder:
         return (torch.as_tensor(queries) * torch.as_tensor(documents)).sum(dim=1)
 
 
-def count_negatives_per_query(candidates: Candidates, settings: NegativeSettings, name: str) -> int:
+def _count_negatives_per_query(candidates: Candidates, settings: NegativeSettings, name: str) -> int:
     """Return how many hard negatives to mine for each query.
     It is `num_negatives`, or with `allow_fewer` as many as there are documents for.
 

@@ -170,7 +170,7 @@ class MixtureBuilder:
             dropped["shares a text with what is measured on the way"] = len(evaluated)
             pairs = [pair for position, pair in enumerate(pairs) if position not in evaluated]
 
-        pairs, left_out = remove_false_negatives(pairs, self.forbidden)
+        pairs, left_out = _remove_false_negatives(pairs, self.forbidden)
         dropped |= left_out
         if source.negatives == "given" and not any(pair.negatives for pair in pairs):
             raise DataSetError("its rows give no negatives that can be used")
@@ -270,7 +270,7 @@ TESTED = "negative of the target's test"
 """Reason for leaving out a negative that is a text of the target's test."""
 
 
-def remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tuple[list[Pair], dict[str, int]]:
+def _remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tuple[list[Pair], dict[str, int]]:
     """Remove negatives that are not negative from the pairs.
     Return the pairs, all of them, and the number of removed negatives by reason.
 

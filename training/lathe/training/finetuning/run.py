@@ -49,7 +49,7 @@ _BATCH = 1000
 log = logging.getLogger(__name__)
 
 
-def list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
+def _list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
     """Yield a warning for anchors, for positives and for hard negatives, if some of them are truncated.
     It says how many texts have more tokens than the encoder reads.
 
@@ -99,7 +99,7 @@ MODEL, JOB, SUMMARY, ADAPTER, REFERENCE = "model", "job.json", "training.json", 
 
 
 @dataclass(frozen=True)
-class TrainingOutcome:
+class _TrainingOutcome:
     """Result of a finished job.
 
     Attributes:
@@ -126,7 +126,7 @@ def run_training(
     on_progress: Progress,
     auxiliary: EncoderSpec = DEFAULT_ENCODER,
     holds_out: bool = False,
-) -> TrainingOutcome:
+) -> _TrainingOutcome:
     """Run a training job, or resume it where it stopped.
     The trained model, checkpoints and the training log are written to `out`, and the outcome is returned.
 
@@ -144,7 +144,7 @@ def run_training(
     Raises:
         JobError: if the job cannot be done as described, or the folder holds another job or a finished one.
     """
-    run = TrainingRun(method, job, spec, device, out, on_progress, auxiliary, holds_out)
+    run = _TrainingRun(method, job, spec, device, out, on_progress, auxiliary, holds_out)
     if get_process_rank() > 0:  # of torchrun; the first one holds the folder
         return run.run_all()
     with lock_folder(out, JobError(f"another job is writing to {out}; name another folder with --out")):
@@ -173,7 +173,7 @@ def _let_first_process_go_first(device: str | None) -> Iterator[None]:
         yield
 
 
-class TrainingRun:
+class _TrainingRun:
     """One training job, run by `run_training`.
 
     Args:
@@ -205,7 +205,7 @@ class TrainingRun:
         self.spec = replace(self.base, max_length=job.training.max_length or spec.max_length)
         self.auxiliary = auxiliary
 
-    def run_all(self) -> TrainingOutcome:
+    def run_all(self) -> _TrainingOutcome:
         """Run every step of the job that is not done yet: read the sources, mine negatives, compute targets, and train.
         Return the mixture, regularizer, training summary, warnings and the model's path.
 
@@ -235,13 +235,13 @@ class TrainingRun:
             warnings = [*mixture.notes, *self.regularizer.list_warnings(mixture, encoder.dimensions)]
             warnings += mixture.list_single_pair_warnings()
             warnings += list_prompt_warnings(encoder, [source.prompts for source in self.job.sources])
-            warnings += list_truncation_warnings(encoder, mixture)
+            warnings += _list_truncation_warnings(encoder, mixture)
 
             # Training loads the base model again: without this, two copies would be in memory.
             del encoder
 
         summary = self._train(mixture, evaluator)
-        return TrainingOutcome(mixture, self.regularizer, summary, warnings, self.out / MODEL)
+        return _TrainingOutcome(mixture, self.regularizer, summary, warnings, self.out / MODEL)
 
     def _report_offline_progress(self, fraction: float, sentence: str) -> None:
         self.on_progress(OFFLINE_SHARE * fraction, sentence)

@@ -87,7 +87,7 @@ class FitEngine(Protocol):
         """Return the rows of encoded vectors at the ascending indices `chosen`, read lazily, to fit a chain on."""
 
 
-class LocalEngine:
+class _LocalEngine:
     """Engine that works in this process: file by file, each read in one pass from its first unfinished shard."""
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
@@ -129,7 +129,7 @@ class LocalEngine:
         return SelectedRows(vectors, chosen)
 
 
-LOCAL = LocalEngine()
+LOCAL = _LocalEngine()
 """Engine used if none is named; it has no state."""
 
 

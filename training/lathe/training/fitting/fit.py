@@ -42,7 +42,7 @@ from lathe.transforms.vectors import FloatArray, Vectors
 
 
 @contextmanager
-def encode_targets(
+def _encode_targets(
     written: str | None,
     source: Source,
     encoder: TextEncoder | None,
@@ -92,7 +92,7 @@ def encode_targets(
         yield found.vectors
 
 
-def certify_chain(state: FitState, on_progress: Progress) -> None:
+def _certify_chain(state: FitState, on_progress: Progress) -> None:
     """Measure the chain on held-out rows, and set its metadata to encoders, provenance and certificate. Also sets
     `state.certificate`, and `state.distribution`, the distribution of the rows.
     """
@@ -269,13 +269,13 @@ def encode_rows(state: FitState, on_progress: Progress) -> None:
     state.encoded = encode_source(state.source, state.encoder, state.folder, on_progress, state.engine)
 
 
-def encode_target_rows(state: FitState, on_progress: Progress) -> None:
+def _encode_target_rows(state: FitState, on_progress: Progress) -> None:
     """Encode or read the target vector of each row, if the request has targets. Sets `state.targets`, which is None
     without targets.
     """
     targets, encoder = state.request.targets, state.target_encoder
     state.targets = state.files.enter_context(
-        encode_targets(
+        _encode_targets(
             None if targets is None else targets.location,
             state.source,
             encoder,
@@ -287,7 +287,7 @@ def encode_target_rows(state: FitState, on_progress: Progress) -> None:
     )
 
 
-def encode_query_pairs(state: FitState, on_progress: Progress) -> None:
+def _encode_query_pairs(state: FitState, on_progress: Progress) -> None:
     """Encode the queries and documents of the pairs to fit on and to certify with, if there are any. Sets
     `state.pairs`.
     """
@@ -309,7 +309,7 @@ def split_rows(state: FitState, _on_progress: Progress) -> None:
     state.rows = state.engine.select_rows(state.encoded.vectors, state.fit_rows)
 
 
-def fit_steps(state: FitState, on_progress: Progress) -> None:
+def _fit_steps(state: FitState, on_progress: Progress) -> None:
     """Fit the chain's steps on the rows to fit on, in place. If the request has a budget of bytes, the best codes are
     searched for, too.
     """
@@ -345,7 +345,7 @@ def _search_codes(state: FitState, queries: FloatArray | None, on_progress: Prog
     state.chain = state.search.chain
 
 
-def encode_out_of_domain(state: FitState, on_progress: Progress) -> None:
+def _encode_out_of_domain(state: FitState, on_progress: Progress) -> None:
     """Encode the texts of the out-of-domain corpora.
 
     There are none for vectors without an encoder.
@@ -364,11 +364,11 @@ def _choose_fitting_device(encoder: TextEncoder | None) -> str:
 
 STAGES: tuple[Stage, ...] = (
     (encode_rows, "reading the source", 0.5),
-    (encode_target_rows, "encoding targets", 0.53),
-    (encode_query_pairs, "encoding pairs", 0.55),
+    (_encode_target_rows, "encoding targets", 0.53),
+    (_encode_query_pairs, "encoding pairs", 0.55),
     (split_rows, "splitting the rows", 0.55),
-    (fit_steps, "fitting", 0.85),
-    (encode_out_of_domain, "encoding out-of-domain text", 0.97),
-    (certify_chain, "measuring on held-out vectors", 1.0),
+    (_fit_steps, "fitting", 0.85),
+    (_encode_out_of_domain, "encoding out-of-domain text", 0.97),
+    (_certify_chain, "measuring on held-out vectors", 1.0),
 )
 """Stages of a fit, with what they do and the progress at their ends, by the time that some thousand texts take."""

@@ -148,8 +148,8 @@ def gather_pairs(pairs: Iterable[tuple[str, str, float]]) -> PairTexts:
         if relevance <= 0:
             irrelevant += 1
             continue
-        normalized = normalize_query(query)
-        if normalized == normalize_query(document):
+        normalized = _normalize_query(query)
+        if normalized == _normalize_query(document):
             identical += 1
             continue
         count += 1
@@ -209,7 +209,7 @@ def _read_rows(path: str, query: str, document: str) -> Iterator[tuple[str, str,
             yield row[query], row[document], grade
 
 
-def normalize_query(text: str) -> str:
+def _normalize_query(text: str) -> str:
     """Return a text in lower case with single spaces: queries that differ in nothing else are the same."""
     return " ".join(text.lower().split())
 
@@ -220,8 +220,8 @@ def find_own_texts(queries: Sequence[str], documents: Sequence[str]) -> NDArray[
     """
     rows: dict[str, list[int]] = {}
     for row, document in enumerate(documents):
-        rows.setdefault(normalize_query(document), []).append(row)
-    own = [(query, row) for query, text in enumerate(queries) for row in rows.get(normalize_query(text), ())]
+        rows.setdefault(_normalize_query(document), []).append(row)
+    own = [(query, row) for query, text in enumerate(queries) for row in rows.get(_normalize_query(text), ())]
     return np.array(own, np.int64).reshape(-1, 2)
 
 
@@ -251,8 +251,8 @@ def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
 
 def require_apart(fit: PairTexts, test: PairTexts) -> None:
     """Check that no query to certify with is among those to fit on. Raises `FitError` otherwise."""
-    known = {normalize_query(query) for query in fit.documents}
-    if shared := [query for query in test.documents if normalize_query(query) in known]:
+    known = {_normalize_query(query) for query in fit.documents}
+    if shared := [query for query in test.documents if _normalize_query(query) in known]:
         raise FitError(
             f"{len(shared)} queries of the test pairs are among the pairs to fit on, such as {shared[0][:60]!r}: they "
             "would measure what was learned by heart; leave them out of one of the two"

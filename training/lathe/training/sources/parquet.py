@@ -23,7 +23,7 @@ HEADER_BYTES = 16
 """Bytes read of a page header, enough for its first two fields."""
 
 
-def read_dictionary_size(stored: IO[bytes], column: Any) -> int:
+def _read_dictionary_size(stored: IO[bytes], column: Any) -> int:
     """Return the uncompressed size, in bytes, of the dictionary page of a parquet column chunk. The size is 0 if the
     chunk has no such page.
 
@@ -191,7 +191,7 @@ def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: i
 
     # An estimate from headers alone: decompressing first could exhaust memory.
     columns = (metadata.column(number) for number in range(metadata.num_columns))
-    largest = max((read_dictionary_size(stored, column) for column in columns if column.num_values), default=0)
+    largest = max((_read_dictionary_size(stored, column) for column in columns if column.num_values), default=0)
     return max(1, min(rows, MAX_BATCH_BYTES // max(largest, 1)))
 
 

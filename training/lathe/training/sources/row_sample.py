@@ -55,7 +55,7 @@ def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
         SourceError: if the source cannot be read.
         EmptyError: if the source has no rows that are not blank.
     """
-    lowest, blank, rows = LowestKeys(most), 0, 0
+    lowest, blank, rows = _LowestKeys(most), 0, 0
     salt = seed.to_bytes(8, "little")
     of_texts = True
 
@@ -89,7 +89,7 @@ def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
 
 
 @dataclass
-class LowestKeys:
+class _LowestKeys:
     """Bounded set of the items with the `most` lowest keys, one item for each key.
 
     Attributes:

@@ -51,7 +51,7 @@ def open_writer(path: Path) -> Iterator[Writer]:
         staging.unlink(missing_ok=True)
 
 
-class JsonLinesWriter:
+class _JsonLinesWriter:
     """Writer of JSON Lines: one object per row, with the row's fields and its vector as `embedding`."""
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +70,7 @@ class JsonLinesWriter:
         self.file.close()
 
 
-class NpyWriter:
+class _NpyWriter:
     """Writer of a .npy file of the vectors alone, `(n, d)` in their own dtype.
 
     Closing writes n into the header.
@@ -195,5 +195,5 @@ class ParquetWriter:
         self.file.close()
 
 
-WRITERS: dict[str, type[Any]] = {".jsonl": JsonLinesWriter, ".parquet": ParquetWriter, ".npy": NpyWriter}
+WRITERS: dict[str, type[Any]] = {".jsonl": _JsonLinesWriter, ".parquet": ParquetWriter, ".npy": _NpyWriter}
 """Writer classes by file suffix."""

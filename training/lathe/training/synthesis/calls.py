@@ -71,7 +71,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class ParsedAnswer:
+class _ParsedAnswer:
     """Answer, parsed.
 
     Attributes:
@@ -83,7 +83,7 @@ class ParsedAnswer:
     dropped: list[tuple[str, str]]
 
 
-def parse_answer(answer: ChatAnswer, call: Call, settings: StageSettings) -> ParsedAnswer:
+def parse_answer(answer: ChatAnswer, call: Call, settings: StageSettings) -> _ParsedAnswer:
     """Parse a model's answer to a call into its first `call.count` distinct usable items. The result also holds the
     unusable items, each with the reason.
 
@@ -100,20 +100,20 @@ def parse_answer(answer: ChatAnswer, call: Call, settings: StageSettings) -> Par
     parsed = list(dict.fromkeys(PARSERS[call.stage](text)))
     # A filter's yes or no counts however the answer ended.
     if answer.finish_reason == CONTENT_FILTER and not (call.stage == "filter" and parsed):
-        return ParsedAnswer([], [("refused", text)])
+        return _ParsedAnswer([], [("refused", text)])
 
     if answer.finish_reason == CUT_OFF:
         parsed = FINISHED_PARTS[call.stage](parsed)
         if not parsed:
-            return ParsedAnswer([], [("cut off", text)])
+            return _ParsedAnswer([], [("cut off", text)])
 
     if not text:
-        return ParsedAnswer([], [("empty", text)])
+        return _ParsedAnswer([], [("empty", text)])
     if is_refusal(text):
-        return ParsedAnswer([], [("refused", text)])
+        return _ParsedAnswer([], [("refused", text)])
 
     faults = [find_fault(item, settings, "" if call.stage == "filter" else call.sample) for item in parsed]
     items = [item for item, fault in zip(parsed, faults, strict=True) if fault is None][: call.count]
     dropped = [(fault, item) for item, fault in zip(parsed, faults, strict=True) if fault is not None]
 
-    return ParsedAnswer(items, dropped or ([] if items else [("not as asked", text)]))
+    return _ParsedAnswer(items, dropped or ([] if items else [("not as asked", text)]))

@@ -156,7 +156,7 @@ class PairDraft:
 
 
 @dataclass(frozen=True)
-class Rejected:
+class _Rejected:
     """Text that was rejected.
 
     Attributes:
@@ -202,7 +202,7 @@ class Pipeline:
         self.job, self.prompts, self.seeds, self.held_out, self.log = job, prompts, seeds, held_out, log
         self.calls: dict[StageName, list[Call]] = {}
         self.kept: Counter[str] = Counter()
-        self.rejected: list[Rejected] = []
+        self.rejected: list[_Rejected] = []
         self.pairs: list[PairDraft] = []
 
     def stages(self) -> Iterator[tuple[StageName, list[Call]]]:
@@ -307,4 +307,4 @@ class Pipeline:
         return [draft for position, draft in enumerate(drafts) if position not in first_matches]
 
     def _reject(self, stage: str, reason: str, text: str, draft: PairDraft, **details: Any) -> None:
-        self.rejected.append(Rejected(stage, reason, text, draft.seed, details))
+        self.rejected.append(_Rejected(stage, reason, text, draft.seed, details))

@@ -58,12 +58,12 @@ def write_outcome(outcome: SynthesisOutcome, out: Path) -> None:
     """Write the pairs, the rejected texts and the report of a run to a folder. The files pairs.jsonl, rejected.jsonl
     and report.json replace earlier ones.
     """
-    replace_synced(out / PAIRS, serialize_lines(build_pair_row(pair, outcome) for pair in outcome.pipeline.pairs))
-    replace_synced(out / REJECTED, serialize_lines(list_rejected_rows(outcome)))
+    replace_synced(out / PAIRS, serialize_lines(_build_pair_row(pair, outcome) for pair in outcome.pipeline.pairs))
+    replace_synced(out / REJECTED, serialize_lines(_list_rejected_rows(outcome)))
     replace_synced(out / REPORT, orjson.dumps(as_json(outcome), option=orjson.OPT_INDENT_2))
 
 
-def build_pair_row(pair: PairDraft, outcome: SynthesisOutcome) -> dict[str, Any]:
+def _build_pair_row(pair: PairDraft, outcome: SynthesisOutcome) -> dict[str, Any]:
     """Build the JSON object of a generated pair, with its texts, its seed and the provenance of each stage. A training
     can read such rows as a source.
     """
@@ -79,7 +79,7 @@ def build_pair_row(pair: PairDraft, outcome: SynthesisOutcome) -> dict[str, Any]
     }
 
 
-def list_rejected_rows(outcome: SynthesisOutcome) -> Iterable[dict[str, Any]]:
+def _list_rejected_rows(outcome: SynthesisOutcome) -> Iterable[dict[str, Any]]:
     """Yield a JSON object for each rejected text, with stage, reason and seed. Then yield one for each call that got no
     answer.
     """
@@ -106,9 +106,9 @@ def as_json(outcome: SynthesisOutcome) -> dict[str, Any]:
         "seeds": {
             "read": len(outcome.pipeline.seeds),
             "kept": outcome.pipeline.kept["seeds"],
-            "rejected": count_reasons(outcome, "seeds"),
+            "rejected": _count_reasons(outcome, "seeds"),
         },
-        "stages": {stage: compute_stage_figures(outcome, stage) for stage in STAGES},
+        "stages": {stage: _compute_stage_figures(outcome, stage) for stage in STAGES},
         "tokens": {
             "prompt": prompt_tokens,
             "completion": completion_tokens,
@@ -135,7 +135,7 @@ def as_json(outcome: SynthesisOutcome) -> dict[str, Any]:
     return contents
 
 
-def compute_stage_figures(outcome: SynthesisOutcome, stage: StageName) -> dict[str, Any]:
+def _compute_stage_figures(outcome: SynthesisOutcome, stage: StageName) -> dict[str, Any]:
     """Return the figures of one stage, over all runs, for report.json. They are its model, its template's hash, and
     counts of calls, settled calls, answers, unusable answers by reason, kept texts, rejected texts by reason, and
     tokens.
@@ -152,13 +152,13 @@ def compute_stage_figures(outcome: SynthesisOutcome, stage: StageName) -> dict[s
         "answers": len(records),
         "asked_again": dict(Counter(record.dropped[0][0] for record in records if not record.items)),
         "kept": outcome.pipeline.kept[stage],
-        "rejected": count_reasons(outcome, stage),
+        "rejected": _count_reasons(outcome, stage),
         "prompt_tokens": sum(record.prompt_tokens for record in records),
         "completion_tokens": sum(record.completion_tokens for record in records),
     }
 
 
-def count_reasons(outcome: SynthesisOutcome, stage: str) -> dict[str, int]:
+def _count_reasons(outcome: SynthesisOutcome, stage: str) -> dict[str, int]:
     """Count the texts that a stage rejected, and return the counts by reason, the most frequent first."""
     return dict(
         Counter(rejected.reason for rejected in outcome.pipeline.rejected if rejected.stage == stage).most_common()
@@ -175,14 +175,14 @@ def build_stage_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     """
     table: list[tuple[str, ...]] = [("stage", "calls", "answers", "kept", "left out", "answers that could not be used")]
     seeds = found["seeds"]
-    table.append(("seeds", "", "", f"{seeds['kept']:,}", format_counts(seeds["rejected"]), ""))
+    table.append(("seeds", "", "", f"{seeds['kept']:,}", _format_counts(seeds["rejected"]), ""))
     for stage, figures in found["stages"].items():
         numbers = (f"{figures[name]:,}" for name in ("calls", "answers", "kept"))
-        table.append((stage, *numbers, format_counts(figures["rejected"]), format_counts(figures["asked_again"])))
+        table.append((stage, *numbers, _format_counts(figures["rejected"]), _format_counts(figures["asked_again"])))
     return table
 
 
-def format_counts(found: dict[str, int]) -> str:
+def _format_counts(found: dict[str, int]) -> str:
     """Format counts by reason as text, such as "too long 3, refused 1".
 
     Without counts, the text is "none".
@@ -201,4 +201,4 @@ def summarize_run(found: dict[str, Any]) -> list[str]:
     Args:
         found: contents of report.json.
     """
-    return render_sentences(TEMPLATE, found | {"format_counts": format_counts, "format_amount": format_amount})
+    return render_sentences(TEMPLATE, found | {"_format_counts": _format_counts, "format_amount": format_amount})

@@ -19,7 +19,7 @@ MAX_ITERATIONS = 100
 
 
 @dataclass(frozen=True, eq=False)
-class NormalQuantizer:
+class _NormalQuantizer:
     """Scalar quantizer of the unit normal with 2^b cells.
 
     Attributes:
@@ -36,7 +36,7 @@ class NormalQuantizer:
 
 
 @cache
-def normal_quantizer(bits: int) -> NormalQuantizer:
+def normal_quantizer(bits: int) -> _NormalQuantizer:
     """Compute the scalar quantizer of `bits` bits that has the least squared error for the unit normal (Lloyd–Max).
     Returns its levels, thresholds and distortion.
 
@@ -46,7 +46,7 @@ def normal_quantizer(bits: int) -> NormalQuantizer:
     Newton's method finds it.
     """
     if bits == 0:
-        return NormalQuantizer(0, np.zeros(1), np.zeros(0), 1.0)
+        return _NormalQuantizer(0, np.zeros(1), np.zeros(0), 1.0)
 
     half = 2 ** (bits - 1)
     # Panter and Dite (1951): the best levels have a density near φ^(1/3), which is that of a normal of variance 3.
@@ -72,7 +72,7 @@ def normal_quantizer(bits: int) -> NormalQuantizer:
     levels = np.concatenate([-positive[::-1], positive])
     # E[(x − q)²] = E[x²] − E[q²], because every level is the mean of its cell.
     distortion = 1 - 2 * float((_masses(_cell_edges(positive)) * positive**2).sum())
-    return NormalQuantizer(bits, levels, (levels[1:] + levels[:-1]) / 2, distortion)
+    return _NormalQuantizer(bits, levels, (levels[1:] + levels[:-1]) / 2, distortion)
 
 
 def distortions() -> NDArray[np.float64]:

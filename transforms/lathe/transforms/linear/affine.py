@@ -34,7 +34,7 @@ class Affine(Map):
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
         self.normalize = normalize
-        self.gain = largest_gain(weight)
+        self.gain = _largest_gain(weight)
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the signature of the outputs, of which only the number of dimensions is set: k, for a weight `(k, d)`.
@@ -138,7 +138,7 @@ def translation(offset: Tensor) -> Affine:
     return Affine(torch.eye(len(offset), dtype=torch.float64, device=offset.device), offset)
 
 
-def largest_gain(weight: Tensor) -> float:
+def _largest_gain(weight: Tensor) -> float:
     """Estimate the spectral norm (largest singular value) of a weight `(k, d)` by power iteration from a fixed start.
     Returns it as a float.
 
@@ -207,7 +207,7 @@ class Linear(Transform, registered=False):
         """Spectral norm of the weight, estimated by power iteration and cached until the weight is replaced."""
         # Compared by identity: a fit, `restore` and `.to` assign a new tensor, and reading numbers makes a GPU wait.
         if self._gain_of_weight is None or self._gain_of_weight[0] is not self.weight:
-            self._gain_of_weight = (self.weight, largest_gain(self.weight))
+            self._gain_of_weight = (self.weight, _largest_gain(self.weight))
         return self._gain_of_weight[1]
 
     def forward(self, x: Tensor) -> Tensor:

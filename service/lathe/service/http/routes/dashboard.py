@@ -67,7 +67,7 @@ def _respond(name: str, request: Request) -> Response:
 
 
 @dataclass(frozen=True)
-class Asset:
+class _Asset:
     """A file of the dashboard.
 
     Attributes:
@@ -89,7 +89,7 @@ class Asset:
 
 
 @cache
-def read_assets() -> dict[str, Asset]:
+def read_assets() -> dict[str, _Asset]:
     """Return all files of the dashboard by path below its folder, read from the package once and then cached.
 
     They are some hundred kilobytes.
@@ -98,7 +98,7 @@ def read_assets() -> dict[str, Asset]:
     for path, file in _walk_files(files("lathe.service.dashboard") / "static"):
         content = file.read_bytes()
         media_type = MEDIA_TYPES[PurePath(path).suffix]
-        assets[path] = Asset(content, media_type, f'"{sha256(content).hexdigest()[:32]}"')
+        assets[path] = _Asset(content, media_type, f'"{sha256(content).hexdigest()[:32]}"')
     return assets
 
 

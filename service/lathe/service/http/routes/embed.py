@@ -91,7 +91,7 @@ async def embed(request: Request, services: ServicesDep) -> Response:
     )
 
 
-class AnswerShape(NamedTuple):
+class _AnswerShape(NamedTuple):
     """How a request wants its answer.
 
     Attributes:
@@ -105,7 +105,7 @@ class AnswerShape(NamedTuple):
     ignored: list[str]
 
 
-Parse = Callable[[Request, Services, bytes], tuple[EmbedRequest, AnswerShape]]
+Parse = Callable[[Request, Services, bytes], tuple[EmbedRequest, _AnswerShape]]
 """Parses the body of a request of one shape."""
 
 
@@ -113,7 +113,7 @@ async def _answer(
     request: Request,
     services: Services,
     parse: Parse,
-    build: Callable[[Answer, AnswerShape], Response],
+    build: Callable[[Answer, _AnswerShape], Response],
     json_body: bytes,
 ) -> Response:
     """Embed the texts of a body as `parse` reads it, and return the response that `build` makes of their vectors.
@@ -122,13 +122,13 @@ async def _answer(
     ends are in a thread. Ignored fields are named in a header.
     """
 
-    def begin(json_body: bytes, at_once: bool = False) -> tuple[Pending, AnswerShape]:
+    def begin(json_body: bytes, at_once: bool = False) -> tuple[Pending, _AnswerShape]:
         wanted, shape = parse(request, services, json_body)
         if at_once and len(wanted.texts) > MAX_INLINE_TEXTS:
             raise NotAtOnceError
         return services.embedder.begin(wanted, at_once), shape
 
-    begun: tuple[Pending, AnswerShape] | None = None
+    begun: tuple[Pending, _AnswerShape] | None = None
     if len(json_body) <= MAX_INLINE_BYTES:
         with suppress(NotAtOnceError):
             begun = begin(json_body, at_once=True)
@@ -146,7 +146,7 @@ async def _answer(
     return name_ignored(response, shape.ignored)
 
 
-def _parse_embed(request: Request, services: Services, json_body: bytes) -> tuple[EmbedRequest, AnswerShape]:
+def _parse_embed(request: Request, services: Services, json_body: bytes) -> tuple[EmbedRequest, _AnswerShape]:
     """Parse the body of a text-embeddings-inference request.
 
     Model and chain may also be in the query: TEI's clients have no field for them.
@@ -170,7 +170,7 @@ def _parse_embed(request: Request, services: Services, json_body: bytes) -> tupl
         body.side,
         body.output_dtype,
     )
-    return wanted, AnswerShape(body.encoding_format, engine.spec.name, [*body.ignored, *ignored])
+    return wanted, _AnswerShape(body.encoding_format, engine.spec.name, [*body.ignored, *ignored])
 
 
 def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
@@ -181,11 +181,11 @@ def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
     return body.prompt_name if engine.info is None else engine.info.choose_prompt(body.prompt_name, body.input_type)
 
 
-def _build_embed_response(answer: Answer, shape: AnswerShape) -> Response:
+def _build_embed_response(answer: Answer, shape: _AnswerShape) -> Response:
     return build_json_response(encode_answer(answer, shape.encoding_format), answer.build_headers())
 
 
-def _build_npy_response(answer: Answer, _shape: AnswerShape) -> Response:
+def _build_npy_response(answer: Answer, _shape: _AnswerShape) -> Response:
     return build_npy_response(answer)
 
 
@@ -205,7 +205,7 @@ async def similarity(request: Request, services: ServicesDep) -> Response:
     return await _answer(request, services, _parse_embed, _build_similarity_response, embed_body)
 
 
-def _build_similarity_response(answer: Answer, _shape: AnswerShape) -> Response:
+def _build_similarity_response(answer: Answer, _shape: _AnswerShape) -> Response:
     floats = answer.target.encode(answer.vectors, as_codes=False)
     lengths = np.maximum(np.linalg.norm(floats, axis=1), np.finfo(np.float32).tiny)  # a zero vector has the cosine 0
     cosines = floats[1:] @ floats[0] / lengths[1:] / lengths[0]
@@ -229,7 +229,7 @@ async def embeddings(request: Request, services: ServicesDep) -> Response:
     )
 
 
-def _parse_embeddings(request: Request, services: Services, json_body: bytes) -> tuple[EmbedRequest, AnswerShape]:
+def _parse_embeddings(request: Request, services: Services, json_body: bytes) -> tuple[EmbedRequest, _AnswerShape]:
     """Parse the body of an OpenAI embeddings request.
 
     Raises:
@@ -249,10 +249,10 @@ def _parse_embeddings(request: Request, services: Services, json_body: bytes) ->
         body.output_dtype,
     )
     model = body.model or choice.engine.spec.name
-    return wanted, AnswerShape(body.encoding_format, model, [*body.ignored, *ignored])
+    return wanted, _AnswerShape(body.encoding_format, model, [*body.ignored, *ignored])
 
 
-def _build_openai_response(answer: Answer, shape: AnswerShape) -> Response:
+def _build_openai_response(answer: Answer, shape: _AnswerShape) -> Response:
     rows = encode_answer(answer, shape.encoding_format)
     content = {
         "object": "list",

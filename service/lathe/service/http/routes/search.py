@@ -42,7 +42,7 @@ MOVING_SECONDS = 5
 
 
 @dataclass(frozen=True)
-class SearchRequest:
+class _SearchRequest:
     """A checked search request.
 
     Attributes:
@@ -81,7 +81,7 @@ async def search(name: IndexName, request: Request, services: ServicesDep) -> Re
 
 def _check_and_search_vectors(
     name: str, request: Request, services: Services, json_body: bytes
-) -> SearchRequest | Response:
+) -> _SearchRequest | Response:
     """Check a search, and answer it if its queries are vectors. Return the checked request if they are texts."""
     checked = _check_search(name, request, services, json_body)
     if checked.body.texts is not None:
@@ -90,7 +90,7 @@ def _check_and_search_vectors(
     return _search_and_respond(checked, queries)
 
 
-def _check_search(name: str, request: Request, services: Services, json_body: bytes) -> SearchRequest:
+def _check_search(name: str, request: Request, services: Services, json_body: bytes) -> _SearchRequest:
     """Parse and check the JSON body of a search, and return it with the state of the index to search.
 
     Its queries must belong to the vectors of the index. Queries may be texts, vectors of the index's encoder, vectors
@@ -119,10 +119,10 @@ def _check_search(name: str, request: Request, services: Services, json_body: by
     reduced = body.texts is None and space_id == spec.space_id != spec.raw_space_id
     if reduced and body.rescore is not None:
         raise BadValueError("reduced queries cannot be rescored: send the encoder's own vectors", param="rescore")
-    return SearchRequest(body, serving, bridge, item_filter, reduced)
+    return _SearchRequest(body, serving, bridge, item_filter, reduced)
 
 
-def _search_and_respond(checked: SearchRequest, queries: Vectors) -> Response:
+def _search_and_respond(checked: _SearchRequest, queries: Vectors) -> Response:
     """Search the index for the queries `(q, d)` of a checked request and return the response.
 
     Queries of another encoder are first mapped to the index's space by its bridge (a linear map).

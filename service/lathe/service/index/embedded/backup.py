@@ -190,7 +190,7 @@ class Restoration:
         self.file.close()
         copy = self.staging / "record.db"
         with closing(IndexRecord(copy)) as record:
-            require_sound_record(record)
+            _require_sound_record(record)
             record.write_fields_anew()  # filters must find what the metadata say, whatever the backup says
             count: int = record.count_items()["count"]
 
@@ -260,7 +260,7 @@ BURIED_ITEMS = "SELECT 1 FROM tombstones JOIN items USING (label) LIMIT 1"
 """SQL that finds a tombstone of an item that exists."""
 
 
-def require_sound_record(record: IndexRecord) -> None:
+def _require_sound_record(record: IndexRecord) -> None:
     """Check that an index's record (its SQLite file) is intact, and raise the first problem as an error.
 
     The tables were compared when the record was opened. Checked here are the lengths of all values, before any is read,

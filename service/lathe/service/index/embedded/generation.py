@@ -42,7 +42,7 @@ WORTH_COMPACTING = 0.3
 
 
 @dataclass(frozen=True)
-class NewVectors:
+class _NewVectors:
     """Vectors of new items in every form that is stored.
 
     Attributes:
@@ -107,7 +107,7 @@ class Generation:
         """Label of the last row, or 0 if there is none."""
         return int(self.rows.labels.array[self.rows.count - 1, 0]) if self.rows.count else 0
 
-    def convert(self, originals: Vectors) -> NewVectors:
+    def convert(self, originals: Vectors) -> _NewVectors:
         """Convert original vectors `(n, d)` of new items to the forms stored in record and rows.
 
         These are what the record stores, the originals in float16 (if originals are stored), and compact vectors.
@@ -117,8 +117,8 @@ class Generation:
         """
         compact = self.vector_format.encode(originals)
         if not self.spec.has_originals:
-            return NewVectors(compact, None, compact)
-        return NewVectors(originals, self.reducer.convert_to_half(originals), compact)
+            return _NewVectors(compact, None, compact)
+        return _NewVectors(originals, self.reducer.convert_to_half(originals), compact)
 
     def append(self, labels: Labels, recorded: NDArray[Any]) -> None:
         """Append rows for items that are in the record already.

@@ -70,7 +70,7 @@ class EmbeddedIndexes:
 
         Errors are noted for `warnings`, not raised.
         """
-        self.unopened |= {name: "its record.db is missing" for name in list_folders_without_record(self.root)}
+        self.unopened |= {name: "its record.db is missing" for name in _list_folders_without_record(self.root)}
         for name in self.names():
             with suppress(Exception):
                 self.get(name)
@@ -262,7 +262,7 @@ def _require_not_deleted(folder: Path) -> None:
         raise UnknownNameError(f"the index {folder.name} was deleted", param="name")
 
 
-def list_folders_without_record(root: Path) -> list[str]:
+def _list_folders_without_record(root: Path) -> list[str]:
     """Return the names of folders that look like indexes but have no record file."""
     folders = [folder for folder in root.iterdir() if folder.is_dir()] if root.is_dir() else []
     return [folder.name for folder in folders if is_name(folder.name) and not (folder / "record.db").exists()]

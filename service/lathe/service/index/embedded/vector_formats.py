@@ -43,7 +43,7 @@ class VectorFormat(Protocol):
         """Return the scores `(q, n)` of reduced queries `(q, k)` with rows: inner products, or negated distances."""
 
 
-class FloatFormat:
+class _FloatFormat:
     """Reduced vectors as float32."""
 
     file_name = "reduced.f32"
@@ -111,7 +111,7 @@ class CodeFormat:
 
 def choose_format(spec: IndexSpec, reducer: Reducer) -> VectorFormat:
     """Return the format of the rows of a generation: codes if its chain ends in a quantizer, else floats."""
-    return FloatFormat(spec, reducer) if reducer.quantizer is None else CodeFormat(spec, reducer)
+    return _FloatFormat(spec, reducer) if reducer.quantizer is None else CodeFormat(spec, reducer)
 
 
 def score_floats(queries: Tensor, vectors: Tensor, metric: Metric) -> Tensor:

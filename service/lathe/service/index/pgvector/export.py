@@ -45,7 +45,7 @@ NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 @dataclass(frozen=True)
-class ExportCounts:
+class _ExportCounts:
     """Outcome of an export.
 
     Attributes:
@@ -62,7 +62,7 @@ class ExportCounts:
 
 
 @dataclass(frozen=True)
-class ExportedColumn:
+class _ExportedColumn:
     """Column of vectors of an export.
 
     Attributes:
@@ -75,7 +75,7 @@ class ExportedColumn:
 
 def plan_columns(
     spec: IndexSpec, artifact: Artifact, column_type: VectorType, originals: Originals
-) -> list[ExportedColumn]:
+) -> list[_ExportedColumn]:
     """Return the vector columns of an export: `embedding` of original vectors, `reduced` by the chain, or both.
 
     Without a chain, `reduced` is left out if it is of type vector, because it would repeat the originals.
@@ -95,11 +95,11 @@ def plan_columns(
     if originals != "none":
         kind = ORIGINAL_TYPES[originals]
         comment = describe_space(spec.raw_space_id, RAW, kind)
-        columns.append(ExportedColumn(VectorColumn(EMBEDDING, kind, spec.width, comment), lambda vectors: vectors))
+        columns.append(_ExportedColumn(VectorColumn(EMBEDDING, kind, spec.width, comment), lambda vectors: vectors))
     if artifact is not None or column_type != "vector":
         comment = describe_space(spec.space_id, spec.chain, column_type)
         wanted = VectorColumn(REDUCED, column_type, spec.dimensions, comment)
-        columns.append(ExportedColumn(wanted, reducer.reduce_documents))
+        columns.append(_ExportedColumn(wanted, reducer.reduce_documents))
     if not columns:
         raise BadValueError("an index without a chain has only its original vectors: leave --originals none out")
     return columns
@@ -108,13 +108,13 @@ def plan_columns(
 def export_items(
     connection: Connection,
     name: TableName,
-    exported: Sequence[ExportedColumn],
+    exported: Sequence[_ExportedColumn],
     items: StoredItems,
     on_ready: Callable[[], object],
     on_progress: Progress,
     delete_others: bool = False,
     skip_nul: bool = False,
-) -> ExportCounts:
+) -> _ExportCounts:
     """Write an index's items to a table, updating rows that differ.
 
     The columns are `id`, `metadata` and those of vectors. The table is created if it is missing. Rows with an id of the
@@ -164,7 +164,7 @@ def export_items(
         done += len(payloads)
         on_progress(min(done / max(items.count, 1), 1.0), f"{done:,} of {items.count:,} items")
     deleted = _delete_others(connection, name) if delete_others else 0
-    return ExportCounts(done - len(skipped), changed, sorted(skipped), deleted)
+    return _ExportCounts(done - len(skipped), changed, sorted(skipped), deleted)
 
 
 def _ensure_table(connection: Connection, name: TableName, columns: Sequence[VectorColumn]) -> PgvectorTable:

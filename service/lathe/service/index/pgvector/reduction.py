@@ -34,7 +34,7 @@ Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class FullVectors:
+class _FullVectors:
     """Column of full vectors in a table with a primary key."""
 
     table: PgvectorTable
@@ -44,7 +44,7 @@ class FullVectors:
 
 
 @dataclass(frozen=True)
-class ReducedRows:
+class _ReducedRows:
     """Outcome of a reduction.
 
     Attributes:
@@ -58,7 +58,7 @@ class ReducedRows:
     zero: int
 
 
-def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -> FullVectors:
+def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -> _FullVectors:
     """Look up a table's column of full vectors, and return it with its type and number of dimensions.
 
     The dimensions are those of the first vector if the column's type declares none.
@@ -82,10 +82,10 @@ def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -
         if first_row is None:
             raise BadValueError(f"no row of {table.name} has a vector in {name}", param="column")
         dimensions = int(first_row[0])
-    return FullVectors(table, column, "halfvec" if column.kind == "halfvec" else "vector", dimensions)
+    return _FullVectors(table, column, "halfvec" if column.kind == "halfvec" else "vector", dimensions)
 
 
-def read_sample(connection: Connection, full: FullVectors, rows: int) -> Iterator[Vectors]:
+def read_sample(connection: Connection, full: _FullVectors, rows: int) -> Iterator[Vectors]:
     """Yield vectors `(n, d)` in batches, of up to `rows` random rows whose vector is not NULL."""
     # Sorting addresses instead of vectors keeps the sort small; in a partitioned table an address is unique only
     # within its partition. OFFSET 0 keeps the lookup by address, where a join would read the whole table again.
@@ -102,12 +102,12 @@ def read_sample(connection: Connection, full: FullVectors, rows: int) -> Iterato
 
 def reduce_column(
     connection: Connection,
-    full: FullVectors,
+    full: _FullVectors,
     into: VectorColumn,
     reduce: Callable[[Vectors], Vectors],
     on_ready: Callable[[], object],
     on_progress: Progress,
-) -> ReducedRows:
+) -> _ReducedRows:
     """Reduce the vectors of one table column and write them to another, for rows that lack them. Return counts.
 
     Rows are reduced in order of the primary key. Each batch is a transaction that locks its rows, so a row that is
@@ -145,7 +145,7 @@ def reduce_column(
         with connection.transaction():
             keys, vectors = _read_batch(connection, full, statements, last)
             if not keys:
-                return ReducedRows(seen - zero, without, zero)
+                return _ReducedRows(seen - zero, without, zero)
             directed = np.asarray(vectors.any(axis=1))
             rows = [key for key, kept in zip(keys, directed, strict=True) if kept]
             if rows:
@@ -181,7 +181,7 @@ class _Statements:
     update: sql.Composed
 
 
-def _build_statements(full: FullVectors, into: VectorColumn) -> _Statements:
+def _build_statements(full: _FullVectors, into: VectorColumn) -> _Statements:
     """Build the SQL statements of a reduction for the table, its key and its two vector columns."""
     comma = sql.SQL(", ")
     keys = [sql.Identifier("t", name) for name in full.table.key]  # a bare name would mean its text in ORDER BY
@@ -231,7 +231,7 @@ def _build_statements(full: FullVectors, into: VectorColumn) -> _Statements:
 
 
 def _read_batch(
-    connection: Connection, full: FullVectors, statements: _Statements, last: Key | None
+    connection: Connection, full: _FullVectors, statements: _Statements, last: Key | None
 ) -> tuple[list[Key], Vectors]:
     """Read the next rows after the key `last` that lack a reduced vector. Return their keys and vectors `(n, d)`."""
     with connection.cursor(binary=True) as cursor:

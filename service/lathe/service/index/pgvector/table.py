@@ -96,11 +96,11 @@ def parse_table_name(written: str) -> TableName:
     schema, dot, table = written.rpartition(".")
     if not table or (dot and not schema):
         raise BadValueError(f"--table takes TABLE or SCHEMA.TABLE, got {written!r}", param="table")
-    require_name_length(table)
+    _require_name_length(table)
     return TableName(schema or None, table)
 
 
-def require_name_length(name: str) -> None:
+def _require_name_length(name: str) -> None:
     """Raise `BadValueError` if PostgreSQL would cut a name off, and not find it again by the whole name."""
     if len(name.encode()) > MAX_NAME_BYTES:
         raise BadValueError(f"names in PostgreSQL have at most {MAX_NAME_BYTES} bytes: {name!r} has more")
@@ -173,7 +173,7 @@ def ensure_column(connection: Connection, table: PgvectorTable, wanted: VectorCo
         ConflictError: if the column has another type or number of dimensions, or vectors of another space.
     """
     require_storable(wanted)
-    require_name_length(wanted.name)
+    _require_name_length(wanted.name)
     existing = table.columns.get(wanted.name)
     place = sql.SQL("{}.{}").format(table.name.identifier, sql.Identifier(wanted.name))
     remark = sql.SQL("COMMENT ON COLUMN {} IS {}").format(place, sql.Literal(wanted.comment))

@@ -194,7 +194,7 @@ PACE = Pace()
 
 
 @dataclass
-class WindowGeneration:
+class _WindowGeneration:
     """Consecutive rows of a window.
 
     Attributes:
@@ -232,7 +232,7 @@ class Window:
         self.encoder, self.loaded, self.reference = encoder, loaded, reference
         self.size, self.pace, self.clock = size, pace, clock
         self.retained = retained_subspace(loaded.chain)
-        self.generations: list[WindowGeneration] = []
+        self.generations: list[_WindowGeneration] = []
         self.waiting: deque[Rows] = deque()
         self.waiting_rows = 0
         self.tally: Tally | None = None
@@ -283,12 +283,12 @@ class Window:
         self.waiting_rows = 0
         if waiting:
             tally = Tally.from_requests(self.reference, self.retained, waiting, self.loaded.clipped_share)
-            self._merge_rows(WindowGeneration(arrived, tally))
+            self._merge_rows(_WindowGeneration(arrived, tally))
             tallies = [generation.tally for generation in self.generations]
             self.tally = sum(tallies[1:], start=tallies[0])
         return self.tally
 
-    def _merge_rows(self, evaluated: WindowGeneration) -> None:
+    def _merge_rows(self, evaluated: _WindowGeneration) -> None:
         """Add evaluated rows to the younger of the window's two generations, or begin a new one if it is full.
 
         The oldest generation is then dropped. Rows are never split: a generation may end with more than `size` rows.

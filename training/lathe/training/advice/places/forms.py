@@ -64,7 +64,7 @@ class StoredForm:
         return self.code_bytes
 
 
-def find_form_problem(form: StoredForm, rows: int) -> str | None:
+def _find_form_problem(form: StoredForm, rows: int) -> str | None:
     """Return a message why a stored form cannot be measured on so many rows, or None if it can."""
     if form.element == "pq" and rows < MIN_PQ_ROWS:
         return f"a product quantizer takes {MIN_PQ_ROWS:,} rows to fit, and the sample has {rows:,}"
@@ -98,9 +98,9 @@ class FormSearch:
 
         Raises:
             TransformError: if the reduction of the form cannot be fitted on these rows.
-            AdviceError: if `find_form_problem` says why it cannot be measured.
+            AdviceError: if `_find_form_problem` says why it cannot be measured.
         """
-        if problem := find_form_problem(form, len(self.rows)):
+        if problem := _find_form_problem(form, len(self.rows)):
             raise AdviceError(problem)
 
         rows, queries = self._reduce(form.steps)

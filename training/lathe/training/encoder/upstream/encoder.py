@@ -388,7 +388,7 @@ class UpstreamEncoder(PromptedEncoder):
             )
 
         estimates = [estimate_tokens(text, self.max_length) for text in texts.values()]
-        tokens = share_tokens(estimates, answer.tokens)
+        tokens = _share_tokens(estimates, answer.tokens)
         usable = find_usable(answer.vectors)
 
         if self.store is not None:
@@ -447,7 +447,7 @@ def place_error(error: Exception, position: int) -> Exception:
     return type(error)(error.reason, position) if isinstance(error, TextError | NotFiniteError) else error
 
 
-def share_tokens(estimates: Sequence[int], total: int | None) -> list[int]:
+def _share_tokens(estimates: Sequence[int], total: int | None) -> list[int]:
     """Divide the tokens of a call among its texts in proportion to the estimates, and return the tokens of each text.
 
     Args:

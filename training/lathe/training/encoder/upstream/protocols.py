@@ -104,20 +104,20 @@ class OpenAIProtocol:
         """Read an OpenAI-style answer: its vectors, ordered by their `index`, its tokens, and the model that it states.
         A vector may be base64 or a list of numbers.
         """
-        items = require_list(get_field(found, "data"), "data", count)
+        items = _require_list(_get_field(found, "data"), "data", count)
         rows: list[Any] = [None] * count
         for position, item in enumerate(items):
             index = item.get("index", position) if isinstance(item, dict) else position
             if type(index) is not int or not 0 <= index < count or rows[index] is not None:  # False is no index
                 raise MalformedAnswerError(f"an index of {index!r:.40} in an answer for {count} texts")
-            rows[index] = get_field(item, "embedding")
+            rows[index] = _get_field(item, "embedding")
 
         usage = found.get("usage")
         tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
         model = found.get("model")
         stated = {"model": model} if isinstance(model, str) else {}
 
-        return ApiAnswer(stack_rows(rows, count), read_count(tokens), stated | read_space(headers))
+        return ApiAnswer(_stack_rows(rows, count), _read_count(tokens), stated | read_space(headers))
 
 
 class CohereProtocol:
@@ -147,11 +147,11 @@ class CohereProtocol:
 
     def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> ApiAnswer:
         """Read an answer of Cohere's API: the vectors in `embeddings.float`, and the billed tokens."""
-        rows = get_field(get_field(found, "embeddings"), "float")
+        rows = _get_field(_get_field(found, "embeddings"), "float")
         meta = found.get("meta")
         billed = meta.get("billed_units") if isinstance(meta, dict) else None
         tokens = billed.get("input_tokens") if isinstance(billed, dict) else None
-        return ApiAnswer(stack_rows(rows, count), read_count(tokens))
+        return ApiAnswer(_stack_rows(rows, count), _read_count(tokens))
 
 
 PROTOCOLS: dict[UpstreamProtocol, EmbeddingsProtocol] = {
@@ -161,7 +161,7 @@ PROTOCOLS: dict[UpstreamProtocol, EmbeddingsProtocol] = {
 """Protocols by name."""
 
 
-def get_field(content: Any, name: str) -> Any:
+def _get_field(content: Any, name: str) -> Any:
     """Check that JSON content is an object with a field of this name, and return the field's value.
 
     Raises:
@@ -172,7 +172,7 @@ def get_field(content: Any, name: str) -> Any:
     return content[name]
 
 
-def require_list(items: Any, name: str, count: int) -> list[Any]:
+def _require_list(items: Any, name: str, count: int) -> list[Any]:
     """Check that a JSON field holds a list of `count` items, and return the list.
 
     Args:
@@ -190,7 +190,7 @@ def require_list(items: Any, name: str, count: int) -> list[Any]:
     return items
 
 
-def stack_rows(embedding_rows: Any, count: int) -> NDArray[np.float32]:
+def _stack_rows(embedding_rows: Any, count: int) -> NDArray[np.float32]:
     """Convert the vectors of an answer to an array `(n, d)` float32. Each is a list of numbers, or float32 in base64,
     and there must be `count`.
 
@@ -199,7 +199,7 @@ def stack_rows(embedding_rows: Any, count: int) -> NDArray[np.float32]:
     Raises:
         MalformedAnswerError: if they are anything else, empty, or of different dimensions.
     """
-    rows = [_read_row(row) for row in require_list(embedding_rows, "embeddings", count)]
+    rows = [_read_row(row) for row in _require_list(embedding_rows, "embeddings", count)]
     widths = {len(row) for row in rows}
     if len(widths) != 1 or 0 in widths:
         raise MalformedAnswerError(f"vectors of {', '.join(map(str, sorted(widths)))} numbers in one answer")
@@ -226,7 +226,7 @@ def _read_row(row: Any) -> NDArray[np.float32]:
     raise MalformedAnswerError("an embedding that is no list of numbers")
 
 
-def read_count(value: Any) -> int | None:
+def _read_count(value: Any) -> int | None:
     """Return a number of tokens.
 
     The result is None if the value is no whole number of at least 0.

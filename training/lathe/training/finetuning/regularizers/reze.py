@@ -35,7 +35,7 @@ MANIFEST, RELATIONS = "manifest.json", "relations.npy"
 """Names of the files."""
 
 
-def load_or_compute_relations(
+def _load_or_compute_relations(
     encoder: Encoder, mixture: Mixture, settings: RegularizerSettings, folder: Path, cache: Path, on_progress: Progress
 ) -> tuple[NDArray[np.float32], bool]:
     """Load the relations of a mixture's pairs from a folder, or compute and store them there.
@@ -59,14 +59,14 @@ def load_or_compute_relations(
     _require_same_manifest(folder, depends)
     shape = (len(mixture), 2 * encoder.dimensions)
     known = (folder / MANIFEST).is_file()  # written last: without it, rows may be of anything
-    if known and (relations := open_rows(folder / RELATIONS, shape)) is not None:
+    if known and (relations := _open_rows(folder / RELATIONS, shape)) is not None:
         return relations, True
 
     reference = ReferenceVectors(encoder, cache)
     reference.encode([*mixture.anchors, *mixture.positives], on_progress)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    relations = write_rows(folder / RELATIONS, shape, lambda rows: reference.relations(mixture, rows))
+    relations = _write_rows(folder / RELATIONS, shape, lambda rows: reference.relations(mixture, rows))
     # Last: a killed run leaves relations without a manifest, which are computed again.
     replace_synced(folder / MANIFEST, orjson.dumps(depends, option=orjson.OPT_INDENT_2))
 
@@ -118,7 +118,7 @@ def _require_same_manifest(folder: Path, depends: dict[str, object]) -> None:
             raise JobError(f"{reason}: {folder} belongs to another run. Name another folder with --out, or remove it")
 
 
-def write_rows(
+def _write_rows(
     path: Path, shape: tuple[int, ...], rows_of: Callable[[slice], NDArray[np.float32]]
 ) -> NDArray[np.float32]:
     """Write float32 rows to a .npy file block by block, and return the file as a read-only memmap.
@@ -142,13 +142,13 @@ def write_rows(
         os.fsync(file.fileno())
 
     partial.replace(path)
-    rows = open_rows(path, shape)
+    rows = _open_rows(path, shape)
     assert rows is not None
 
     return rows
 
 
-def open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
+def _open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
     """Open a .npy file as a read-only memmap. Return None if it is missing, damaged, or not float32 of this shape."""
     with suppress(OSError, ValueError):
         rows = open_npy(path)
@@ -180,7 +180,7 @@ class Distillation(Regularizer):
         """Set `targets` to the base model's relations of all pairs (anchor's vector followed by positive's).
         They are loaded from the folder, or computed and written to it.
         """
-        self.targets, _ = load_or_compute_relations(encoder, mixture, self.settings, folder, cache, on_progress)
+        self.targets, _ = _load_or_compute_relations(encoder, mixture, self.settings, folder, cache, on_progress)
 
     def loss(self, anchors: Tensor, positives: Tensor, rows: NDArray[np.int64]) -> Tensor:
         """Return the regularizer's loss of a batch, the mean of 1 − cosine between relations and targets.
@@ -238,7 +238,7 @@ class Reze(Distillation):
         and the shrinkage is only fitted for the offsets of `contrast: debiased`.
         """
         settings, self.sources = self.settings, mixture.sources
-        relations, stored = load_or_compute_relations(encoder, mixture, settings, folder, cache, on_progress)
+        relations, stored = _load_or_compute_relations(encoder, mixture, settings, folder, cache, on_progress)
         self.targets = relations
         if settings.target == "reference" and settings.contrast == "plain":
             return
@@ -252,9 +252,9 @@ class Reze(Distillation):
             return
 
         path = folder / TARGETS
-        targets = open_rows(path, relations.shape) if stored else None
+        targets = _open_rows(path, relations.shape) if stored else None
         if targets is None:
-            targets = write_rows(path, relations.shape, lambda r: shrinkage.apply(relations[r], mixture.sources[r]))
+            targets = _write_rows(path, relations.shape, lambda r: shrinkage.apply(relations[r], mixture.sources[r]))
         self.targets, self.shrinkage = targets, shrinkage
 
     def contrast(self, anchors: Tensor, candidates: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ MIN_SPREAD = 8
 """Factor on eps·√n: n centred cosines whose L2 norm is smaller are rounding error, and their correlation is about 0."""
 
 
-def mean_over_anchors(
+def _mean_over_anchors(
     x: Tensor,
     outputs: Sequence[Tensor],
     prepare: Callable[[Tensor], AnchorLoss],
@@ -63,7 +63,7 @@ def mean_over_anchors(
     return [(total / m, gradient.div_(m)) for total, gradient in zip(totals, gradients, strict=True)]
 
 
-def standardize_rows(values: Tensor) -> Tensor:
+def _standardize_rows(values: Tensor) -> Tensor:
     """Subtract each row's mean and divide by its L2 norm, `(b, n)`.
 
     A norm smaller than `_min_length` is replaced by that.
@@ -71,11 +71,11 @@ def standardize_rows(values: Tensor) -> Tensor:
     return torch.nn.functional.normalize(values - values.mean(1, keepdim=True), eps=_min_length(values))
 
 
-def one_minus_pearson(standardized_targets: Tensor, values: Tensor) -> AnchorLossAndGradient:
+def _one_minus_pearson(standardized_targets: Tensor, values: Tensor) -> AnchorLossAndGradient:
     """Compute 1 − the Pearson correlation of each row of `values` with its target. Returns it, `(b,)`, and its gradient
     with respect to `values`, `(b, n)`.
 
-    Targets are rows that `standardize_rows` returned.
+    Targets are rows that `_standardize_rows` returned.
     """
     centred = values - values.mean(1, keepdim=True)
     lengths = centred.norm(dim=1, keepdim=True).clamp_(min=_min_length(values))
@@ -229,16 +229,16 @@ def spearman(
     """
 
     def prepare(original_cosines: Tensor) -> AnchorLoss:
-        targets = standardize_rows(soft_ranks(original_cosines, strength)[0])
+        targets = _standardize_rows(soft_ranks(original_cosines, strength)[0])
 
         def anchor_loss(_index: int, cosines: Tensor) -> AnchorLossAndGradient:
             ranks, backward = soft_ranks(cosines, strength)
-            losses, rank_gradient = one_minus_pearson(targets, ranks)
+            losses, rank_gradient = _one_minus_pearson(targets, ranks)
             return losses, backward(rank_gradient)
 
         return anchor_loss
 
-    return mean_over_anchors(x, outputs, prepare, block_entries)
+    return _mean_over_anchors(x, outputs, prepare, block_entries)
 
 
 TEMPERATURE = 0.05
@@ -254,7 +254,7 @@ def blend(
     """Compute, for each output, a weighted sum of three losses of the cosines between rows, and its gradient. Each loss
     is divided by its value at the start.
 
-    The losses are `angular`, `one_minus_pearson` and `neighbour_divergence`, weighted by `SHARES`. They measure the
+    The losses are `angular`, `_one_minus_pearson` and `neighbour_divergence`, weighted by `SHARES`. They measure the
     size of every cosine, the order of an anchor's cosines, and which rows are near. Rows must have unit length.
 
     Args:
@@ -266,12 +266,12 @@ def blend(
     weights = [[share / max(loss, 1e-12) for share, loss in zip(SHARES, start, strict=True)] for start in starts]
 
     def prepare(original_cosines: Tensor) -> AnchorLoss:
-        targets, probabilities = standardize_rows(original_cosines), _neighbour_probabilities(original_cosines)
+        targets, probabilities = _standardize_rows(original_cosines), _neighbour_probabilities(original_cosines)
 
         def anchor_loss(index: int, cosines: Tensor) -> AnchorLossAndGradient:
             """Return the weighted sum of both losses of each anchor `(b,)`, and its gradient w.r.t. `cosines`."""
             _, correlation_weight, neighbour_weight = weights[index]
-            correlation_losses, gradient = one_minus_pearson(targets, cosines)
+            correlation_losses, gradient = _one_minus_pearson(targets, cosines)
             neighbour_losses, neighbour_gradient = neighbour_divergence(probabilities, cosines)
             losses = correlation_weight * correlation_losses + neighbour_weight * neighbour_losses
             return losses, gradient.mul_(correlation_weight).add_(neighbour_gradient, alpha=neighbour_weight)
@@ -279,7 +279,7 @@ def blend(
         return anchor_loss
 
     # The angular loss has a closed form over all pairs; the other two need each anchor's cosines.
-    of_pairs, of_anchors = angular(x, outputs), mean_over_anchors(x, outputs, prepare, block_entries)
+    of_pairs, of_anchors = angular(x, outputs), _mean_over_anchors(x, outputs, prepare, block_entries)
     return [
         (weight[0] * pair_loss + anchor_loss, weight[0] * pair_gradient + anchor_gradient)
         for weight, (pair_loss, pair_gradient), (anchor_loss, anchor_gradient) in zip(
@@ -294,8 +294,8 @@ def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
     """
 
     def correlation(original_cosines: Tensor) -> AnchorLoss:
-        targets = standardize_rows(original_cosines)
-        return lambda _index, cosines: one_minus_pearson(targets, cosines)
+        targets = _standardize_rows(original_cosines)
+        return lambda _index, cosines: _one_minus_pearson(targets, cosines)
 
     def neighbours(original_cosines: Tensor) -> AnchorLoss:
         probabilities = _neighbour_probabilities(original_cosines)
@@ -303,8 +303,8 @@ def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
 
     results = [
         angular(x, outputs),
-        mean_over_anchors(x, outputs, correlation),
-        mean_over_anchors(x, outputs, neighbours),
+        _mean_over_anchors(x, outputs, correlation),
+        _mean_over_anchors(x, outputs, neighbours),
     ]
     return [[result[index][0] for result in results] for index in range(len(outputs))]
 

@@ -92,7 +92,7 @@ class RowScoring(ABC):
         return np.ascontiguousarray(queries), np.zeros(len(queries), np.float32)
 
 
-class ProductScoring(RowScoring):
+class _ProductScoring(RowScoring):
     """Codes of `codes` and `product_codes`, as a product quantizer of 256 centroids for each byte.
 
     Coordinates are scaled by the lengths of their axes, so that distances between codes are those of the vectors that
@@ -160,7 +160,7 @@ class ProductScoring(RowScoring):
         return coordinates, products[:, -1]
 
 
-class ByteScoring(RowScoring):
+class _ByteScoring(RowScoring):
     """Codes of `int8`: a byte for each dimension, which has its own range."""
 
     def __init__(self, vector_format: CodeFormat, step: Int8) -> None:
@@ -236,8 +236,8 @@ def choose_scoring(vector_format: CodeFormat) -> RowScoring | None:
     if vector_format.metric == "l2":
         return None
     if isinstance(vector_format.quantizer, Int8):
-        return ByteScoring(vector_format, vector_format.quantizer)
+        return _ByteScoring(vector_format, vector_format.quantizer)
     if isinstance(vector_format.quantizer, TransformCoding):
         with suppress(InputError):  # coordinates that cross bytes are no product quantizer
-            return ProductScoring(vector_format, vector_format.quantizer)
+            return _ProductScoring(vector_format, vector_format.quantizer)
     return None
