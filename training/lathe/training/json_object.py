@@ -44,7 +44,7 @@ def _fail_fast(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     parts = {key: _fail_fast(part) for key, part in schema.items()}
-    return parts | {"_fail_fast": True} if schema.get("type") in ("list", "dict") else parts
+    return parts | {"fail_fast": True} if schema.get("type") in ("list", "dict") else parts
 
 
 def read_field_descriptions(model: type, none: str = "null") -> dict[str, str]:

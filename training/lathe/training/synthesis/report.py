@@ -201,4 +201,4 @@ def summarize_run(found: dict[str, Any]) -> list[str]:
     Args:
         found: contents of report.json.
     """
-    return render_sentences(TEMPLATE, found | {"_format_counts": _format_counts, "format_amount": format_amount})
+    return render_sentences(TEMPLATE, found | {"format_counts": _format_counts, "format_amount": format_amount})
