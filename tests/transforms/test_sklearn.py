@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -71,24 +69,6 @@ def test_a_grid_search_chooses_the_steps_that_keep_the_label(rows):
 
     assert search.best_params_["chaintransformer__steps"] != "truncation:1"
     assert search.best_score_ > 0.95
-
-
-def test_outputs_are_a_data_frame_on_request(rows):
-    x, _ = rows
-
-    frame = ChainTransformer("r2,pca:3").set_output(transform="pandas").fit_transform(x)
-
-    assert list(frame.columns) == ["chaintransformer0", "chaintransformer1", "chaintransformer2"]
-
-
-def test_a_clone_is_unfitted_and_has_the_same_parameters(rows):
-    fitted = ChainTransformer("r2,pca:3", dimensions=2).fit(rows[0])
-
-    copy = clone(fitted)
-
-    assert copy.get_params() == fitted.get_params()
-    with pytest.raises(NotFittedError):
-        copy.transform(rows[0])
 
 
 @pytest.mark.parametrize(

@@ -139,10 +139,3 @@ def test_chain_refuses_steps_that_are_not_transforms(steps):
 def test_only_a_transform_or_a_chain_can_be_added(chain):
     with pytest.raises(TypeError):
         _ = chain + "int8"
-
-
-def test_chain_repr_shows_step_parameters_and_whether_steps_are_fitted(rows):
-    text = repr(Chain([PCA(8), Int8()]))
-    assert "dimensions=8" in text
-    assert "not fitted" in text
-    assert "not fitted" not in repr(Chain([PCA(8), Int8()]).fit(rows))

@@ -73,15 +73,3 @@ def test_signature_of_pca_to_at_most_the_rank_has_no_empty_directions(dimensions
 def test_signature_counts_directions_without_variance_that_a_reduction_keeps():
     assert Chain([ABTT(4), PCA(22)]).signature(24) == Signature(22, 2)
     assert Chain([Whitening(20, form="zca")]).signature(24) == Signature(24, 4)
-
-
-def test_a_fitted_step_cannot_follow_a_step_of_other_dimensions(embeddings):
-    pca = PCA(8).fit(embeddings(60, 24))
-    with pytest.raises(StepError, match="fitted on vectors of 24 dimensions and cannot follow vectors of 16"):
-        Chain([Truncation(16), pca])
-    assert Chain([pca, Truncation(4)]).signature() == Signature(4)
-
-
-def test_a_fitted_chain_can_be_refitted_on_other_dimensions(embeddings):
-    chain = Chain([PCA(8)]).fit(embeddings(60, 24))
-    assert chain.fit(embeddings(60, 16)).input_dimensions == 16

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from lathe.transforms import Autoencoder, InputError, Moments, StepError
+from lathe.transforms import Autoencoder, InputError
 from lathe.transforms.learned.descent import Batches
 
 
@@ -123,45 +123,6 @@ def test_autoencoder_keeps_the_parameters_of_the_lowest_held_out_loss(rows):
     assert error(autoencoder, heldout) == pytest.approx(min(autoencoder.training_log.heldout_losses), rel=1e-5)
 
 
-def test_autoencoder_fit_is_bit_equal_for_the_same_seed_and_differs_for_another(rows):
-    one, same, other = (Autoencoder(6, steps=5, seed=seed).fit(rows) for seed in (3, 3, 4))
-    for name, buffer in one.named_buffers():
-        np.testing.assert_array_equal(buffer, getattr(same, name))
-        assert not torch.equal(buffer, getattr(other, name))
-
-
-@pytest.mark.parametrize(("n", "k"), [(8, 6), (8, 12), (4, 3)])
-def test_autoencoder_fits_fewer_rows_than_dimensions_with_finite_outputs(rows, n, k):
-    assert np.isfinite(Autoencoder(k, steps=5).fit(rows[:n]).transform(rows)).all()
-
-
-def test_a_failed_autoencoder_fit_leaves_the_learned_parameters_unchanged(rows):
-    autoencoder = Autoencoder(6, steps=5).fit(rows)
-    before = {name: buffer.clone() for name, buffer in autoencoder.named_buffers()}
-    with pytest.raises(InputError):
-        autoencoder.fit(np.full((50, 20), np.nan))
-    for name, buffer in autoencoder.named_buffers():
-        np.testing.assert_array_equal(buffer, before[name])
-        assert not buffer.requires_grad
-
-
-def test_autoencoder_refuses_moments(rows):
-    with pytest.raises(InputError, match="autoencoder is trained on vectors"):
-        Autoencoder(4).fit(Moments.from_vectors(rows))
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_autoencoder_refuses_fewer_than_four_rows(rows, n):
-    with pytest.raises(InputError):
-        Autoencoder(4).fit(rows[:n])
-
-
 def test_autoencoder_refuses_rows_whose_squares_overflow_as_diverged(rows):
     with pytest.raises(InputError, match="autoencoder diverged at step 1"):
         Autoencoder(4).fit(rows * np.float32(1e30))
-
-
-@pytest.mark.parametrize("dimensions", [20, 21, 1000])
-def test_autoencoder_refuses_output_dimensions_that_are_not_fewer_than_its_input(rows, dimensions):
-    with pytest.raises(StepError, match=f"autoencoder to {dimensions} .* more than {dimensions} dimensions, not 20"):
-        Autoencoder(dimensions).fit(rows)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lathe.transforms import PCA, Chain, Flow, InputError, Moments, NotFittedError, StepError
+from lathe.transforms import PCA, Chain, Flow, InputError, NotFittedError, StepError
 from lathe.transforms.baselines.flow import LOG_SCALE_LIMIT
 
 QUICK = {"blocks": 2, "hidden": 16, "steps": 60, "batch": 128, "learning_rate": 1e-2}
@@ -62,11 +62,6 @@ def test_flow_inverse_is_exact_on_rows_that_were_not_fitted(fitted, heldout):
     np.testing.assert_allclose(fitted.inverse_transform(z), heldout, atol=1e-4)
     far = np.random.default_rng(0).normal(size=(300, 10)).astype(np.float32)
     np.testing.assert_allclose(fitted.transform(fitted.inverse_transform(far)), far, atol=1e-4)
-
-
-def test_flow_with_default_parameters_has_an_exact_inverse(rows, heldout):
-    flow = Flow().fit(rows)
-    np.testing.assert_allclose(flow.inverse_transform(flow.transform(heldout)), heldout, atol=1e-4)
 
 
 @pytest.mark.parametrize(("d", "blocks", "hidden"), [(2, 1, 1), (3, 1, None), (3, 2, 4), (7, 3, 5)])
@@ -137,13 +132,6 @@ def test_flow_density_integrates_to_one(bent):
     assert densities.sum() * step**2 == pytest.approx(1, abs=1e-3)
 
 
-def test_flow_training_raises_the_likelihood_of_held_out_rows(fitted, rows, heldout):
-    start = Flow(**(QUICK | {"steps": 1, "learning_rate": 1e-6})).fit(rows)
-    assert fitted.log_likelihood(heldout).mean() > start.log_likelihood(heldout).mean() + 0.5
-    assert fitted.training_log.heldout_losses[-1] < fitted.training_log.heldout_losses[0]
-    assert Flow().training_log is None
-
-
 def test_initial_flow_outputs_have_mean_zero_and_variance_one_per_dimension(rows):
     flow = Flow()
     flow._initialize(torch.from_numpy(rows))
@@ -189,13 +177,6 @@ def test_scaling_the_rows_shifts_flow_log_likelihoods_by_the_logarithm_of_the_sc
     assert found.mean() + 10 * math.log(scale) == pytest.approx(expected.mean(), abs=0.1)
 
 
-def test_flow_fit_is_bit_equal_for_the_same_seed_and_differs_for_another(rows):
-    one, same, other = (Flow(steps=5, seed=seed).fit(rows) for seed in (3, 3, 4))
-    for name, buffer in one.named_buffers():
-        np.testing.assert_array_equal(buffer, getattr(same, name))
-        assert not torch.equal(buffer, getattr(other, name))
-
-
 def test_a_stopped_flow_fit_leaves_the_learned_parameters_unchanged(rows):
     flow = Flow(**QUICK).fit(rows)
     before = {name: buffer.clone() for name, buffer in flow.named_buffers()}
@@ -209,15 +190,6 @@ def test_a_stopped_flow_fit_leaves_the_learned_parameters_unchanged(rows):
     for name, buffer in flow.named_buffers():
         np.testing.assert_array_equal(buffer, before[name])
         assert not buffer.requires_grad
-
-
-def test_loaded_chain_with_a_flow_is_equal_and_has_the_same_likelihoods(rows, heldout, tmp_path):
-    chain = Chain([PCA(6), Flow(**QUICK)], normalize=False).fit(rows)
-    chain.save(tmp_path / "chain")
-    loaded = Chain.load(tmp_path / "chain")
-    assert loaded == chain
-    reduced = chain[0].transform(heldout)
-    np.testing.assert_allclose(loaded[1].log_likelihood(reduced), chain[1].log_likelihood(reduced), rtol=1e-6)
 
 
 def test_flow_log_likelihood_is_one_number_per_row_as_an_array_or_tensor_like_the_input(fitted, heldout):
@@ -239,20 +211,6 @@ def test_flow_refuses_vectors_of_one_dimension(rows):
         Flow().fit(rows[:, :1])
     with pytest.raises(StepError, match="at least 2 dimensions, not 1"):
         Chain([PCA(1), Flow()])
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (Moments.from_vectors(np.eye(4)), "flow is trained on vectors"),
-        (np.ones((50, 4), np.float32), "flow needs rows that differ"),
-        (np.eye(4, dtype=np.float32)[:1], "flow needs rows that differ"),
-        (np.array([[0, 1], [2, np.nan], [1, 1], [1, 0]]), "row 1 "),
-    ],
-)
-def test_flow_refuses_moments_identical_rows_and_rows_that_are_not_finite(data, message):
-    with pytest.raises(InputError, match=message):
-        Flow().fit(data)
 
 
 def test_flow_results_do_not_depend_on_the_number_of_torch_threads(embeddings):

@@ -3,16 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from lathe.transforms import R2, Chain, Int8, NotFittedError, StepError, parse_steps
-
-
-class Embeddings(nn.Module):
-    """Module that stands for the encoder before the chain: it passes embeddings on."""
-
-    def forward(self, features):
-        return features
 
 
 @pytest.fixture(scope="module")

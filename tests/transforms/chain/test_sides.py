@@ -293,12 +293,6 @@ def test_parameters_out_of_range_and_impossible_places_are_refused(steps):
         Chain(parse_steps(steps))
 
 
-def test_steps_are_parsed_and_written_as_others_are():
-    chain = Chain(parse_steps("query_adapter,pca:96"))
-    assert [spec["kind"] for spec in json.loads(json.dumps(chain.specs()))] == ["query_adapter", "pca"]
-    assert chain.nested
-
-
 def test_relevance_is_measured_as_in_hand_computed_cases():
     documents = np.eye(4, dtype=np.float32)
     queries = np.array([[0.1, 0.9, 0.5, 0], [0, 0, 0, 1]], np.float32)

@@ -1,6 +1,6 @@
 import pytest
 
-from lathe.transforms import R2, TRANSFORMS, GeoPres, Normalize, StepError, build_steps, parse_steps
+from lathe.transforms import TRANSFORMS, GeoPres, StepError, build_steps, parse_steps
 from lathe.transforms.kinds import KINDS
 
 
@@ -33,15 +33,6 @@ NESTED = geopres(dimensions=128, nested=True)
 )
 def test_parse_steps_reads_steps_from_text(text, expected):
     assert [step.spec() for step in parse_steps(text)] == expected
-
-
-def test_build_steps_builds_steps_from_json():
-    first, second, third = build_steps(
-        [{"kind": "r2"}, {"kind": "geopres", "dimensions": 8, "nested": True}, {"kind": "normalize"}]
-    )
-    assert (type(first), type(second), type(third)) == (R2, GeoPres, Normalize)
-    assert (second.dimensions, second.nested, second.steps) == (8, True, None)
-    assert not first.fitted
 
 
 def test_transforms_registers_exactly_these_kinds_of_step():

@@ -143,15 +143,6 @@ def test_losses_and_gradient_equal_autograds_for_any_prefix_sizes_and_block_size
     assert_close(gradient, expected_gradient, 1e-7)
 
 
-def test_losses_and_gradient_of_800_rows_in_several_blocks_equal_autograds(asked):
-    objective, plain, normalized = asked
-    x, weight = batch(800, 12, 8)  # two blocks of anchors, four tiles of pairs, the last ones shorter
-    losses, gradient = prefix_losses(objective, x, weight, [3, 8], [0.1, 1.0], normalized)
-    expected_losses, expected_gradient = by_autograd(plain, normalized, x, weight, [3, 8], [0.1, 1.0])
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-8)
-    assert_close(gradient, expected_gradient, 1e-7)
-
-
 def test_angular_loss_is_the_mean_squared_difference_of_cosines_over_pairs():
     x, weight = batch(9, 6, 3)
     z = torch.nn.functional.normalize(x @ weight.T)
@@ -265,11 +256,3 @@ def test_losses_and_gradients_of_a_rotation_are_zero(asked):
     losses, gradient = prefix_losses(objective, x, rotation, [8], [1.0], normalized)
     assert abs(losses[0]) < 1e-10
     assert gradient.abs().max() < 1e-6
-
-
-def test_losses_of_normalised_outputs_ignore_the_scale_of_the_map_and_the_positional_loss_does_not(asked):
-    objective, _, normalized = asked
-    x, weight = batch(50, 12, 6)
-    losses, _ = prefix_losses(objective, x, weight, [6], [1.0], normalized)
-    scaled, _ = prefix_losses(objective, x, 3 * weight, [6], [1.0], normalized)
-    assert (scaled == pytest.approx(losses, rel=1e-9)) is normalized

@@ -54,14 +54,6 @@ def test_affine_cannot_be_fitted_built_from_a_spec_or_given_other_dimensions():
         affine(4, 8, False, 0).output_signature(Signature(9))
 
 
-def test_fold_maps_the_direction_removed_by_r2_to_zero_through_a_later_affine_map(embeddings):
-    rows = embeddings(200, 16)
-    r2 = R2().fit(rows)
-    folded = Chain([r2, affine(5, 16, False, 3).float()]).fold()
-    assert len(folded.transforms) == 1
-    assert not folded.transform(r2.direction[None]).any()
-
-
 @pytest.mark.parametrize("steps", ["r2", "abtt:2", "abtt:2,literal=true", "abtt:2,renormalize=false"])
 def test_fold_keeps_a_removal_of_directions_as_thin_products(steps, embeddings):
     rows = embeddings(300, 16).astype(np.float32)
@@ -105,11 +97,6 @@ def test_drop_rounding_residue_zeroes_only_rows_within_rounding_error_of_their_i
     y = torch.tensor([[1e-7, 0.0], [1e-4, 0.0], [0.0, 0.0]])
     np.testing.assert_array_equal(drop_rounding_residue(y, x), torch.tensor([[0.0, 0.0], [1e-4, 0.0], [0.0, 0.0]]))
     assert not drop_rounding_residue(y, x, gain=1000).any(), "what a map lengthens, it lengthens the error of too"
-
-
-def test_normalize_refuses_parameters():
-    with pytest.raises(StepError, match="it takes none"):
-        build_steps([{"kind": "normalize", "power": 2}])
 
 
 @pytest.mark.parametrize("number", [3.0, np.float32(3), torch.tensor(3.0)])

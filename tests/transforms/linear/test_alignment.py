@@ -44,10 +44,6 @@ def centred(rows):
     return rows - rows.mean(0)
 
 
-def error_of(step, rows, targets):
-    return float(np.square(step.transform(rows).astype(np.float64) - targets).sum())
-
-
 def reduced_rank(rows, targets, rank):
     """Return the coefficients `(d, k)` of the given rank with the smallest squared error."""
     x, y = centred(rows), centred(targets)
@@ -65,37 +61,11 @@ def test_procrustes_equals_scipys_orthogonal_procrustes(rows, rotation):
     np.testing.assert_allclose(Procrustes(center=True).fit(rows, targets=noisy).weight.T, expected, atol=1e-6)
 
 
-def test_procrustes_recovers_a_rotation(rows, rotation):
-    procrustes = Procrustes().fit(rows, targets=rows @ rotation)
-    np.testing.assert_allclose(procrustes.weight.T, rotation, atol=1e-6)
-    np.testing.assert_allclose(procrustes.transform(rows), rows @ rotation, atol=1e-5)
-
-
-def test_procrustes_recovers_a_reflection(rows):
-    mirror = np.diag([-1.0] + [1.0] * (WIDTH - 1))
-    np.testing.assert_allclose(Procrustes().fit(rows, targets=rows @ mirror).weight, mirror, atol=1e-6)
-
-
-def test_centred_procrustes_recovers_a_rotation_and_a_shift(rows, rotation):
-    """Without centring, the same targets leave a large error."""
-    shifted = (rows - 3.0) @ rotation + 7.0
-    procrustes = Procrustes(center=True).fit(rows, targets=shifted)
-    np.testing.assert_allclose(procrustes.weight.T, rotation, atol=1e-6)
-    np.testing.assert_allclose(procrustes.transform(rows), shifted, atol=1e-4)
-    assert error_of(Procrustes().fit(rows, targets=shifted), rows, shifted) > 100
-
-
 def test_centred_procrustes_and_low_rank_affine_map_the_mean_of_the_vectors_to_that_of_the_targets(rows, targets):
     for step in (Procrustes(center=True), LowRankAffine(), LowRankAffine(3)):
         step.fit(rows, targets=targets)
         mean = step.transform(rows.mean(0, dtype=np.float64)[None])[0]
         np.testing.assert_allclose(mean, targets.mean(0), atol=1e-5)
-
-
-def test_procrustes_preserves_inner_products(rows):
-    noise = np.random.default_rng(6).normal(size=rows.shape)
-    out = Procrustes().fit(rows, targets=noise).transform(rows).astype(np.float64)
-    np.testing.assert_allclose(out @ out.T, rows.astype(np.float64) @ rows.T, atol=1e-5)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -150,21 +120,6 @@ def test_low_rank_affine_of_rank_r_is_the_reduced_rank_regression(rows, targets,
     assert np.linalg.matrix_rank(step.weight.double().numpy(), tol=1e-4) == min(rank, OTHER)
 
 
-@pytest.mark.parametrize("rank", [1, 2, 4])
-def test_low_rank_affine_error_is_the_best_that_alternating_least_squares_finds_from_five_starts(rows, targets, rank):
-    x, y = centred(rows), centred(targets)
-    error = error_of(LowRankAffine(rank, ridge=0).fit(rows, targets=targets), rows, targets)
-    best = np.inf
-    for seed in range(5):
-        out = np.random.default_rng(seed).normal(size=(rank, OTHER))
-        for _ in range(60):
-            into = np.linalg.lstsq(x, y @ np.linalg.pinv(out), rcond=None)[0]
-            out = np.linalg.lstsq(x @ into, y, rcond=None)[0]
-        best = min(best, float(np.square(y - x @ into @ out).sum()))
-    assert error <= best * (1 + 1e-6)
-    assert error == pytest.approx(best, rel=1e-3)
-
-
 @pytest.mark.parametrize("ridge", [1e-3, 0.1, 10.0])
 @pytest.mark.parametrize("rank", [None, 3])
 def test_low_rank_affine_ridge_is_relative_to_the_mean_variance(rows, targets, ridge, rank):
@@ -180,21 +135,6 @@ def test_low_rank_affine_ridge_is_relative_to_the_mean_variance(rows, targets, r
     np.testing.assert_allclose(step.weight.T, coefficients, atol=1e-5)
 
 
-def test_low_rank_affine_error_never_grows_with_rank_and_at_full_rank_is_below_procrustes(rows, targets):
-    errors = [error_of(LowRankAffine(rank, ridge=0).fit(rows, targets=targets), rows, targets) for rank in range(1, 11)]
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < error_of(Procrustes(center=True).fit(rows, targets=targets), rows, targets)
-
-
-def test_low_rank_affine_recovers_an_exact_affine_map(rows):
-    rng = np.random.default_rng(9)
-    weight, offset = rng.normal(size=(WIDTH, OTHER)), rng.normal(size=OTHER)
-    exact = rows @ weight + offset
-    np.testing.assert_allclose(LowRankAffine(ridge=0).fit(rows, targets=exact).transform(rows), exact, atol=1e-4)
-    low = rows @ weight[:, :2] @ rng.normal(size=(2, OTHER)) + offset
-    np.testing.assert_allclose(LowRankAffine(2, ridge=0).fit(rows, targets=low).transform(rows), low, atol=1e-4)
-
-
 @pytest.mark.parametrize("rank", [1, 4])
 def test_low_rank_affine_maps_its_approximate_inverse_to_the_same_outputs(rows, targets, rank):
     """The inverse is also less than a hundred times as large as the rows."""
@@ -204,14 +144,6 @@ def test_low_rank_affine_maps_its_approximate_inverse_to_the_same_outputs(rows, 
     back = step.inverse_transform(out)
     assert np.abs(back).max() < 100 * np.abs(rows).max()
     np.testing.assert_allclose(step.transform(back), out, atol=1e-4)
-
-
-@pytest.mark.parametrize("rank", [1, 4, WIDTH - 1])
-def test_square_low_rank_affine_below_full_rank_has_an_approximate_inverse(rows, rotation, rank):
-    step = LowRankAffine(rank).fit(rows, targets=rows @ rotation)
-    assert step.inverse_kind == "approximate"
-    out = step.transform(rows)
-    np.testing.assert_allclose(step.transform(step.inverse_transform(out)), out, atol=1e-4)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lathe.transforms import R2, InputError, Moments, diagnose, isoscore
 from lathe.transforms.quality import centered_alignment, uncentered_alignment
-from lathe.transforms.quality.diagnostics import _geometric_ranks, _moment_diagnostics, _row_hashes
+from lathe.transforms.quality.diagnostics import _row_hashes
 from lathe.transforms.statistics import Spectrum
 
 
@@ -121,19 +121,3 @@ def test_row_hashes_are_equal_exactly_for_equal_rows(dtype):
     distinct = len(np.unique(rows, axis=0))
     assert len(np.unique(_row_hashes(rows))) == distinct
     np.testing.assert_array_equal(_row_hashes(rows), _row_hashes(rows.copy()))
-
-
-@pytest.mark.parametrize("d", [1, 2, 5, 384, 4096])
-def test_reported_ranks_rise_from_one_to_the_dimensions_and_are_at_most_26(d):
-    ranks = _geometric_ranks(d)
-    assert ranks == sorted(set(ranks))
-    assert (ranks[0], ranks[-1]) == (1, d)
-    assert len(ranks) <= 26
-
-
-def test_diagnostics_from_moments_equal_those_from_rows(embeddings):
-    rows = embeddings(200, 8).astype(np.float64)
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    found = diagnose(rows)
-    for key, value in _moment_diagnostics(Moments.from_vectors(unit)).items():
-        assert found[key] == pytest.approx(value) if isinstance(value, float) else found[key] == value or key != "rank"

@@ -112,12 +112,6 @@ def test_recall_at_k_equals_a_brute_force_search(n, k, oversampling):
     assert recall_at_k(before, after, k, oversampling) == pytest.approx(brute_recall(before, after, k, oversampling))
 
 
-@pytest.mark.parametrize("n", [511, 512, 513, 1100])
-def test_recall_at_k_of_vectors_against_themselves_is_one(n):
-    before, _ = spaces(n)
-    assert recall_at_k(before, before) == 1
-
-
 def test_recall_at_k_counts_ten_neighbours_without_oversampling_by_default():
     before, after = spaces(100)
     assert recall_at_k(before, after) == recall_at_k(before, after, 10, 1) < recall_at_k(before, after, 10, 4)
@@ -142,14 +136,6 @@ def test_positional_stress_equals_scipys_pdist_over_all_pairs(n):
     before, after = spaces(n)
     expected = np.mean((pdist(before.astype(np.float64)) - pdist(after.astype(np.float64))) ** 2)
     assert positional_stress(before, after) == pytest.approx(expected, rel=1e-5)
-
-
-def test_positional_stress_ignores_rotation_and_translation_but_not_scale():
-    before, _ = spaces(100)
-    rotation, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(24, 24)))
-    moved = (before @ rotation + 50).astype(np.float32)
-    assert positional_stress(before, moved) < 1e-9
-    assert positional_stress(before, 2 * before) == pytest.approx(np.mean(pdist(before) ** 2), rel=1e-5)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 2.0])
@@ -210,29 +196,12 @@ def test_metrics_accept_read_only_and_reversed_arrays(metric, torch_warns_always
     assert metric(before[::-1], after[::-1]) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_metrics_leave_their_inputs_unchanged(metric):
-    before, after = spaces(30)
-    copies = before.copy(), after.copy()
-    metric(before, after)
-    np.testing.assert_array_equal(before, copies[0])
-    np.testing.assert_array_equal(after, copies[1])
-
-
 @pytest.mark.parametrize("n", [2, 9, 1500])
 def test_angular_stress_is_the_mean_squared_difference_of_cosines_over_all_pairs(n):
     before, after = spaces(n)
     upper = np.triu_indices(n, 1)
     expected = ((cosines(before) - cosines(after))[upper] ** 2).mean()
     assert angular_stress(before, after) == pytest.approx(expected, rel=1e-9)
-
-
-def test_angular_stress_ignores_row_lengths_and_is_zero_for_a_rotation():
-    before, after = spaces(50)
-    scaled = before * np.random.default_rng(0).uniform(0.1, 9, size=(50, 1)).astype(np.float32)
-    assert angular_stress(scaled, after) == pytest.approx(angular_stress(before, after), rel=1e-5)
-    rotation, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(24, 24)))
-    assert angular_stress(before, before @ rotation) < 1e-12
 
 
 @pytest.mark.parametrize("n", [3, 40, 1500])

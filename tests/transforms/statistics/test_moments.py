@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lathe.transforms import ArtifactError, InputError, Moments, PairedMoments
+from lathe.transforms import ArtifactError, InputError, Moments
 
 
 def assert_same(one, other, relative=1e-10):
@@ -34,17 +34,6 @@ def test_moments_of_shards_merged_in_any_order_equal_those_of_all_rows(seed, n, 
         parts[receiver].merge(parts[giver])
         del parts[giver]
     assert_same(parts[0], Moments.from_vectors(rows))
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10_000), n=st.integers(2, 50), sizes=st.lists(st.integers(0, 9), min_size=1, max_size=9))
-def test_moments_updated_by_batches_of_any_sizes_equal_those_of_all_rows(seed, n, sizes):
-    rows = np.random.default_rng(seed).normal(size=(n, 4))
-    moments, start = Moments(), 0
-    for size in [*sizes, n]:
-        moments.update(rows[start : start + size])
-        start += size
-    assert_same(moments, Moments.from_vectors(rows))
 
 
 @pytest.mark.parametrize("ddof", [0, 1, 2])
@@ -105,13 +94,6 @@ def test_moments_of_any_numeric_dtype_equal_those_of_the_float64_copy(dtype):
 def test_moments_of_a_tensor_equal_those_of_its_array(dtype):
     rows = torch.from_numpy(np.random.default_rng(0).normal(size=(50, 4))).to(dtype)
     assert_same(Moments.from_vectors(rows), Moments.from_vectors(rows.double().numpy()), relative=1e-13)
-
-
-def test_moments_of_a_read_only_memory_map_equal_those_of_its_array(tmp_path):
-    rows = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
-    np.save(tmp_path / "rows.npy", rows)
-    on_disk = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    assert_same(Moments.from_vectors(on_disk, block_rows=37), Moments.from_vectors(rows))
 
 
 def test_merging_with_empty_moments_or_adding_zero_rows_changes_nothing():
@@ -260,30 +242,6 @@ def test_moments_from_bytes_are_bit_equal_and_can_be_merged():
 def test_moments_from_bytes_refuses_bytes_that_are_not_saved_moments(payload):
     with pytest.raises(ArtifactError, match="not saved moments"):
         Moments.from_bytes(payload)
-
-
-def test_paired_moments_of_merged_shards_equal_those_of_all_pairs_and_numpys():
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(90, 4)), rng.normal(size=(90, 3))
-    whole = PairedMoments.from_pairs(x, y)
-    parts = [PairedMoments.from_pairs(x[part], y[part]) for part in (slice(0, 10), slice(10, 55), slice(55, 90))]
-    merged = PairedMoments(split=4).merge(parts[2]).merge(parts[0]).merge(parts[1])
-    for centered in (True, False):
-        for one, other in zip(merged.blocks(centered), whole.blocks(centered), strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-12)
-    own, cross = whole.blocks(centered=True)
-    np.testing.assert_allclose(cross, (x - x.mean(0)).T @ (y - y.mean(0)) / 90, atol=1e-12)
-    np.testing.assert_allclose(own, np.cov(x.T, ddof=0), atol=1e-12)
-    np.testing.assert_allclose(whole.target_mean(), y.mean(0))
-
-
-def test_paired_moments_refuse_other_counts_rows_that_are_not_finite_and_other_splits():
-    with pytest.raises(InputError, match="5 vectors and 4 targets are not pairs"):
-        PairedMoments.from_pairs(np.ones((5, 2)), np.ones((4, 2)))
-    with pytest.raises(InputError, match="row 1 "):
-        PairedMoments.from_pairs(np.ones((3, 2)), np.array([[1.0], [np.nan], [1.0]]))
-    with pytest.raises(InputError, match="from 3 dimensions into pairs from 2"):
-        PairedMoments(split=2).merge(PairedMoments.from_pairs(np.ones((3, 3)), np.ones((3, 2))))
 
 
 def test_squared_norm_variance_of_moments_equals_that_of_the_rows():

@@ -71,15 +71,6 @@ def test_scaling_the_map_leaves_scaled_positional_losses_equal_and_divides_the_g
     np.testing.assert_allclose(scaled_gradient * factor, gradient, rtol=1e-8, atol=1e-12)
 
 
-def test_positional_losses_and_gradient_do_not_depend_on_the_order_of_the_rows():
-    x, weight = batch(700, 10, 4)
-    shuffled = x[torch.from_numpy(np.random.default_rng(1).permutation(700))]
-    for one, other in zip(
-        positional_losses(x, weight, [4], [1.0]), positional_losses(shuffled, weight, [4], [1.0]), strict=True
-    ):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-14)
-
-
 def test_scaled_positional_loss_and_gradient_of_a_scaled_rotation_are_zero():
     x, _ = batch(50, 8, 8)
     rotation = torch.linalg.qr(torch.from_numpy(np.random.default_rng(1).normal(size=(8, 8))))[0]
