@@ -7,9 +7,8 @@ import pytest
 
 from benchmarks.ann import disk
 from benchmarks.ann.candidates import view_as_index
-from benchmarks.ann.compressed import Graph, make_compressed
 from benchmarks.ann.data import find_nearest
-from benchmarks.ann.engines import compresses, is_graph, list_efforts, make_engine
+from benchmarks.ann.engines import make_engine
 from benchmarks.ann.point import compute_overlap
 from lathe.service.index.embedded.exact import rescore
 
@@ -34,20 +33,6 @@ def test_a_graph_over_reduced_floats_keeps_floats(unit):
     engine.set_effort(200)
     assert compute_overlap(engine.search(unit[:50], 40), find_nearest(unit[:50], unit, 10)).mean() > 0.95
     assert engine.bytes > 400 * 4 * 16
-
-
-def test_names_say_what_an_engine_is():
-    assert make_compressed("hnswlib", 8, 100, 0) is None and make_compressed("hnsw-pca16-5bit", 8, 100, 0) is None
-    assert isinstance(make_compressed("hnsw-byte16", 8, 100, 0), Graph)
-    graphs = [*FAISS_NAMES, "hnswlib-pca16", "usearch-byte16", "usearch-bits"]
-    assert all(is_graph(name) and compresses(name) for name in graphs)
-    assert [compresses(name) for name in ("ivf-pq8", "rabitq", "hnswlib", "faiss-hnsw-sq8")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
-    assert [list_efforts(name, (10, 20)) for name in graphs] == [[10, 20]] * len(graphs)
 
 
 @pytest.mark.parametrize("metric", [0, 1])

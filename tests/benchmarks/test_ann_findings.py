@@ -2,10 +2,10 @@ import math
 
 import pytest
 
-from benchmarks.ann.findings import FAR, compute_findings, format_setting
-from benchmarks.ann.frontier import Mean, logit
+from benchmarks.ann.findings import FAR, compute_findings
+from benchmarks.ann.frontier import logit
 from benchmarks.ann.grid import Grid
-from benchmarks.ann.summary import count_points, format_oversampling, format_ratio, summarize_findings
+from benchmarks.ann.summary import count_points, summarize_findings
 
 SIZES = (1000, 4000, 16_000)
 TARGETS = (0.9,)
@@ -125,60 +125,6 @@ def test_recall_is_not_extrapolated_from_fewer_than_three_sizes():
     assert (
         sentences_of(results)[-1] == "pca:8 must be rescored 4 × at 1,000, 4 × at 4,000 to reach 0.9 by exact search."
     )
-
-
-@pytest.mark.parametrize(
-    ("engine", "m", "effort", "times", "words"),
-    [("hnswlib", 16, 40, 1, "M 16, ef 40"), ("hnswlib", 32, 80, 8, "M 32, ef 80, rescored 8×")]
-    + [("opq48", 0, 8, 4, "nprobe 8, rescored 4×"), ("flat", 0, 1, 1, "exact"), ("flat", 0, 1, 2, "rescored 2×")],
-)
-def test_words_of_describes_a_setting_by_its_parameters(engine, m, effort, times, words):
-    assert format_setting({"engine": engine, "m": m, "effort": effort, "oversampling": times}) == words
-
-
-@pytest.mark.parametrize(("quickest", "time"), [("none", 400.0), ("pca:8", 50.0)])
-def test_the_summary_recommends_the_fastest_series_and_the_smallest_at_the_largest_corpus(quickest, time):
-    results = [result(rows, settings=[(10, 1, 0.9, 100.0)], size=100) for rows in SIZES]
-    results += [result(rows, "pca:8", settings=[(40, 4, 0.9, time)], size=25, build=5.0) for rows in SIZES]
-    flat = [result(rows, "pca:8", "flat", settings=[(1, 4, 0.9, 500.0)], size=20) for rows in SIZES]
-    first, memory, against, *others = sentences_of(results + flat)
-    names = {"none": "full width in hnswlib (M 16, ef 10)", "pca:8": "pca:8 in hnswlib (M 16, ef 40, rescored 4×)"}
-    rate = f"{1e6 / min(time, 100):,.0f} queries a second on one thread"
-    assert first.startswith(f"At recall@10 0.9 of 16,000 vectors, use {names[quickest]} for speed: {rate}")
-    assert memory.startswith("For memory, use pca:8 in flat (rescored 4×): 320 kB") and "64 bytes a vector" in memory
-    assert f"{100 / time:.2f} × the queries a second of full width, with 25 % of the memory" in against
-    assert "50 % of the build time" in against
-    assert "saves less than looking at more candidates costs" not in against  # of one seed nothing is sure
-    assert any(f"{100 / time:.2f} × at 1,000" in line and "Computed for 10,000,000" in line for line in others)
-
-
-def test_the_summary_names_a_target_recall_that_no_setting_reaches():
-    grid = Grid(methods=("none",), engines=("hnswlib",), sizes=(1000,), targets=(0.9, 0.99))
-    first, last = sentences_of([result()], grid)
-    assert first.startswith("At recall@10 0.9 of 1,000 vectors, use full width")
-    assert last == "No setting reaches a recall@10 of 0.99 in every seed."
-
-
-def test_ratios_are_formatted_with_their_interval_and_unknown_rescoring_depths_in_words():
-    assert format_ratio(Mean(1.5, None, (1.5,))) == "1.50 ×"
-    assert format_ratio(Mean(1.5, math.log(2), (1.5,))) == "1.50 × [0.75, 3.00]"
-    assert [format_oversampling(times) for times in (1, 8, None)] == ["not at all", "8 ×", "deeper than was measured"]
-
-
-def test_growth_sentence_compares_only_sizes_where_both_series_reach_the_target():
-    grid = Grid(methods=("none", "pca:8"), engines=("flat",), sizes=(100, 200, 400, 800), targets=(0.9,))
-    results = [result(engine="flat", rows=rows) for rows in grid.sizes[1:]]
-    results.append(result(engine="flat", rows=100, settings=[(10, 1, 0.5, 100.0)]))
-    rescored = [(10, 4, 0.9, 50.0)]
-    results += [result(method="pca:8", engine="flat", rows=rows, settings=rescored) for rows in grid.sizes]
-    (growing,) = [sentence for sentence in sentences_of(results, grid) if sentence.startswith("Growing")]
-    assert "2.00 × at 200, 2.00 × at 400, 2.00 × at 800 the" in growing
-
-
-def test_the_summary_of_a_grid_without_exact_search_has_no_rescoring_depths():
-    grid = Grid(methods=("none", "pca:8"), engines=("hnswlib",), sizes=(1000,), targets=(0.9,))
-    said = sentences_of([result(), result(method="pca:8")], grid)
-    assert said[0].startswith("At recall@10 0.9 of 1,000 vectors") and not any("deep" in sentence for sentence in said)
 
 
 def test_time_at_ten_million_rows_is_extrapolated_by_logarithm_and_power_or_linearly_if_exact():

@@ -8,11 +8,8 @@ from benchmarks.ann.frontier import (
     average_ratio,
     average_seeds,
     find_frontier,
-    flatten_settings,
-    group_settings,
     interpolate_at_recall,
     logit,
-    name_series,
 )
 
 
@@ -94,10 +91,6 @@ def test_mean_of_seeds_has_scipys_95_percent_t_interval(values):
     assert (found.value - found.half, found.value + found.half) == pytest.approx((low, high))
 
 
-def test_mean_of_one_seed_has_no_interval():
-    assert (average_seeds([4.0]).value, average_seeds([4.0]).half) == (4.0, None)
-
-
 def test_ratio_of_is_paired_by_seed():
     found = average_ratio([10.0, 200.0, 3000.0], [5.0, 100.0, 1500.0])
     assert found.value == pytest.approx(2) and found.values == pytest.approx((2, 2, 2))
@@ -111,26 +104,3 @@ def test_ratio_of_is_a_geometric_mean_with_an_interval_in_logarithms():
     assert found.value == pytest.approx(1)
     low, high = stats.t.interval(0.95, 1, 0, stats.sem([-math.log(2), math.log(2)]))
     assert (-found.half, found.half) == pytest.approx((low, high))
-
-
-def test_flat_adds_the_point_to_each_setting_and_drops_failed_points():
-    point = {"method": "none", "engine": "flat", "rows": 9, "seed": 0, "concurrency": {}}
-    results = [point | {"settings": [{"effort": 1}, {"effort": 2}]}, point | {"error": "no"}]
-    own = {"method": "none", "engine": "flat", "rows": 9, "seed": 0}
-    assert flatten_settings(results) == [own | {"effort": 1}, own | {"effort": 2}]
-
-
-def test_grouped_orders_settings_by_method_rescoring_engine_and_rows_then_by_seed():
-    settings = [
-        {"method": "pca:8", "engine": engine, "oversampling": times, "rows": rows, "seed": seed}
-        for engine in ("flat", "hnswlib")
-        for times in (1, 4, 8)
-        for rows in (10, 20)
-        for seed in (0, 1)
-    ]
-    found = group_settings(settings)
-    names = {f"pca:8{rescored} · {engine}" for rescored in ("", ", rescored") for engine in ("flat", "hnswlib")}
-    assert set(found) == {(name, rows) for name in names for rows in (10, 20)}
-    assert {name_series(one) for one in settings} == names
-    assert [one["oversampling"] for one in found["pca:8, rescored · flat", 20][1]] == [4, 8]
-    assert {len(ours) for by_seed in found.values() for ours in by_seed.values()} == {1, 2}

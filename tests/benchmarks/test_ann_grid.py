@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.ann.data import Data
-from benchmarks.ann.grid import Grid, Point, Runner, describe_failures, list_oversampling, list_points
-from benchmarks.ann.spaces import parse_size
+from benchmarks.ann.grid import Grid, Point, Runner, describe_failures, list_points
 
 pytestmark = pytest.mark.release
 
@@ -134,13 +133,6 @@ def test_a_point_whose_line_was_cut_off_is_measured_again(copied, data):
     assert Runner(GOOD, data, copied).run() == again and lines(copied) == before
 
 
-def test_a_complete_last_line_without_a_newline_is_not_measured_again(copied, data, first):
-    text = (copied / "points.jsonl").read_text()
-    (copied / "points.jsonl").write_text(text.rstrip("\n"))
-    assert measured(Runner(GOOD, data, copied).run()) == measured(first.results)
-    assert (copied / "points.jsonl").read_text() == text.rstrip("\n")
-
-
 def test_the_next_grid_run_retries_failed_points(copied, data):
     grid = replace(GRID, methods=("none", BAD), engines=("hnswlib", "flat"))
     before = lines(copied)
@@ -181,18 +173,3 @@ def test_points_of_a_grid_pair_methods_engines_and_sizes_as_planned():
     assert sorted(largest) == sorted(judged + rest + [("none", "lathe", 8), ("compact", "lathe", 8)])
     smaller = {p["engine"] for p in found if p["rows"] == 100}
     assert smaller == {"hnswlib", "flat"}
-
-
-@pytest.mark.parametrize(
-    ("method", "engine", "times"),
-    [("none", "flat", (1,)), ("none", "rabitq", (1, 2, 4)), ("none", "faiss-hnsw-sq8", (1, 2, 4))]
-    + [("pca:8", "flat", (1, 2, 4)), ("compact", "lathe", (1, 4)), ("none", "lathe", (1,))],
-)
-def test_oversampling_is_planned_only_for_methods_and_engines_that_lose_precision(method, engine, times):
-    assert list_oversampling(Point(0, 9, method, engine, 0), replace(GRID, oversampling=(1, 2, 4))) == times
-
-
-def test_size_of_reads_the_dimensions_only_from_names_of_stored_chains():
-    assert [parse_size(method) for method in ("none", "compact", "compact:64", "compact@1:32", "pca:8")] == [
-        *(None, None, 64, 32, None)
-    ]

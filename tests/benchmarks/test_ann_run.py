@@ -1,4 +1,3 @@
-import csv
 import json
 import re
 import shutil
@@ -13,9 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from benchmarks.ann.__main__ import build_grid, load_or_measure, main, parse_options
-from benchmarks.ann.grid import Grid
-from benchmarks.ann.report import FIELDS
+from benchmarks.ann.__main__ import main
 
 pytestmark = pytest.mark.release
 
@@ -53,12 +50,6 @@ def first(tmp_path_factory, vectors):
     given = ["--vectors", folder / "sets.npy", *SMALL]
     ended = ann_alone(*given, "--out", folder / "out", "--method", "pca:8", *ENGINES)
     return SimpleNamespace(given=given, out=folder / "out", ended=ended)
-
-
-@pytest.fixture
-def asked():
-    """Return a function from options to their grid."""
-    return lambda *arguments: build_grid(parse_options(arguments))
 
 
 def refuse(name):
@@ -108,15 +99,6 @@ def test_ann_page_refers_to_no_outside_resource(first):
     assert str(first.out.parent) not in page
 
 
-def test_ann_csv_has_one_row_per_setting(first):
-    with (first.out / "ann.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert list(rows[0]) == FIELDS and len(rows) == sum(SETTINGS.values())
-    assert all(0 < float(row["recall"]) <= 1 and float(row["microseconds"]) > 0 for row in rows)
-    (exact,) = [row for row in rows if (row["method"], row["engine"]) == ("none", "flat")]
-    assert float(exact["recall"]) == 1 and exact["dimensions"] == "32"
-
-
 def test_a_failed_point_is_reported_and_makes_the_exit_status_1(first, tmp_path):
     shutil.copytree(first.out, tmp_path / "out")
     ended = ann(*first.given, "--out", tmp_path / "out", "--method", "geopres:999", *ENGINES)
@@ -140,30 +122,3 @@ def test_bad_input_makes_ann_exit_with_1_and_one_line_on_stderr(tmp_path, vector
     ended = ann("--vectors", tmp_path / "sets.npy", *SMALL, "--out", tmp_path / "out", *ENGINES)
     assert ended.returncode == 1 and ended.stdout == ""
     assert ended.stderr.startswith(f"benchmarks.ann: {sentence}") and len(ended.stderr.splitlines()) == 1
-
-
-def test_grid_options_put_full_width_first_drop_duplicates_and_sort_values(asked):
-    assert asked().methods == ("none", "compact")
-    given = ("--method", "pca:8", "--method", "none", "--method", "pca:8", "--method", "compact:64")
-    assert asked(*given).methods == ("none", "pca:8", "compact:64")
-    grid = asked("--ef", "80", "10", "--oversampling", "8", "--target", "0.99", "0.9", "--m", "8")
-    assert (grid.efs, grid.oversampling, grid.targets, grid.ms) == ((10, 80), (1, 8), (0.9, 0.99), (8,))
-
-
-def test_quick_sets_a_small_grid_that_explicit_options_override(asked):
-    grid = asked("--quick", "--seeds", "9")
-    assert (grid.seeds, grid.runs, grid.queries, grid.sizes, grid.ms) == (9, 1, 300, (20_000,), (16,))
-    assert not {"opq48", "lathe"} & set(grid.engines) and {"hnswlib", "flat"} <= set(grid.engines)
-    assert asked("--quick", "--sizes", "500", "100000").sizes == (500, 100_000)
-    assert asked("--sizes", "500", "100000").sizes == (500, 100_000) != Grid().sizes
-
-
-def test_kept_measures_again_only_for_another_key(tmp_path):
-    path, calls = tmp_path / "sizes.json", []
-
-    def measure():
-        calls.append(len(calls))
-        return [{"call": len(calls)}]
-
-    found = [load_or_measure(path, key, measure) for key in (["a", [1]], ["a", [1]], ["a", [2]], ["a", [2]])]
-    assert found == [[{"call": 1}], [{"call": 1}], [{"call": 2}], [{"call": 2}]] and calls == [0, 1]

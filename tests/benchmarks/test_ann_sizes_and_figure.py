@@ -1,20 +1,14 @@
 import os
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from benchmarks.ann.data import Data, find_nearest, split_rows
 from benchmarks.ann.figure import EMBEDDED, KS, NORMAL, REDUCED, make_vectors, measure_recall_by_dimension
-from benchmarks.ann.findings import Findings
-from benchmarks.ann.plots import draw_pictures
 from benchmarks.ann.point import compute_overlap
-from benchmarks.ann.report import build_figure_table, build_size_table
-from benchmarks.ann.sizes import find_candidates, list_methods, measure_at_equal_bytes, rescore_candidates
+from benchmarks.ann.sizes import find_candidates, measure_at_equal_bytes, rescore_candidates
 
 pytestmark = pytest.mark.release
-
-NOTHING = Findings((), (), ())
 REDUCERS = ("geopres", "pca", "truncation")
 
 
@@ -46,25 +40,6 @@ def figure(clusters):
 
 def by_kind(figure, kind):
     return {row["dimensions"]: row for row in figure if row["kind"] == kind}
-
-
-@pytest.mark.parametrize(
-    ("size", "codes", "methods"),
-    [
-        (384, True, [*(f"{kind}:96" for kind in REDUCERS), "int8"]),
-        (128, True, [f"{kind}:{size}" for size in ("32", "128,int8") for kind in REDUCERS]),
-        (48, False, [*(f"{kind}:{size}" for size in ("12", "48,int8") for kind in REDUCERS), "binary"]),
-        (1536, True, []),
-        (30, True, [f"{kind}:30,int8" for kind in REDUCERS]),
-    ],
-)
-def test_methods_of_lists_the_methods_that_take_a_byte_budget_for_384_dimensions(size, codes, methods):
-    assert list_methods(size, 384, codes) == methods
-
-
-def test_methods_of_includes_faiss_codes_of_the_byte_budget():
-    assert list_methods(48, 384, True)[-3:] == ["binary", "RaBitQ", "OPQ48,PQ48"]
-    assert list_methods(24, 384, True)[-1] == "OPQ24,PQ24"
 
 
 def test_recall_at_equal_bytes_never_falls_with_rescoring(sizes):
@@ -122,11 +97,6 @@ def test_only_reduced_vectors_have_less_recall_than_index_recall(figure):
     assert reduced["recall"]["10"] < reduced["index_recall"]["10"] - 0.05
 
 
-def test_index_recall_of_normal_vectors_is_lower_at_the_most_than_at_the_fewest_dimensions(figure):
-    recalls = [row["index_recall"]["10"] for row in by_kind(figure, NORMAL).values()]
-    assert recalls[0] > recalls[-1]
-
-
 @pytest.mark.parametrize("dimensions", [32, 100, 768])
 def test_rotating_vectors_into_more_dimensions_preserves_inner_products(cut, dimensions):
     rng = np.random.default_rng(0)
@@ -143,21 +113,3 @@ def test_normal_vectors_are_unit_float32_and_their_own_originals(cut):
     assert (corpus.shape, queries.shape, corpus.dtype) == ((280, 16), (40, 16), np.float32)
     np.testing.assert_allclose(np.linalg.norm(corpus, axis=1), 1, rtol=0, atol=1e-5)
     assert originals[0] is queries and originals[1] is corpus
-
-
-def test_size_and_figure_tables_show_means_over_seeds(sizes, figure):
-    changed = [row | {"recall": {times: r / 2 for times, r in row["recall"].items()}} for row in sizes[4:]]
-    header, *rows = build_size_table([*sizes[:4], *changed])
-    assert len(header) == 5 and [row[1] for row in rows] == [row["method"] for row in sizes[:4]]
-    assert rows[-1] == ["32", "int8", *(f"{0.75 * recall:.3f}" for recall in sizes[3]["recall"].values())]
-    header, *rows = build_figure_table(figure)
-    assert {len(row) for row in rows} == {len(header)} and len(rows) == len(figure)
-    assert rows[0][2] == f"{figure[0]['index_recall']['1']:.3f}"
-
-
-def test_pictures_are_drawn_only_for_results_that_exist(sizes, figure):
-    drawn = draw_pictures([], NOTHING, sizes, figure)
-    assert set(drawn) == {"equal-bytes", "dimensions"}
-    for picture in drawn.values():
-        assert ElementTree.fromstring(picture).tag.endswith("svg")
-    assert draw_pictures([], NOTHING, [], []) == {}

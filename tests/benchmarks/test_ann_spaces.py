@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 
 from benchmarks.ann.data import DataError
-from benchmarks.ann.spaces import find_space, is_fitted_here, load_space, seed_steps
+from benchmarks.ann.spaces import find_space, load_space, seed_steps
 from lathe.service.errors import UnknownNameError
 from lathe.transforms import Chain
-from lathe.transforms.errors import TransformError
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +35,6 @@ def test_space_ask_and_reduce_equal_the_unit_outputs_of_the_chain(wide, method, 
     np.testing.assert_allclose(np.linalg.norm(asked, axis=1), 1, rtol=0, atol=1e-5)
 
 
-def test_space_ask_of_single_queries_equals_that_of_a_batch(wide):
-    space = find_space("compact", wide, 0)
-    np.testing.assert_allclose(
-        np.vstack([space.reduce_queries(row[None]) for row in wide[:5]]), space.reduce_queries(wide[:5]), atol=1e-6
-    )
-
-
 @pytest.mark.parametrize("method", ["pca:16,int8", "pca:16,binary", "int8", "binary"])
 def test_space_of_codes_stores_decoded_codes_and_keeps_queries_as_floats(wide, method):
     space = find_space(method, wide, 0)
@@ -53,11 +45,6 @@ def test_space_of_codes_stores_decoded_codes_and_keeps_queries_as_floats(wide, m
     values = [len(np.unique(column)) for column in stored.T]
     assert max(values) <= (2 if method.endswith("binary") else 256)
     assert min(len(np.unique(column)) for column in asked.T) == 50
-
-
-def test_space_none_returns_vectors_unchanged(wide):
-    space = find_space("none", wide, 0)
-    assert space.reduce_queries(wide) is wide and space.reduce(wide) is wide and space.digest is None
 
 
 def test_only_spaces_of_stored_chains_have_a_digest(wide):
@@ -76,21 +63,6 @@ def test_find_space_refuses_an_unknown_chain_by_name(wide, method):
 def test_find_space_refuses_a_chain_of_other_input_dimensions(vectors):
     with pytest.raises(DataError, match="compact takes vectors 384 wide, these are 32"):
         find_space("compact", vectors, 0)
-
-
-@pytest.mark.parametrize("method", ["geopres:999", "compact:999", "compact:0", "pca:x"])
-def test_find_space_refuses_impossible_dimensions(wide, method):
-    with pytest.raises(TransformError):
-        find_space(method, wide, 0)
-
-
-@pytest.mark.parametrize(
-    ("method", "fitted"),
-    [("none", False), ("compact", False), ("compact:64", False), ("pca:8", True), ("geopres:8,int8", True)]
-    + [("int8", True), ("compact@1", False), ("pca-of-mine", False)],
-)
-def test_is_fitted_here_is_true_for_steps_and_false_for_names_of_chains(method, fitted):
-    assert is_fitted_here(method) is fitted
 
 
 def test_seeded_sets_the_seed_of_random_steps_that_have_none(wide):

@@ -1,11 +1,10 @@
 import numpy as np
-import orjson
 import pytest
 
 from benchmarks.codes.__main__ import average_encoders
-from benchmarks.codes.data import MANY_KINDS, sample_many_kinds
+from benchmarks.codes.data import MANY_KINDS
 from benchmarks.codes.measure import K, compute_ndcg, is_affordable, list_recipes, measure_neighbours
-from benchmarks.codes.methods import count_opq_dimensions, fit_pca_floats, name_family
+from benchmarks.codes.methods import fit_pca_floats, name_family
 
 
 @pytest.fixture(scope="module")
@@ -65,28 +64,6 @@ def test_methods_that_train_for_minutes_are_left_out_beyond_their_budgets_and_on
     assert not is_affordable(recipes["OPQ+PQ"], 100_000, 96, 0)
     assert not is_affordable(recipes["residual quantizer"], 24_000, 96, 0)
     assert is_affordable(recipes["PCA, RaBitQ of 1 bits"], 100_000, 192, 2)
-
-
-def test_sentences_of_many_kinds_are_distinct_and_not_long(tmp_path):
-    listed = [("general/one", "en"), ("general/two", "de"), ("code/three", "en")]
-    (tmp_path / "INDEX.json").write_bytes(
-        orjson.dumps([{"name": name, "language": language} for name, language in listed])
-    )
-    long = "The first sentence of a longer text is here. " * 3 + "Another one ends it, " * 6 + "at last."
-    rows = [{"text": "A lathe turns wood and metal."}, {"text": "a LATHE turns wood and metal."}, {"positive": [long]}]
-    for name, _ in listed:
-        (tmp_path / name).mkdir(parents=True)
-        tagged = [*rows, {"title": f"A sentence that only {name} has"}]
-        (tmp_path / name / "corpus.jsonl").write_bytes(b"\n".join(map(orjson.dumps, tagged)))
-    found = sample_many_kinds(tmp_path, 10)
-    assert len(found) == 4 and sample_many_kinds(tmp_path, 3) == found[:3]
-    assert "A sentence that only general/one has" in found and "The first sentence of a longer text is here." in found
-    assert not any("two" in text or "three" in text for text in found)
-
-
-@pytest.mark.parametrize(("dimensions", "budget", "expected"), [(384, 96, 384), (256, 24, 240), (256, 96, 288)])
-def test_opq_drops_a_tenth_of_the_dimensions_at_most(dimensions, budget, expected):
-    assert count_opq_dimensions(dimensions, budget) == expected
 
 
 def test_ndcg_matches_trec_evals_formula():

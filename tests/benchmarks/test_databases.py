@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.databases import QUERIES, Workload, load_workload, plan_layouts, tabulate
+from benchmarks.databases import QUERIES, Workload, load_workload, tabulate
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -60,9 +60,3 @@ def test_a_file_of_too_few_rows_or_of_vectors_of_other_lengths_is_refused(tmp_pa
         load_workload(tmp_path / "rows.npy", 100, 10, "pca:4")
     np.save(tmp_path / "rows.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))
     assert load_workload(tmp_path / "rows.npy", 100, 10, "pca:4").truth.shape == (10, 10)
-
-
-def test_layouts_name_full_and_reduced_columns_of_the_dimensions_asked_for():
-    layouts = plan_layouts(100, 64)
-    assert layouts["reduced, 40 ranked by full"].columns == {"full_": "vector(100)", "small": "vector(64)"}
-    assert layouts["reduced halfvec"].columns == {"small": "halfvec(64)"}

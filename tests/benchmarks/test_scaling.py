@@ -14,10 +14,6 @@ from benchmarks.scaling import (
     compute_graph_bytes,
     compute_max_rows,
     compute_storage,
-    format_amount,
-    format_duration,
-    format_range,
-    format_size,
     list_limits,
     main,
 )
@@ -108,28 +104,6 @@ def test_read_rates_reads_every_measured_input_with_its_file_and_key():
         assert kept[part] == pytest.approx(measured, rel=1e-3), part
     found = list_recalls(json.loads((RESULTS / "ann.json").read_text())["figures"])
     assert all(method in found for _, _, method in FORMATS if method)
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        (format_amount(0.731), "0.73"),
-        (format_amount(7.6), "7.6"),
-        (format_amount(885), "880"),
-        (format_amount(99_960), "100,000"),
-        (format_amount(1e9), "1 billion"),
-        (format_amount(1.13e8), "110 million"),
-        (format_size(6.6e9), "6.6 GB"),
-        (format_size(2.31e14), "231 TB"),
-        (format_range([5.0, 3.2]), "3.2 to 5"),
-        (format_range([2.0, 2.0]), "2"),
-        (format_duration(0.0099), "14 min"),
-        (format_duration(1), "24 h"),
-        (format_duration(99), "99 days"),
-    ],
-)
-def test_amounts_sizes_ranges_and_durations_are_formatted_for_reading(said, expected):
-    assert said == expected
 
 
 def test_scaling_options_override_measured_inputs_and_zero_cores_are_refused(capsys):
