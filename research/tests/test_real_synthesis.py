@@ -4,22 +4,7 @@ import numpy as np
 import pytest
 
 from research.real_synthesis.encoders import measure_round_trips
-from research.real_synthesis.texts import classify_query, describe_pairs, longest_shared_run, share_copied
-
-
-@pytest.mark.parametrize(
-    ("text", "form"),
-    [
-        ("What is the capital gains rate in 2019?", "question"),
-        ('"Is a Roth IRA taxed?"', "question"),
-        ("How a bond is taxed", "question"),
-        ("Find filings on covered calls by US banks.", "request"),
-        ("capital gains rate 2019", "keywords"),
-        ("The rate of capital gains in 2019 was 15 percent for most people.", "statement"),
-    ],
-)
-def test_classify_query_tells_questions_requests_keywords_and_statements_apart(text, form):
-    assert classify_query(text) == form
+from research.real_synthesis.texts import describe_pairs, longest_shared_run, share_copied
 
 
 def test_longest_shared_run_counts_words_without_case_and_punctuation():

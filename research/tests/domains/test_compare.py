@@ -3,10 +3,8 @@
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from lathe.training.evaluation.encoders import text_key, write_vectors
 from lathe.training.evaluation.worker import load_trial
 from research.domains.compare import DomainComparison
 from research.domains.plots import draw_all
@@ -14,7 +12,6 @@ from research.domains.summary import summarize_comparison
 from research.domains.tables import build_tables
 from research.encoders import BAG_OF_WORDS
 
-DIMENSIONS = 12
 ENCODERS = ("a", "b", BAG_OF_WORDS)
 WORDS = {"money": "profit debt loan equity".split(), "plants": "tulip hedge fern moss".split()}
 
@@ -84,27 +81,6 @@ def test_an_encoder_without_vectors_is_a_problem_and_the_others_are_analysed(sui
     assert all(list(one.means) == ["a", BAG_OF_WORDS] and len(one.sources) == 4 for one in found.two_ways)
 
 
-def test_an_encoder_without_measurable_samples_is_named_in_the_summary_and_the_table(suites):
-    first, second = suites
-    folder = first.results.request.out / "vectors" / "b"
-    shutil.rmtree(folder)
-    keys = list(dict.fromkeys(text_key(text) for task in first.results.tasks for _, text in task.asked))
-    alike = np.eye(1, DIMENSIONS, dtype=np.float32).repeat(len(keys), axis=0)
-    write_vectors(folder, [(keys, alike)])  # of cosines that are all 1 there is no Spearman
-    found = compare_here(first, second)
-    sts, _ = found.two_ways
-    assert (sts.left_out, list(sts.means), len(sts.sources)) == (
-        ("b",),
-        ["a", BAG_OF_WORDS],
-        4,
-    )
-    wanted = "The variance on STS is without b: too few samples in one suite could be measured."
-    assert wanted in summarize_comparison(found)
-    header, *rows = build_tables(found)["Variance of samples' scores: encoder and domain"].cells
-    assert header[-2:] == ["p", "encoders left out"]
-    assert [row[-1] for row in rows] == ["b"] * 4 + ["–"] * 4
-
-
 def test_a_deleted_data_set_is_a_problem_and_the_others_are_read(suites):
     first, second = suites
     shutil.rmtree(second.results.request.out / "same")
@@ -131,12 +107,3 @@ def test_mtebs_own_data_sets_are_not_sampled_and_are_named(suites):
     assert [(one.type, one.examples) for one in found.two_ways] == [("STS", (60, 80)), ("PairClassification", None)]
     assert "mteb reads its own tasks itself" in found.two_ways[1].problem
     assert any(one.startswith("money: more pairs: not in the samples of STS, as mteb") for one in found.problems)
-
-
-def test_suites_with_only_a_bag_of_words_have_no_similarity_map_and_no_variance(suites, evaluated):
-    found = compare_here(*(evaluated(one.results.request.out, (BAG_OF_WORDS,)) for one in suites))
-    assert found.similarity is None
-    assert any(one.startswith("No map of the data sets") for one in summarize_comparison(found))
-    assert {one.problem for one in found.two_ways} == {
-        "two factors take at least 2 encoders with samples in both suites, here are 1"
-    }

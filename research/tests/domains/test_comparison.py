@@ -9,11 +9,8 @@ from scipy import stats
 
 import research.domains
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.suites import Suite, open_suite
+from lathe.training.evaluation.suites import open_suite
 from research.domains import compare, format_terminal, write_comparison
-from research.domains.characteristics import measure_characteristics
-from research.domains.compare import make_titles_distinct
-from research.domains.comparison import DataSetTexts
 from research.domains.summary import summarize_comparison
 from research.domains.tables import build_tables
 
@@ -44,12 +41,6 @@ def pair(build):
 @pytest.fixture(scope="module")
 def comparison(pair):
     return compare_silently(*pair)
-
-
-def test_the_package_exports_its_api():
-    assert research.domains.__all__ == [
-        "Comparison", "compare", "format_terminal", "require_different", "write_comparison",
-    ]  # fmt: skip
 
 
 def test_rankings_are_by_task_type_then_of_the_mean_over_types(pair, comparison):
@@ -109,17 +100,6 @@ def test_split_half_correlations_use_the_encoders_that_both_suites_have(build, p
     assert (found.encoders, found.within[0]) == (ENCODERS, pytest.approx(1))
 
 
-def test_the_summary_says_what_four_encoders_cannot_show(comparison):
-    said = summarize_comparison(comparison)
-    assert said[0] == (
-        "Over 4 encoders the ranking on Retrieval correlates at ρ = 1.00 between the suites: no relation can be told "
-        "(p = 0.083)."
-    )
-    assert said[3].startswith("These are 3 tests: where nothing is related, still up to one in twenty has p ≤ .05")
-    assert any("With 4 encoders even complete agreement (ρ = 1) has p = 0.083" in one for one in said)
-    assert any(one.startswith("The variance on Retrieval, STS cannot be compared: no data set of one") for one in said)
-
-
 def test_an_encoder_that_fails_is_a_problem_and_the_others_are_ranked(build, pair):
     values = scores(TYPES)
     values |= {("b", "s0"): None, ("b", "s1"): None, ("c", "r1"): None, ("d", "r2"): float("nan")}
@@ -143,24 +123,6 @@ def test_an_encoder_that_fails_is_a_problem_and_the_others_are_ranked(build, pai
     assert "left out of comparisons" in format_terminal(found)
 
 
-def test_suites_without_a_common_task_type_have_no_rankings_and_say_why(build):
-    first = build(scores({"r0": "Retrieval"}), {"r0": "Retrieval"})
-    found = compare_silently(first, build(scores({"s0": "STS"}), {"s0": "STS"}, "general"))
-    assert found.rankings == found.two_ways == []
-    said = summarize_comparison(found)
-    assert said[0].startswith("The suites have no type of task in common (finance: Retrieval; general: STS)")
-
-
-def test_a_comparison_with_one_encoder_says_why_there_is_no_ranking(build, tmp_path):
-    some = [build(scores(TYPES, "a"), TYPES, title) for title in ("finance", "general")]
-    found = compare_silently(*some)
-    assert found.tests == []
-    said = summarize_comparison(found)
-    alone = "The ranking on Retrieval, STS, all types cannot be compared: a rank correlation takes at least 3 encoders"
-    assert any(one.startswith(alone) for one in said)
-    assert len(write_comparison(found, tmp_path)) == 2
-
-
 def test_two_suites_of_the_same_data_sets_are_refused(build, pair, write_data_set, tmp_path):
     with pytest.raises(EvaluationError, match="path of finance and path of finance hold the same data sets"):
         compare_silently(pair[0], build(scores(TYPES), TYPES))
@@ -179,26 +141,6 @@ def test_a_data_set_in_both_suites_is_named(build, pair):
     found = compare_silently(first, shared)
     assert found.shared == ("entry of finance",)
     assert "1 data set of finance is in general too" in summarize_comparison(found)[0]
-
-
-def test_the_summary_points_out_suites_of_different_languages(comparison):
-    def of(side, *languages):
-        return [
-            DataSetTexts(side, f"d{side}{n}", one, measure_characteristics([], one)) for n, one in enumerate(languages)
-        ]
-
-    same = replace(comparison, texts=[*of(0, "en", "de"), *of(1, "de-en", "")])
-    assert not any("languages" in one for one in summarize_comparison(same))
-    (said,) = [
-        one for one in summarize_comparison(replace(same, texts=[*of(0, "en"), *of(1, "en,de")])) if "languages" in one
-    ]
-    assert said.startswith("The suites are not of the same languages (finance: en; general: de, en): rank correlations")
-
-
-def test_make_titles_distinct_numbers_equal_titles():
-    one, other = Suite("a/data", "data", ()), Suite("b/data", "data", ())
-    assert make_titles_distinct(one, other) == ("data (1)", "data (2)")
-    assert make_titles_distinct(one, replace(other, title="more")) == ("data", "more")
 
 
 def test_write_comparison_writes_json_and_html_with_all_tables(comparison, tmp_path):

@@ -68,11 +68,6 @@ def test_measuring_all_examples_equals_mtebs_score(stored, task, limit):
     assert pool.measure(np.arange(len(pool))[None])[0] == pytest.approx(score, abs=2e-5)
 
 
-def test_sts_targets_are_scaled_to_0_to_1(stored):
-    trial, raw = stored(*SUITES["sts"])
-    assert read_examples(trial, raw).targets.tolist() == [(n % 5) / 4 for n in ROWS]
-
-
 def test_examples_of_clustering_are_the_stored_vectors_with_labels(stored):
     trial, raw = stored({"task": "clustering"}, {"test.jsonl": CLASSES[:20]})
     pool = read_examples(trial, raw)
@@ -115,11 +110,3 @@ def test_sample_texts_samples_at_most_max_texts_the_same_each_time(write_data_se
     assert len(set(first)) == MAX_TEXTS
     assert first == second
     assert first[:5] != tuple(f"text {n}" for n in range(5))
-
-
-def test_sample_texts_takes_lists_of_texts_and_leaves_out_labels(stored):
-    trial, _ = stored(*SUITES["summarization"])
-    texts = set(sample_texts(trial, None).texts)
-    assert {"document 1", "somebody 1", "machine 1 3"} <= texts
-    trial, _ = stored(*SUITES["classification"])
-    assert not {"east", "west"} & set(sample_texts(trial, None).texts)

@@ -80,13 +80,6 @@ def test_v_measure_of_equal_vectors_with_several_labels_is_0():
     assert v_measure(np.ones((10, 4), np.float32), np.arange(10) % 3) == pytest.approx(0)
 
 
-def test_scored_pool_measures_the_mean_of_examples_with_a_score():
-    pool = ScoredPool(np.array([0.0, 1.0, np.nan]))
-    found = pool.measure(np.array([[0, 1, 1, 1], [0, 2, 1, 2], [2, 2, 2, 2]]))
-    assert found[:2].tolist() == [0.75, 0.5]
-    assert np.isnan(found[2])
-
-
 def test_pair_pool_measures_spearmans_correlation():
     cosines, targets = RANDOM.random(30), RANDOM.integers(0, 4, 30) / 3
     found = PairPool(cosines, targets, rank_correlation).measure(PLACES)

@@ -1,6 +1,5 @@
 """Characteristics of texts, and similarity of data sets."""
 
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +15,7 @@ from research.domains.characteristics import (
     split_sentences,
     type_token_ratio,
 )
-from research.domains.parser import find_parser, mean_distance
+from research.domains.parser import mean_distance
 from research.domains.similarity import build_similarity_map
 from research.domains.tokens import find_token_counter
 
@@ -60,10 +59,6 @@ def test_syllables_and_dependency_distance_are_measured_in_english_only():
     assert found.tokens_per_text is None
 
 
-def test_measure_characteristics_of_texts_without_words_has_only_their_number():
-    assert measure_characteristics(["…", "!"], "en") == Characteristics(2)
-
-
 def test_average_characteristics_averages_over_data_sets_that_have_a_value():
     found = average_characteristics([Characteristics(10, 4.0, syllables_per_word=1.0), Characteristics(90, 8.0)])
     assert found == Characteristics(100, 6.0, syllables_per_word=1.0)
@@ -78,11 +73,6 @@ def test_mean_distance_leaves_out_roots_and_punctuation():
     assert mean_distance(tokens[1:2]) is None
 
 
-def test_find_parser_returns_none_without_spacy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "spacy", None)
-    assert find_parser() is None
-
-
 def test_token_counter_counts_all_tokens_of_long_texts(tiny_model):
     count = find_token_counter(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"))
     texts = ["The ledger is closed.", "loan " * 300]
@@ -90,11 +80,6 @@ def test_token_counter_counts_all_tokens_of_long_texts(tiny_model):
     expected = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
     assert count(texts) == [len(ids) for ids in expected]
     assert count(texts)[1] >= 300
-
-
-def test_find_token_counter_returns_none_without_a_local_tokenizer_file(tmp_path):
-    assert find_token_counter(EncoderSpec(name="none", model=str(tmp_path))) is None
-    assert find_token_counter(EncoderSpec(name="none", model="nobody/no-such-model")) is None
 
 
 def test_build_similarity_map_equals_a_hand_computation_within_and_between_suites():

@@ -71,16 +71,6 @@ def test_analyse_two_way_equals_statsmodels_type_2_for_unbalanced_samples():
     assert sum(one.share for one in found) == pytest.approx(1)
 
 
-def test_analyse_two_way_finds_an_interaction_only_if_one_encoder_loses_more():
-    shares = []
-    for interaction in (0.0, 0.3):
-        found = {
-            one.name: one.share for one in analyse_two_way("STS", sample_balanced_scores(interaction), (60, 60)).sources
-        }
-        shares.append(found["encoder × domain"])
-    assert shares[0] < 0.01 < 0.1 < shares[1]
-
-
 def test_analyse_two_way_leaves_out_samples_without_a_score_and_counts_them():
     scores = sample_balanced_scores()
     scores["a", 0] = np.where(np.arange(40) < 3, np.nan, scores["a", 0])

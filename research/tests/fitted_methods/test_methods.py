@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.methods import Method, build_control_method
+from lathe.training.evaluation.methods import Method
 from lathe.training.evaluation.suites import Suite
-from lathe.transforms import Chain, angular_stress, local_spearman, parse_steps, positional_stress, recall_at_k
+from lathe.transforms import Chain, local_spearman, parse_steps
 from research.fitted_methods.corpus import read_corpus_sentences, split_corpus
 from research.fitted_methods.evaluation import FittedRequest
 from research.fitted_methods.method_cache import MethodCache
@@ -25,7 +25,6 @@ from research.fitted_methods.methods import (
 WIDTH = 24
 ENCODER, DIGEST = "f" * 32, "c" * 32
 PCA = build_reducer("pca:6", "pca", 6).on(ENCODER, DIGEST)
-CONTROL_METHOD = label_method(build_control_method())
 
 
 @pytest.fixture(scope="module")
@@ -108,18 +107,6 @@ def test_method_cache_fits_a_method_once_and_then_loads_the_chain(cache, corpus)
     assert cache.load_or_fit(PCA, ENCODER, corpus, told.append) == (first, measures)
     assert files(cache.folder) == before and len(told) == 1
     assert Chain.load(first.folder) == Chain(parse_steps("pca:6")).fit(corpus.fit)
-
-
-def test_the_measures_of_a_reduction_are_computed_on_held_out_sentences(cache, corpus):
-    _, _, measures = fit_or_load(cache, PCA, corpus)
-    after = Chain(parse_steps("pca:6")).fit(corpus.fit).transform(corpus.heldout)
-    expected = {
-        "local_spearman": local_spearman(corpus.heldout, after),
-        "positional": positional_stress(corpus.heldout, after),
-        "angular": angular_stress(corpus.heldout, after),
-        "recall_at_10": recall_at_k(corpus.heldout, after),
-    }
-    assert measures == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_nested_chain_is_also_compared_at_requested_smaller_sizes(nested, cache, corpus, rows):

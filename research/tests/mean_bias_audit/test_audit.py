@@ -142,16 +142,6 @@ def test_the_report_of_an_audit_holds_no_texts(first):
     assert not [text for text in (*ENGLISH, *GERMAN, *CORPUS) if text in page]
 
 
-def test_progress_never_decreases_with_an_audit(first):
-    fractions = [fraction for fraction, _ in first.told]
-    assert fractions == sorted(fractions)
-    assert "auditing the norms of tiny" in [message.split(",")[0] for _, message in first.told]
-
-
-def test_the_corpus_is_read_for_an_audit_without_debiasing_methods(first, tmp_path):
-    assert AuditedEvaluation(replace(first.request, out=tmp_path, ladder=False), ignore_progress).sentences
-
-
 def test_a_deleted_audit_is_computed_again_with_an_equal_result(first):
     made, anew, kept = first.audits
     assert made == anew == kept
@@ -259,13 +249,6 @@ def test_an_audit_leaves_out_texts_on_which_the_encoder_fails_and_reports_them(t
     group.batches.clear()
     audit_scripted(group, tmp_path)
     assert group.batches  # what failed is tried again
-
-
-def test_an_audit_has_no_norms_if_the_encoder_fails_on_every_text(tmp_path):
-    group = Scripted(lambda text: varied(text) if text in CORPUS else [][0])
-    audit = audit_scripted(group, tmp_path)
-    assert audit.norms is None
-    assert audit.problems[0].startswith("130 of 130 texts cannot be encoded; the norms leave them out: IndexError")
 
 
 def test_an_audit_leaves_out_vectors_of_nan_and_reports_them(tmp_path):

@@ -6,7 +6,6 @@ import pytest
 from lathe.transforms import Moments
 from lathe.transforms.vectors import BLOCK_ROWS
 from research.mean_bias_audit.means import (
-    list_sample_sizes,
     measure_direction,
     measure_language_means,
     measure_mean_growth,
@@ -34,14 +33,6 @@ def test_measure_norms_summarizes_row_lengths_and_is_none_without_rows():
     assert found.mean == pytest.approx(np.mean(lengths), rel=1e-6)
     assert found.std == pytest.approx(np.std(lengths), rel=1e-6)
     assert measure_norms(np.empty((0, 2), np.float32)) is None
-
-
-@pytest.mark.parametrize(
-    ("rows", "sizes"),
-    [(7, [7]), (10, [10]), (120, [10, 30, 100, 120]), (3001, [10, 30, 100, 300, 1000, 3000, 3001])],
-)
-def test_list_sample_sizes_grows_about_threefold_up_to_all_rows(rows, sizes):
-    assert list_sample_sizes(rows) == sizes
 
 
 def test_sample_means_samples_without_replacement_and_larger_samples_contain_smaller_ones():
@@ -99,18 +90,6 @@ def test_means_of_dependent_consecutive_rows_have_a_larger_error_than_random_one
     assert points[20_000].consecutive is None
 
 
-def test_means_of_independent_consecutive_rows_have_the_error_of_random_ones():
-    rows = np.random.default_rng(0).normal(0.3, 1, size=(5000, 40))
-    points = measure_growth_by_size(rows)
-    for n in (10, 30, 100, 300):
-        assert points[n].consecutive == pytest.approx(1, abs=0.2)
-    ordered = rows[rows[:, 0].argsort()]
-    assert [measure_growth_by_size(ordered)[n].expected_square for n in points] == pytest.approx(
-        [one.expected_square for one in points.values()]
-    )
-    assert measure_growth_by_size(ordered)[300].consecutive > 3
-
-
 def test_measure_run_error_uses_at_most_ten_disjoint_runs_from_first_to_last_row():
     rows = np.arange(47.0)[:, None]
     starts = np.array([0, 12, 24, 37])  # of the four runs of ten that fit
@@ -120,12 +99,6 @@ def test_measure_run_error_uses_at_most_ten_disjoint_runs_from_first_to_last_row
     assert measure_run_error(rows, 1, rows.mean(axis=0)) == pytest.approx(
         np.mean((np.linspace(0, 46, 10).astype(int) - 23) ** 2)
     )
-
-
-def test_measure_mean_growth_depends_on_its_seed_only():
-    rows = unit(np.random.default_rng(0).normal(size=(200, 6)))
-    assert measure_growth_by_size(rows) == measure_growth_by_size(rows)
-    assert measure_growth_by_size(rows)[10].norm != measure_growth_by_size(rows, seed=1)[10].norm
 
 
 def test_a_mean_longer_than_the_deviation_is_the_first_uncentered_component():

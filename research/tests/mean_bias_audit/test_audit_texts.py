@@ -2,10 +2,8 @@ import pytest
 
 from lathe.training.evaluation.scores import TaskDescription
 from research.mean_bias_audit.texts import (
-    MAX_LANGUAGE_TEXTS,
     choose_language_texts,
     is_one_language,
-    list_suite_texts,
     sample_texts,
 )
 
@@ -40,17 +38,6 @@ def test_choose_language_texts_leaves_out_and_names_data_sets_of_several_languag
     found = choose_language_texts([task("pairs", "de-en", 90), task("many", "de,en", 90), task("none", "", 90)])
     assert (found.texts, found.count, found.unclear) == ({}, 0, ["pairs", "many", "none"])
     assert [is_one_language(written) for written in ("en", "zho", "de-en", "de,en", "")] == [True, True] + [False] * 3
-
-
-def test_choose_language_texts_takes_at_most_max_language_texts():
-    found = choose_language_texts([task("a", "de", MAX_LANGUAGE_TEXTS + 9), task("b", "en", MAX_LANGUAGE_TEXTS + 5)])
-    assert {len(texts) for texts in found.texts.values()} == {found.count} == {MAX_LANGUAGE_TEXTS}
-
-
-def test_list_suite_texts_lists_each_text_once():
-    assert list_suite_texts([task("a", "en", 3), task("b", "en", 3, start=2)]) == [
-        f"en {number}" for number in range(5)
-    ]
 
 
 @pytest.mark.parametrize(("most", "count"), [(4, 4), (30, 20)])

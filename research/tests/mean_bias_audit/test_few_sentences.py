@@ -6,9 +6,7 @@ from lathe.transforms import Chain
 from research.few_sentences import (
     SampledMethod,
     compare_estimated_means,
-    draw_estimation,
     list_mean_estimation_methods,
-    summarize_estimation,
 )
 from research.fitted_methods.corpus import Corpus
 from research.fitted_methods.method_cache import MethodCache
@@ -79,37 +77,7 @@ def test_compare_estimated_means_averages_over_samples_and_tasks(sampled_grid, f
     assert row.r2_ahead.value == pytest.approx((1 + 11) / 2)
 
 
-def test_compare_estimated_means_of_equal_scores_is_0(sampled_grid, table):
-    values = table("e", "ab", control=[0.1, 0.1], R1=[0.5, 0.6], R2=[0.5, 0.7])
-    for name in ("R1", "R2"):
-        values |= {("e", f"{name} of 50, draw 0", task): values["e", name, task] for task in "ab"}
-    (row,) = compare_estimated_means(sampled_grid(values))
-    assert (row.r1.value, row.r2.value, row.r1_error.value, row.r2_error.value) == (0, 0, 0, 0)
-
-
 @pytest.mark.parametrize("missing", ["R1", "R2", "R1 of 100", "R2 of 100"])
 def test_compare_estimated_means_needs_r1_and_r2_with_few_and_all_sentences(sampled_grid, few_sentences, missing):
     values = {key: score for key, score in few_sentences.items() if key[1].partition(",")[0] != missing}
     assert compare_estimated_means(sampled_grid(values)) == []
-
-
-def test_compare_estimated_means_sorts_by_number_of_sentences(sampled_grid, few_sentences):
-    fewer = {(e, m.replace("100", "20"), t): score for (e, m, t), score in few_sentences.items()}
-    assert [row.sentences for row in compare_estimated_means(sampled_grid(few_sentences | fewer))] == [20, 100]
-
-
-@pytest.mark.parametrize(("r2", "told"), [(0.6, "R2 is better."), (0.4, "R1 is better."), (0.5, "neither is better")])
-def test_the_summary_names_the_better_of_r1_and_r2_with_few_sentences(sampled_grid, table, r2, told):
-    values = table("e", "ab", control=[0.4, 0.4], R1=[0.5, 0.5], R2=[0.5, 0.5])
-    values |= {("e", f"R1 of 2000, draw {draw}", task): 0.5 for draw in (0, 1) for task in "ab"}
-    values |= {("e", f"R2 of 2000, draw {draw}", task): r2 for draw in (0, 1) for task in "ab"}
-    (found,) = summarize_estimation(compare_estimated_means(sampled_grid(values)))
-    assert found.startswith("With means of 2,000 sentences")
-    assert told in found
-
-
-def test_the_errors_are_drawn_where_there_are_some(sampled_grid, few_sentences):
-    assert list(draw_estimation(compare_estimated_means(sampled_grid(few_sentences)))) == [
-        "Means estimated from few sentences"
-    ]
-    assert draw_estimation([]) == {}

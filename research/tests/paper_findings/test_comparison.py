@@ -116,11 +116,6 @@ def test_compare_with_raw_counts_only_tasks_that_every_method_completed(grid_of,
     assert cells["R2"].test.n == 1
 
 
-def test_compare_with_raw_keeps_tasks_that_only_other_methods_failed(grid_of, table):
-    values = table("e", "ab", control=[0.5, 0.5], R1=[0.6, None], R2=[0.7, 0.9])
-    assert [cell.tasks for cell in comparison.compare_with_raw(grid_of(values), ["R2"])] == [2]
-
-
 def test_compare_with_raw_drops_a_task_only_for_the_encoder_that_failed_on_the_task(grid_of, table):
     values = table("one", "ab", control=[0.5, 0.5], R2=[0.6, None]) | table(
         "two", "ab", control=[0.5, 0.5], R2=[0.6, 0.7]
@@ -183,13 +178,6 @@ def test_summarize_families_leaves_out_each_family_of_encoders_as_a_whole(grid_o
     assert {name: one.mean_t for name, one in row.without.items()} == pytest.approx({"kin": -1, "alone": 4})
 
 
-def test_summarize_families_does_not_leave_out_the_only_family_of_encoders(grid_of, table):
-    after, raw = build_scores_with_t(1.5, 5)
-    grid = grid_of(table("a", [f"r{i}" for i in range(5)], control=raw, R2=after), MIXED)
-    (row,) = comparison.summarize_families(grid, comparison.compare_with_raw(grid, ["R2"]))
-    assert row.without == {}
-
-
 def test_average_differences_uses_tasks_that_all_encoders_completed(grid_of, table):
     values = table("one", "abc", control=[0.5, 0.5, 0.5], R2=[0.6, 0.7, 0.9])
     values |= table("two", "abc", control=[0.5, 0.5, 0.5], R2=[0.5, 0.8, None])
@@ -222,28 +210,9 @@ def test_correlate_gain_with_norm_finds_a_linear_relation_also_without_each_enco
     assert all(one.pearson.value == pytest.approx(1) and one.pearson.sign == 1 for one in found.values())
 
 
-def test_correlate_gain_with_norm_of_two_encoders_is_none(grid_of, table):
-    values = table("one", "ab", control=[0.5, 0.5], R2=[0.6, 0.8]) | table(
-        "two", "ab", control=[0.5, 0.5], R2=[0.5, 0.4]
-    )
-    grid = grid_of(values, norms={"one": 0.2, "two": 0.7})
-    found = comparison.correlate_gain_with_norm(grid, comparison.compare_with_raw(grid, ["R2"]), "R2")
-    assert found == {"classification t": None, "mean difference": None}
-
-
 def test_list_large_effects_sorts_by_size(grid_of, table):
     values = table("e", "abcd", control=[0.5, 0.5, 0.5, 0.5], R1=[0.5, 0.5, 0.5, 0.65], R2=[0.55, 0.7, 0.1, 0.5])
     found = comparison.list_large_effects(grid_of(values), ["R1", "R2"])
     assert [(one.label, one.task) for one in found] == [("R2", "c"), ("R2", "b"), ("R1", "d")]
     assert [one.difference for one in found] == pytest.approx([-0.4, 0.2, 0.15])
     assert {one.control for one in found} == {0.5}
-
-
-def test_count_head_to_head_counts_encoders_that_have_both_methods(grid_of, table):
-    values = table("both", MIXED, control=[0.5] * 10, R1=np.linspace(0.5, 0.9, 10), R2=np.linspace(0.9, 0.5, 10))
-    values |= table("one only", MIXED, control=[0.5] * 10, R2=np.linspace(0.9, 0.5, 10))
-    cells = comparison.compare_with_raw(grid_of(values, MIXED), ["R1", "R2"])
-    assert comparison.count_head_to_head(cells, "R2", "R1") == {
-        "Retrieval": {"ahead": 1, "behind": 0, "of": 1},
-        "Classification": {"ahead": 0, "behind": 1, "of": 1},
-    }

@@ -38,11 +38,6 @@ def test_correlate_intrinsic_uses_tasks_that_every_reduction_completed(grid_of, 
     assert both[0] == both[1]
 
 
-def test_correlate_intrinsic_of_two_reductions_is_empty(grid_of, table):
-    values, measures = build_reductions(table, sizes=(2, 4))
-    assert reductions.correlate_intrinsic(grid_of(values, intrinsic=measures)) == {}
-
-
 def test_compare_languages_gives_retention_and_difference_from_english(grid_of, table):
     """R and Δ of the GeoPres paper (its Table 2), by hand."""
     values = table("e", PARALLEL, control=[0.8, 0.5, 0.4], **{"geopres:4": [0.6, 0.4, 0.2]})
@@ -50,14 +45,6 @@ def test_compare_languages_gives_retention_and_difference_from_english(grid_of, 
     assert {name: one.retention for name, one in found.items()} == pytest.approx({"de": 0.8, "fr": 0.5})
     assert {name: one.against_english for name, one in found.items()} == pytest.approx({"de": 0.05, "fr": -0.25})
     assert {(one.encoder, one.label, one.size, one.task) for one in found.values()} == {("e", "geopres", 4, "stsb")}
-
-
-def test_compare_languages_has_one_row_per_encoder_reducer_size_and_language(grid_of, table):
-    scores = {"geopres:4": [0.6, 0.4, 0.2], "geopres:2": [0.6, 0.5, 0.4], "pca:2": [0.5, 0.5, 0.5]}
-    values = table("one", PARALLEL, control=[0.8, 0.5, 0.4], **scores)
-    values |= {("two", method, task): score for (_, method, task), score in values.items()}
-    found = reductions.compare_languages(grid_of(values, languages=PARALLEL))
-    assert len({(one.encoder, one.label, one.size, one.language) for one in found}) == len(found) == 2 * 3 * 2
 
 
 @pytest.mark.parametrize(

@@ -42,20 +42,6 @@ def test_sigma_cell_is_the_summed_difference_divided_by_the_deviation_of_the_raw
     assert found.sigma_cell == pytest.approx(3 * 10 / 20)  # Eq. 12 of the mean-bias paper, in points
 
 
-def test_sigma_cell_grows_with_n_and_t_with_its_root(rng):
-    """Appendix B of the mean-bias paper: more tasks of the same kind amplify sigma_cell, whatever the pairs do."""
-    control, gain = rng.uniform(size=20), rng.normal(0.01, 0.02, 20)
-    few, many = paired_test(control + gain, control), paired_test(np.tile(control + gain, 100), np.tile(control, 100))
-    assert many.sigma_cell / few.sigma_cell == pytest.approx(100, rel=0.03)
-    assert many.t / few.t == pytest.approx(10, rel=0.03)
-
-
-def test_paired_test_of_exchanged_scores_has_opposite_signs(rng):
-    one, other = rng.uniform(size=9), rng.uniform(size=9)
-    there, back = paired_test(one, other), paired_test(other, one)
-    assert (there.t, there.mean, there.p) == pytest.approx((-back.t, -back.mean, back.p))
-
-
 def test_paired_test_of_one_task_has_a_mean_and_no_t():
     found = paired_test(np.array([0.75]), np.array([0.5]))
     assert found == PairedTest(n=1, mean=25.0, t=None, p=None, sigma_cell=None)
@@ -74,22 +60,12 @@ def test_a_paired_test_is_a_win_or_loss_beyond_t_of_2(t, verdict):
     assert PairedTest(5, 1.0, t, None, None).verdict == verdict
 
 
-def test_bootstrap_depends_on_its_seed_only(rng):
-    values = rng.normal(size=30)
-    assert bootstrap(values) == bootstrap(values.copy())
-    assert bootstrap(values) != bootstrap(values, seed=1)
-
-
 @pytest.mark.parametrize("rows", [20, 400])
 def test_a_bootstrap_interval_is_near_that_of_the_normal_distribution(rng, rows):
     values = rng.normal(3, 1, rows)
     found, error = bootstrap(values), values.std() / np.sqrt(rows)
     assert found.value == pytest.approx(values.mean())
     assert (found.low, found.high) == pytest.approx((found.value - 1.96 * error, found.value + 1.96 * error), abs=0.05)
-
-
-def test_bootstrap_of_equal_values_has_width_0():
-    assert bootstrap(np.full(6, 0.5)) == Interval(0.5, 0.5, 0.5)
 
 
 @pytest.mark.parametrize("values", [np.array([2.5]), np.array([[1.0, 4.0]])])
@@ -113,13 +89,6 @@ def test_correlate_equals_scipys_pearson_and_spearman(pairs):
     assert (found.spearman.value, found.p) == pytest.approx((theirs.statistic, theirs.pvalue))
 
 
-def test_the_interval_of_correlate_does_not_depend_on_the_order_of_pairs(pairs):
-    """An outlier pair changes the interval equally at any position."""
-    x, y = (np.append(each, 50) for each in pairs)
-    one, other = correlate(x, y).pearson, correlate(x[::-1], y[::-1]).pearson
-    assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), abs=0.05)
-
-
 def test_pearsons_interval_is_near_that_of_fishers_transformation(rng):
     x = rng.normal(size=200)
     y = x + rng.normal(size=200)
@@ -130,28 +99,6 @@ def test_pearsons_interval_is_near_that_of_fishers_transformation(rng):
 def test_correlate_gives_ties_the_average_rank(rng):
     x, y = rng.integers(0, 4, 30).astype(float), rng.integers(0, 4, 30).astype(float)
     assert correlate(x, y).spearman.value == pytest.approx(stats.spearmanr(x, y).statistic)
-
-
-def test_spearman_of_correlate_depends_on_ranks_only(pairs):
-    x, y = pairs
-    one, other = correlate(x, y), correlate(x, np.exp(y))
-    assert other.spearman == one.spearman
-    assert other.pearson.value < one.pearson.value
-    assert correlate(x, np.exp(x)).spearman == Interval(pytest.approx(1), pytest.approx(1), pytest.approx(1))
-
-
-def test_correlate_of_the_negated_measure_has_the_negated_interval(pairs):
-    x, y = pairs
-    there, back = correlate(x, y).spearman, correlate(x, -y).spearman
-    assert (back.value, back.low, back.high) == pytest.approx((-there.value, -there.high, -there.low), abs=1e-3)
-
-
-def test_intervals_of_correlate_shrink_with_more_pairs(rng):
-    x = rng.normal(size=200)
-    y = x + rng.normal(size=200)
-    for name in ("pearson", "spearman"):
-        few, many = (getattr(correlate(x[:n], y[:n]), name) for n in (20, 200))
-        assert few.low < many.low < many.value < many.high < few.high
 
 
 @pytest.mark.parametrize(("x", "y"), [([1, 1, 1, 1], [1, 2, 3, 4]), ([1, 2, 3, 4], [5, 5, 5, 5]), ([1, 2], [3, 4])])

@@ -1,6 +1,5 @@
 import pytest
 
-from lathe.training.errors import JobError
 from research.reze_experiment.settings import ExperimentSettings
 from research.reze_experiment.targets import choose_targets
 
@@ -100,15 +99,3 @@ def test_named_targets_are_taken_whatever_their_size_and_language(data):
     folder = data(small=("classification", 2, 2), german=("classification", 2, 2, "de"), big=("classification", 99, 99))
     named = [{"folder": folder / "german"}, {"folder": folder / "small", "name": "mine"}]
     assert choose_names(folder, targets=named) == ["german", "mine"]
-
-
-def test_without_an_eligible_target_the_error_names_the_threshold(data):
-    folder = data(small=("classification", 2, 2), german=("classification", 2000, 2000, "de"))
-    with pytest.raises(JobError, match=r"more than 1,000 rows; name targets, or lower min_rows"):
-        choose_names(folder, min_rows=1000)
-
-
-def test_a_missing_target_folder_raises_job_error(data, tmp_path):
-    folder = data(small=("classification", 2, 2))
-    with pytest.raises(JobError, match="there is no folder .*absent"):
-        choose_names(folder, targets=[{"folder": tmp_path / "absent"}])

@@ -40,11 +40,6 @@ def units(settings_of, spec, loaded, tmp_path):
     return build
 
 
-def cells(some):
-    """Return the key of each unit with each of its missing results."""
-    return [(unit.key, *cell) for unit in some for cell in unit.list_missing()]
-
-
 def test_build_conditions_makes_each_method_its_sweeps_and_its_variants(settings_of):
     found = build_conditions(
         settings_of(loss_weights=(0.5, 2), centers=("mean",), variants={"kept": {"strength": 0.1}})
@@ -119,14 +114,6 @@ def test_the_key_of_a_unit_depends_on_the_targets_rows_and_not_on_its_folder(uni
     assert changed.key != unit.key
 
 
-def test_another_target_does_not_change_a_units_domain_texts(units):
-    alone, beside = (
-        {u.key: u.domain for u in units(targets, methods=("reze",))} for targets in (("tone",), ("tone", "search"))
-    )
-    shared = set(alone) & set(beside)
-    assert all(alone[key] == beside[key] for key in shared)  # what was measured is not measured again
-
-
 def test_domain_texts_include_the_targets_tests_and_no_text_of_a_mixture(units):
     found = units(("tone", "search"), methods=("reze",))
     domain = {normalize_text(text) for text in found[0].domain}
@@ -143,29 +130,10 @@ def test_a_unit_without_domain_texts_has_a_score_and_no_drift(units):
     assert (result.drift, result.isoscore) == (None, None) and 0 <= result.score <= 1
 
 
-@pytest.mark.parametrize(
-    "twice", [{"rows": (8, 8)}, {"seeds": (0, 0)}, {"learning_rates": (1e-3, 1e-3)}, {"methods": ("ft", "ft")}]
-)
-def test_repeated_settings_are_refused_or_measured_once(units, twice):
-    try:
-        found = cells(units(**{"methods": ("ft",)} | twice))
-    except (ValidationError, JobError):
-        return
-    assert len(found) == len(set(found))
-
-
 @pytest.mark.parametrize("name", ["none", "pft", "pft_flow", "reze", "reze, mean"])
 def test_a_variant_with_the_name_of_a_condition_is_refused(settings_of, name):
     with pytest.raises((ValidationError, JobError), match=name):
         build_conditions(settings_of(variants={name: {"strength": 0.1}}, centers=("mean",)))
-
-
-def test_a_variant_with_a_slash_in_its_name_is_refused_or_writes_to_the_results_folder(units):
-    try:
-        found = units(variants={"a/b": {"strength": 0.1}})
-    except (ValidationError, JobError):
-        return
-    assert {unit.log.path.resolve().parent for unit in found} == {(found[0].out / "results").resolve()}
 
 
 def test_shuffle_pairs_reorders_the_same_pairs_by_seed(units):
