@@ -6,6 +6,7 @@ from lathe.training import endpoint_client
 from lathe.training.endpoint_client import (
     FIRST_OPEN,
     MAX_OPEN,
+    MAX_RETRY_SECONDS,
     CallError,
     CircuitBreaker,
     EndpointClient,
@@ -16,7 +17,8 @@ from lathe.training.endpoint_client import (
 
 
 def test_parse_retry_after_takes_seconds_and_dates():
-    assert [parse_retry_after(header) for header in ("2.5", "-1", None, "soon")] == [2.5, 0, None, None]
+    said = {"2.5": 2.5, "-1": 0, "inf": MAX_RETRY_SECONDS, "nan": None, None: None, "soon": None}
+    assert {header: parse_retry_after(header) for header in said} == said
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=90))
     assert 85 < parse_retry_after(later) <= 90
 

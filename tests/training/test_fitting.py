@@ -186,15 +186,6 @@ def test_a_fit_on_a_built_in_source_is_certified_on_the_other_built_in_source(co
     assert list_built_in_corpora("pydoc:") == {"pydoc-topics": "pydoc:topics"}
 
 
-def test_requested_out_of_domain_corpora_are_certified_on_in_addition_to_docstrings(
-    counting_hashes, source, new_workspace
-):
-    request = {"steps": [{"kind": "r2"}], "out_of_domain": {"mine": str(source)}}
-    fitted = fit(source, counting_hashes(), new_workspace, **request)
-    assert set(fitted.certificate["out_of_domain"]) == {"pydoc", "mine"}
-    assert fitted.certificate["out_of_domain"]["mine"]["n"] == DISTINCT
-
-
 def test_an_out_of_domain_source_without_texts_is_refused(source, vectors, counting_hashes, new_workspace, tmp_path):
     (tmp_path / "blank.txt").write_text("\n")
     for other, reason in ((vectors, r"docs\.npy.* holds vectors"), (tmp_path / "blank.txt", r"blank\.txt")):
@@ -224,13 +215,6 @@ def test_the_same_seed_gives_the_same_tensors_and_another_seed_others(vectors, w
         assert fitted.certificate["seed"] == seed
         digests.append(fitted.chain.save(tmp_path / str(number))["tensors_sha256"])
     assert digests[0] == digests[1] != digests[2]
-
-
-def test_a_saved_and_loaded_chain_gives_bit_equal_vectors_and_the_same_certificate(whole, tmp_path):
-    whole.chain.save(tmp_path / "chain")
-    loaded = Chain.load(tmp_path / "chain")
-    np.testing.assert_array_equal(loaded.transform(whole.vectors), whole.chain.transform(whole.vectors))
-    assert loaded.metadata["certificate"] == whole.certificate
 
 
 def test_failed_gates_are_those_that_the_certificate_does_not_meet(whole):

@@ -48,12 +48,6 @@ def test_relevant_documents_are_searched_even_if_the_source_lacks_them():
     assert len(searches.documents) == len(set(searches.documents)) == 500
 
 
-def test_too_few_queries_are_a_shortage_with_the_number_that_is_needed():
-    searches = read_searches(request(pairs_of(range(100))))
-    assert "100 different judged queries leave 20 to choose by and 20 to report on" in searches.shortage
-    assert "From 150 queries on" in searches.shortage
-
-
 def test_all_parts_search_the_same_documents_by_unit_vectors():
     searches = read_searches(request(pairs_of(range(200))))
     vectors = encode_searches(searches, NumberEncoder(), no_progress)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from lathe.training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
-from lathe.training.advice.evidence import check_row_count, list_shortages, rows_for_heldout
+from lathe.training.advice.evidence import list_shortages, rows_for_heldout
 from lathe.training.advice.sample import count_heldout
 from lathe.training.comparison import Interval
 from lathe.training.sources.row_sample import RowSample
@@ -16,10 +16,6 @@ def debiasing(gain=UNCLEAR):
     """Build a comparison of debiasing methods in which none is chosen."""
     trials = [DebiasingTrial(name, steps, 0.5, None if name == NOTHING else gain) for name, steps in METHODS.items()]
     return DebiasingComparison(trials, NOTHING, NOTHING, "why")
-
-
-def test_check_row_count_says_how_many_rows_are_missing_to_100():
-    assert check_row_count(10).more == 90 and check_row_count(100) is None
 
 
 def test_rows_for_heldout_are_the_fewest_that_split_into_enough():

@@ -240,11 +240,6 @@ def test_a_file_of_pairs_is_read_by_the_fields_that_the_settings_name(tmp_path):
     assert found.pairs[0].parts == ("a", "b")
 
 
-def test_a_line_that_is_not_a_json_object_is_refused_with_its_number(refusal):
-    for damaged in (b'{"anchor": ', b"[1]", b"\xff\xfe"):
-        assert "train.jsonl line 3: not " in refusal("pairs", [*PAIRS, damaged])
-
-
 def test_a_truncated_gzip_file_and_a_missing_file_are_refused(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(orjson.dumps(row) + b"\n" for row in PAIRS))[:-9])

@@ -89,12 +89,6 @@ def test_encode_of_no_texts_has_shape_0_by_dimensions(encoder):
         assert encoded.tokens.shape == (0,)
 
 
-def test_encode_truncates_a_million_characters_to_256_tokens(encoder):
-    encoded = encoder.encode(["word " * 200_000, "word " * 254])
-    assert encoded.tokens.tolist() == [256, 256]
-    np.testing.assert_allclose(encoded.vectors[0], encoded.vectors[1], rtol=0, atol=1e-5)
-
-
 def test_truncation_side_left_keeps_the_end_and_right_keeps_the_start(encoder):
     text, start, end = "cat " * 300 + "dog " * 254, "cat " * 254, "dog " * 254
     left = encoder.encode([text], truncation_side="left").vectors
@@ -297,13 +291,6 @@ def test_damaged_weights_raise_encoder_error(tmp_path):
     (folder / "model.safetensors").write_bytes(weights)
     with pytest.raises(EncoderError, match="all-MiniLM-L6-v2"):
         Encoder(replace(DEFAULT_ENCODER, model=str(folder)))
-
-
-def test_describe_returns_json_with_prompts_dimensions_max_length_and_fingerprint(encoder, variant):
-    described = orjson.loads(orjson.dumps(variant(prompts={"query": "find: "}).describe()))
-    assert described["prompts"]["query"] == "find: "
-    assert (described["dimensions"], described["max_length"]) == (384, 256)
-    assert described["fingerprint"] != encoder.describe()["fingerprint"]
 
 
 def test_a_compiled_encoder_calls_the_compiled_forward_with_dynamic_shapes(monkeypatch, encoded):

@@ -86,25 +86,6 @@ def test_without_anything_to_compare_the_answer_is_the_score_with_its_interval(d
     assert set(found.to_fields()) == {"sentence", "choice"}
 
 
-def test_the_fields_of_the_answer_are_those_of_its_comparison(decide):
-    units = {("A", "control", "my_set"): spread(0.5), ("B", "control", "my_set"): spread(0.5, 0.05, 0.05)}
-    found = decide(units)
-    fields, verdict = found.to_fields(), found.comparison.verdict
-    assert fields["sentence"] == found.sentence
-    assert (fields["baseline"], fields["compared"], fields["outcome"]) == (System("A"), System("B"), "better")
-    assert (fields["difference_points"], fields["low"], fields["high"]) == (
-        verdict.difference.value,
-        verdict.difference.low,
-        verdict.difference.high,
-    )
-    assert (fields["data_set"], fields["unit"], fields["units"], fields["metric"]) == (
-        "my_set",
-        "query",
-        400,
-        "nDCG@10",
-    )
-
-
 def test_one_failed_encoder_leaves_an_answer(decide, build):
     results = build({("A", "control", "t"): None})
     assert compute_findings(results).decision.sentence == "A has no score."

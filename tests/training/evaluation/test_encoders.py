@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lathe.training.evaluation.encoders import KEYS, VECTORS, TextVectors, text_key, write_vectors
-from lathe.training.evaluation.scores import SCORES, ResultsLog, Score
+from lathe.training.evaluation.scores import ResultsLog, Score
 
 DIMENSIONS = 6
 ROWS = np.random.default_rng(0).standard_normal((9, DIMENSIONS)).astype(np.float32)
@@ -82,13 +82,3 @@ def test_results_log_has_no_score_for_a_failed_cell_until_a_score_is_added(tmp_p
     for found in (log, ResultsLog(tmp_path)):
         assert found.has_score(failed.cell)
         assert found.by_cell[failed.cell] == score("sts")
-
-
-def test_results_log_skips_an_incomplete_last_line_and_one_that_is_no_score(tmp_path, score):
-    """Every way in which a line can be damaged is in test_journal.py."""
-    for rest in (b'\n{"task": "s', b'\n{"unknown": 1}\n'):
-        (tmp_path / SCORES).unlink(missing_ok=True)
-        ResultsLog(tmp_path).add([score("one")])
-        (tmp_path / SCORES).write_bytes((tmp_path / SCORES).read_bytes().rstrip(b"\n") + rest)
-        ResultsLog(tmp_path).add([score("two")])
-        assert list(ResultsLog(tmp_path).by_cell.values()) == [score("one"), score("two")]

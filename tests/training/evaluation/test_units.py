@@ -115,14 +115,6 @@ def test_the_own_text_of_a_query_is_left_out_of_its_results_and_no_other_documen
     assert np.mean(with_own[:20]) > 0.9 * np.mean(plain[:20])
 
 
-def test_the_interval_over_queries_is_that_of_scipys_paired_t_test(search):
-    one, other = (measure(Noisy(noise), search, with_units=True) for noise in (1.4, 1.0))
-    difference = 100 * (other.score - one.score)
-    found = compare_scores(one.units.values, other.units.values, difference)
-    low, high = stats.ttest_rel(other.units.values, one.units.values).confidence_interval(0.95)
-    assert (found.value, found.low, found.high) == pytest.approx((difference, 100 * low, 100 * high), abs=2e-3)
-
-
 @pytest.mark.parametrize("layout", ["sts", "pair_classification"])
 def test_the_jackknife_interval_over_pairs_is_near_a_paired_bootstrap_of_the_metric(scored_pairs, layout):
     """The metric is computed again on every resample of the pairs, with scipy and scikit-learn."""

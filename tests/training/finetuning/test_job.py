@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from lathe.training.errors import JobError
-from lathe.training.finetuning.job import DataSettings, TrainingJob, TrainingSettings, read_settings
+from lathe.training.finetuning.job import TrainingJob, TrainingSettings, read_settings
 from lathe.training.finetuning.regularizers.regularizer import RegularizerSettings
 
 JOB = """
@@ -161,10 +161,3 @@ def test_the_default_settings_are_those_of_the_reze_paper():
     assert (training.learning_rate, training.batch_size, training.epochs, training.temperature) == (1e-4, 8, 1, 0.05)
     assert (regularizer.loss_weight, regularizer.scale, regularizer.strength) == (1, 1, 0.7)
     assert (regularizer.variance_ratio, regularizer.center, regularizer.target) == (0.99, "median", "debiased")
-
-
-def test_settings_are_frozen(read):
-    job = read(JOB)
-    with pytest.raises(ValueError, match="frozen"):
-        job.cap = 3
-    assert isinstance(read(SOURCES, DataSettings), DataSettings)

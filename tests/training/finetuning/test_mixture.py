@@ -154,11 +154,6 @@ def test_a_source_with_the_targets_folder_is_left_out_and_a_missing_one_refused(
     assert read_sources(settings(folder)).build().names == ["b"]
 
 
-def test_prompts_are_prepended_to_the_texts_of_a_mixture(written):
-    source = {"folder": written("a", pairs("a", 1)), "prompts": {"anchor": "query: ", "positive": "passage: "}}
-    assert texts(read_sources(settings(source)).build()) == [("query: a asks 0", "passage: a says 0")]
-
-
 def test_excluded_data_sets_are_reported_and_unknown_names_refused(written, tmp_path):
     for name in ("a", "b/c"):
         written(name, pairs(name, 2))

@@ -90,15 +90,6 @@ def test_a_partly_written_batch_is_removed_and_encoded_again(folder_of_texts, wh
     assert second.calls == FILES - 2
 
 
-def test_a_finished_source_is_not_encoded_again(folder_of_texts, counting_hashes, tmp_path):
-    first = encode(folder_of_texts, counting_hashes(), tmp_path / "work")
-    before, again = read_all_files(tmp_path / "work"), counting_hashes()
-    second = encode(folder_of_texts, again, tmp_path / "work")
-    assert again.calls == 0
-    assert read_all_files(tmp_path / "work") == before
-    assert second.digest == first.digest
-
-
 def test_only_the_changed_file_of_a_source_is_encoded_again(counting, encoder, tmp_path):
     (tmp_path / "texts").mkdir()
     folder_of_texts = write_texts(tmp_path / "texts")
@@ -155,15 +146,6 @@ def test_a_shard_with_a_damaged_position_file_is_encoded_from_the_start(folder_o
         assert read_all_files(work) == before and again.calls == FILES, position
 
 
-def test_blank_texts_are_left_out_and_counted(counting_hashes, tmp_path):
-    encoder = counting_hashes()
-    written = write_lines(tmp_path / "a.jsonl", ["", "a lathe", " \n\t", "a river", "\u00a0"])
-    encoded = encode(written, encoder, tmp_path / "work")
-    assert encoder.texts == ["a lathe", "a river"]
-    assert encoded.blank == 3
-    assert (len(encoded.vectors), len(encoded.hashes)) == (2, 2)
-
-
 def test_a_text_without_a_finite_vector_ends_the_encoding_and_is_named_by_its_row(fragile_model, tmp_path):
     """Its batch is not written. Once the text is gone, the rest is encoded."""
     fragile = Encoder(EncoderSpec("fragile", str(fragile_model), dtype="float16"))
@@ -206,12 +188,6 @@ def test_equal_vectors_have_equal_hashes_in_float16_and_float64(tmp_path):
     assert half.digest == full.digest
 
 
-def test_vectors_of_other_dimensions_than_the_encoders_are_refused_and_both_are_named(counting, tmp_path):
-    np.save(tmp_path / "a.npy", np.ones((3, 5), np.float32))
-    with pytest.raises(FitError, match=r"5 wide.* 384"):
-        encode(str(tmp_path / "a.npy"), counting(), tmp_path / "work")
-
-
 def test_texts_without_an_encoder_are_refused(folder_of_texts, tmp_path):
     with pytest.raises(FitError, match="encoder"):
         encode(folder_of_texts, None, tmp_path / "work")
@@ -236,14 +212,6 @@ def test_progress_grows_to_1_and_a_resumed_encoding_starts_where_the_first_stopp
     assert first == sorted(first) and second == sorted(second)
     assert set(first) | set(second) == {0.25, 0.5, 0.75, 1.0}
     assert not set(first) & set(second)
-
-
-def test_the_digest_depends_on_the_rows_and_not_on_the_file_name(counting_hashes, tmp_path):
-    rows = ["a lathe", "a river"]
-    here = encode(write_lines(tmp_path / "a.jsonl", rows), counting_hashes(), tmp_path / "1").digest
-    there = encode(write_lines(tmp_path / "b.jsonl", rows), counting_hashes(), tmp_path / "2").digest
-    other = encode(write_lines(tmp_path / "c.jsonl", rows[:1]), counting_hashes(), tmp_path / "3").digest
-    assert here == there != other
 
 
 def test_encoding_20_000_rows_takes_the_memory_of_fewer_than_5_batches(tmp_path):

@@ -132,12 +132,6 @@ def test_splits_have_no_query_in_common_and_depend_on_the_seed(tmp_path):
     assert split_pairs(found, 1) != (fit_side, test_side)
 
 
-def test_test_queries_among_those_to_fit_on_are_refused(tmp_path, documents, pairs, fit):
-    test = write(tmp_path / "test.jsonl", [*pairs_of(range(500, 540)), {"query": "Query  7", "document": "document 9"}])
-    with pytest.raises(FitError, match="1 queries of the test pairs are among the pairs to fit on, such as 'Query  7'"):
-        fit(documents, pairs=pairs, test_pairs=test)
-
-
 @pytest.mark.parametrize(
     ("option", "count", "reason"),
     [

@@ -58,13 +58,6 @@ def test_find_closest_equals_comparing_all_pairs_of_real_texts(real_texts):
     assert found == truth and 0 < sum(one is not None for one in truth) < len(real_texts) / 2
 
 
-def test_find_closest_finds_real_texts_with_the_last_word_changed(real_texts):
-    near = NearDuplicates(0.6)
-    for text in real_texts:
-        near.add(text)
-    assert all(near.find_closest(" ".join([*words(text)[:-1], "changed"])) is not None for text in real_texts)
-
-
 def build_held_out(*texts, similarity=0.5):
     return HeldOut({"tests": list(texts)}, similarity, 13)
 
@@ -89,10 +82,6 @@ def test_find_matches_finds_13_shared_words_in_a_row_but_not_12():
         passages
     )
     assert matches.keys() == {1} and matches[1].how.startswith("13 words in a row: bank left its rates")
-
-
-def test_find_matches_without_test_sets_is_empty():
-    assert HeldOut({}, 0.5, 13).find_matches([TEXT]) == {}
 
 
 def test_read_held_out_reads_all_texts_of_a_file_or_those_of_the_given_fields(tmp_path, write_lines):
