@@ -135,15 +135,6 @@ def test_chain_with_r2_maps_zero_rows_and_rows_parallel_to_the_mean_to_zero_fold
         assert not chain.fold(2).transform(lost).any()
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(cuts=st.lists(st.integers(0, 250), max_size=8), folded=st.booleans())
-def test_chain_outputs_do_not_depend_on_how_rows_are_split_into_batches(rows, compact, cuts, folded):
-    chain = compact.fold() if folded else compact
-    edges = [0, *sorted(cuts), 250]
-    parts = [chain.transform(rows[start:stop]) for start, stop in itertools.pairwise(edges)]
-    np.testing.assert_allclose(np.concatenate(parts), chain.transform(rows), atol=1e-6)
-
-
 def test_each_step_of_a_chain_is_fitted_on_the_outputs_of_the_steps_before(rows, compact):
     r2 = R2().fit(rows)
     geopres = GeoPres(12, nested=True, steps=5).fit(r2.transform(rows))
