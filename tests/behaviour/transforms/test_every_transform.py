@@ -30,7 +30,7 @@ CODES = ("int8", "binary", "codes", "product_codes")
 BLIND = ("normalize", "query_adapter", "rand", "random_projection", "random_selection", "truncation")
 """Kinds that learn at most the dimensions and ignore the values of the rows."""
 
-SEEDED = ("autoencoder", "flow", "geopres", "rand", "random_projection", "random_selection")
+SEEDED = ("autoencoder", "flow", "geopres", "itq", "rand", "random_projection", "random_selection")
 
 TRUNCATION = {"kind": "truncation", "dimensions": 8}
 
@@ -57,6 +57,8 @@ SHORT = [
     {"kind": "flow", "blocks": 2, "hidden": 8, "noise": 0.05, "learning_rate": 1e-3, **QUICK},
     {"kind": "geopres", "dimensions": 8, "nested": True, "learning_rate": 1e-3, **QUICK},
     {"kind": "int8"},
+    {"kind": "itq", "iterations": 3, "seed": 3},
+    {"kind": "itq", "aligned": True, "iterations": 3, "seed": 3},
     {"kind": "low_rank_affine"},
     {"kind": "mc"},
     {"kind": "normalize"},

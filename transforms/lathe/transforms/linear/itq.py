@@ -8,7 +8,7 @@ from lathe.transforms.base import FitContext, Signature, require_flag, require_s
 from lathe.transforms.errors import InputError
 from lathe.transforms.linear.affine import Linear
 from lathe.transforms.statistics import Moments, unit_rows
-from lathe.transforms.vectors import Vectors, as_tensor
+from lathe.transforms.vectors import Vectors, as_tensor, finite_blocks
 
 MAX_ROWS = 20_000
 """Maximum number of rows that the rotation is learned from, drawn at random."""
@@ -70,6 +70,8 @@ class ITQ(Linear):
         """
         if isinstance(data, Moments):
             raise InputError(f"{self.kind} is fitted on rows, not on moments alone")
+        for _ in finite_blocks(data):  # a bad row is named whether or not it is drawn
+            pass
         random = np.random.default_rng(self.seed)
         count, dimensions = data.shape
         chosen = np.sort(random.permutation(count)[:MAX_ROWS]) if count > MAX_ROWS else slice(None)
