@@ -117,9 +117,9 @@ release:
 starters: $(VENV)/serve.stamp
 	@test -d "$(SENTENCES)" || { echo "usage: make starters SENTENCES=FOLDER"; exit 2; }
 	rm -rf build/starters service/lathe/service/chains/starter_chains
-	LATHE_HOME=build/starters $(BIN)/lathe fit --name debias --steps r2 --source "$(SENTENCES)"
-	LATHE_HOME=build/starters $(BIN)/lathe fit --name compact --steps r2,geopres:128,nested=true --serve-dimensions --source "$(SENTENCES)"
-	LATHE_HOME=build/starters $(BIN)/lathe fit --name codes48 --bytes 48 --source "$(SENTENCES)"
+	LATHE_DTYPE=float32 LATHE_HOME=build/starters $(BIN)/lathe fit --name debias --steps r2 --source "$(SENTENCES)"
+	LATHE_DTYPE=float32 LATHE_HOME=build/starters $(BIN)/lathe fit --name compact --steps r2,geopres:128,nested=true --serve-dimensions --source "$(SENTENCES)"
+	LATHE_DTYPE=float32 LATHE_HOME=build/starters $(BIN)/lathe fit --name codes48 --bytes 48 --source "$(SENTENCES)"
 	mkdir -p service/lathe/service/chains/starter_chains
 	cp -r build/starters/chains/* build/starters/size_routes.json service/lathe/service/chains/starter_chains/
 	find service/lathe/service/chains/starter_chains -name '.*' -type f -delete
