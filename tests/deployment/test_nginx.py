@@ -190,14 +190,8 @@ def test_a_stopped_replica_fails_no_request(proxy, instances):
     instances["one"].stop()
 
     assert {post(proxy, path)[0] for path in [*READING, "/fit-transform"] for _ in range(5)} == {200}
-
-
-@pytest.mark.parametrize(("method", "path"), REPLACING[:3])
-def test_a_stopped_replica_fails_no_replacing_request(proxy, instances, method, path):
-    instances["one"].stop()
-
-    assert {ask(proxy, method, path, b"{}")[0] for _ in range(6)} == {200}
-    assert len(instances["two"].seen) == 6
+    for method, path in REPLACING[:3]:
+        assert {ask(proxy, method, path, b"{}")[0] for _ in range(6)} == {200}, path
 
 
 @pytest.mark.parametrize("path", ["/embed", "/fit-transform"])
@@ -259,17 +253,6 @@ def test_without_any_replica_the_answer_is_502_in_the_services_error_shape(proxy
         assert (body["error"]["type"], body["error_type"]) == ("server_error", "Backend")
         assert headers["Content-Type"] == "application/json"
         assert headers["x-request-id"]
-
-
-def test_a_read_timeout_is_answered_504(instances, start_nginx):
-    port = start_nginx(
-        [instances["one"].port], instances["owner"].port, {"proxy_read_timeout 300s;": "proxy_read_timeout 500ms;"}
-    )
-    instances["one"].mode = "sleep"
-
-    status, _, body = post(port, "/fit-transform")
-
-    assert (status, body["error"]["code"]) == (504, "timeout")
 
 
 def test_a_too_large_body_is_answered_413_and_32_mb_pass(proxy, instances):

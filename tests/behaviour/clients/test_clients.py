@@ -171,15 +171,6 @@ def test_openai_client_gets_a_hint_when_token_ids_are_refused(speaker):
             speaker.embeddings.create(input=ids, model=PLAIN)
 
 
-def test_async_openai_client_gets_the_models_vectors(url, sentences, plain):
-    async def ask():
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
-            calls = [client.embeddings.create(input=text, model=PLAIN) for text in sentences]
-            return [rows_of(answer)[0] for answer in await asyncio.gather(*calls)]
-
-    assert_same(asyncio.run(ask()), plain)
-
-
 # langchain-openai
 
 

@@ -13,7 +13,6 @@ from safetensors.torch import load, save
 
 from lathe.service.errors import ServiceError, convert_error
 from lathe.service.index.embedded.backup import back_up_index, restore_index
-from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.query import Query, parse_filter
 from lathe.service.index.reducer import Reducer, read_artifact_files
 from lathe.service.index.spec import IndexSpec
@@ -199,6 +198,14 @@ HOSTILE_RECORDS = {
 }  # fmt: skip
 
 
+ODD_SETTINGS = [
+    {"generation": "x/../../../evil"}, {"generation": ""}, {"generation": 1}, {"vectors": "1 WHERE 0 --"},
+    {"vectors": True}, {"vectors": 0}, {"width": 10**12}, {"width": "4"}, {"dimensions": 0}, {"originals": "O"},
+    {"metric": ["cosine"]}, {"m": 10**9}, {"ef_construction": -1}, {"chain": None}, {"unknown": 1},
+]  # fmt: skip
+HOSTILE_RECORDS |= {f"the settings {changes}": ("raw", change_spec(**changes)) for changes in ODD_SETTINGS}
+
+
 def hide_index_entry(db):
     """Let the index of ids be that of another table, so that no id is found."""
     db.execute("PRAGMA writable_schema = ON")
@@ -321,10 +328,3 @@ def test_the_reducer_of_an_index_refuses_a_chain_of_other_dimensions(artifacts):
     for changes in ({"width": 15}, {"dimensions": 9}):
         with pytest.raises(ArtifactError, match="maps 16 dimensions to any number up to 8"):
             Reducer(replace(KINDS["reduced"][0], **changes), artifact)
-
-
-def test_the_tables_that_a_record_creates_are_those_that_opening_it_expects(tmp_path):
-    record = IndexRecord.create(tmp_path / "record.db", RAW, None)
-    record.add_vectors(2, np.array([1]), np.ones((1, WIDTH), np.float32), "float32")
-    record.close()
-    IndexRecord(tmp_path / "record.db").close()

@@ -180,6 +180,8 @@ HOSTILE_MANIFESTS = {
     "a field of NaN": at("certificate", "recall_at_10", value=float("nan")),
     "an integer of 400 digits": at("certificate", "n_fit", value=10**400),
     "a lone surrogate": at("certificate", "warnings", value=["\ud800"]),
+    "a key with a lone surrogate": at("\ud800", value=1),
+    "a note nested 300 deep": at("note", value=nested(300)),
     "a megabyte of warnings": at("certificate", "warnings", value=["x" * 1_000_000]),
 }  # fmt: skip
 

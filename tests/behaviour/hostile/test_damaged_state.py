@@ -228,12 +228,15 @@ def test_an_index_with_a_damaged_snapshot_is_rebuilt(damaged, root, rows, within
 ODD_SNAPSHOTS = {
     "rows -1": {"rows": -1},
     "rows true": {"rows": True},
+    "fewer rows": {"rows": 10},
+    "more rows": {"rows": ITEMS + 5},
     "covered 10^12": {"covered": 10**12},
     "digests that are a list": {"digests": ["codes.u8"]},
     "digests of numbers": {"digests": {"codes.u8": 5}},
     "a graph that leads out": {"graph": "../../../etc/passwd"},
     "a graph that is a number": {"graph": 5},
     "schema null": {"schema": None},
+    "a later schema": {"schema": 3},
     "written at infinity": {"written_at": float("inf")},
     "another space": {"space_id": ["x"]},
 }

@@ -317,6 +317,7 @@ def test_texts_with_input_type_or_prompt_query_get_unquantized_floats(app, budge
         ({"output_dtype": "codes", "chain": "compact"}, "(chain: compact@1)"),
         ({"output_dtype": "codes", "chain": "budget", "input_type": "query"}, "queries have no codes"),
         ({"output_dtype": "int4"}, "'float', 'int8'"),
+        ({"output_dtype": "uint8", "normalize": False}, "norm 1, or a chain that ends in int8"),
     ],
 )
 def test_an_impossible_output_dtype_is_answered_400_with_the_reason(app, budget, more, message):

@@ -9,7 +9,6 @@ from lathe.service.encoders.embedder import cut_texts
 from lathe.service.encoders.engine.work import EncodeOptions, Work, estimate_cost
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.errors import TooLongError
 
 ENCODER = SimpleNamespace(name="tiny", max_length=256)
 PROSE = "The ledger is closed at the end of every month. " * 2000
@@ -25,11 +24,6 @@ def test_cut_texts_shortens_a_long_text_from_the_truncated_side():
     assert len(right) == len(left) < 10_000
     assert PROSE.startswith(right) and left.endswith("end")
     assert (short, spaces) == ("short", " " * 50_000)
-
-
-def test_cut_texts_raises_too_long_error_if_a_long_text_must_not_be_truncated():
-    with pytest.raises(TooLongError, match="input 1 is 96000 characters long, of which tiny reads 256 tokens"):
-        cut_texts(["short", PROSE], ENCODER, EncodeOptions(long_text="error"))
 
 
 def test_estimate_cost_counts_long_whitespace_above_the_maximum_length():

@@ -4,8 +4,6 @@ from itertools import count
 
 import pytest
 
-from lathe.service.index.query import DEFAULT_EF
-
 numbers = count()
 CODES = {"chain": "codes48"}
 
@@ -43,17 +41,6 @@ def refused(app, path, **body):
 
 def scores_by_id(found):
     return [{hit["id"]: hit["score"] for hit in hits} for hits in found["results"]]
-
-
-def test_reduced_queries_find_what_their_texts_find(app, fill, sentences):
-    path = fill(**CODES)
-    answer = app.client.post("/embed", json={"inputs": sentences, "input_type": "query"} | CODES)
-    of_vectors = ok(
-        app, f"{path}/search", vectors=answer.json(), space_id=answer.headers["x-space-id"], k=6, ef=DEFAULT_EF
-    )
-    of_texts = ok(app, f"{path}/search", texts=sentences, k=6)
-    for one, other in zip(scores_by_id(of_vectors), scores_by_id(of_texts), strict=True):
-        assert one == pytest.approx(other, abs=1e-4)
 
 
 def test_originals_none_is_refused_for_a_chain_without_codes(app):

@@ -1,20 +1,18 @@
 """Indexes whose rows are codes: the same promises as of rows of floats."""
 
-import hashlib
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from lathe.service.index.embedded.indexes import EmbeddedIndexes
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.snapshot import SNAPSHOT, compute_digest, read_snapshot
 from lathe.service.index.query import Query, parse_filter
 from lathe.service.index.reducer import normalize_rows, read_artifact_files
 from lathe.transforms.artifact import write_artifact
 from lathe.transforms.errors import ArtifactError
-from tests.service.index.opening import opened
+from tests.service.index.opening import opened, serving
 
 hnswlib = pytest.importorskip("hnswlib")
 
@@ -112,17 +110,6 @@ def test_rows_hold_codes_and_no_floats(folder, chain_of, vectors):
         assert set(described["memory"]["anonymous"]) == {"graph", "alive", "filters", "payloads"}
 
 
-def test_rescoring_ranks_candidates_of_codes_by_originals(folder, vectors, biased):
-    queries, current = biased(40, 8), np.concatenate([vectors[ROWS:], vectors[20:30], vectors[32:ROWS]])
-    ids = np.array([str(n) for n in range(ROWS) if n not in (30, 31)])
-    scores = normalize_rows(queries) @ normalize_rows(current).T
-    with opened(folder) as index:
-        hits = index.get_serving().search(Query(queries, 5, rescoring=20))
-        assert overlap([[hit["id"] for hit in one] for one in hits], ids[np.argsort(-scores, axis=1)[:, :5]]) >= 0.99
-        best = [one[0]["score"] for one in hits]
-        np.testing.assert_allclose(best, scores.max(axis=1), atol=2e-3)
-
-
 def test_a_reopened_index_of_codes_finds_the_same_from_its_snapshot_and_from_its_record(folder, biased):
     queries = biased(30, 9)
     with opened(folder) as index:
@@ -136,47 +123,9 @@ def test_a_reopened_index_of_codes_finds_the_same_from_its_snapshot_and_from_its
         assert found(index, queries) == expected
 
 
-def write_as_before(folder, chain, metric="cosine"):
-    """Rewrite a snapshot as versions of Lathe did that stored codes as the floats they stand for."""
-    graphs = folder / "graph-1"
-    content = read_snapshot(graphs)
-    codes = np.fromfile(graphs / "codes.u8", np.uint8).reshape(-1, 4)[: content["rows"]]
-    floats = normalize_rows(chain.dequantize(codes))
-    floats.tofile(graphs / "reduced.f32")
-    (graphs / "codes.u8").unlink()
-    del content["space_id"], content["digests"]["codes.u8"]
-    content |= {"schema": 1}
-    content["digests"]["reduced.f32"] = hashlib.sha256(floats.tobytes()).hexdigest()
-    (graphs / SNAPSHOT).write_text(json.dumps(content | {"sha256": compute_digest(content)}))
-
-
-def test_an_index_of_the_earlier_format_is_rebuilt_from_the_record_with_a_note(folder, chain_of, biased):
-    queries = biased(30, 9)
-    with opened(folder) as index:
-        expected = found(index, queries)
-    write_as_before(folder, chain_of(STEPS)[0])
-    with opened(folder) as index:
-        (note,) = index.generation.notes
-        assert "has no codes.u8" in note and "rebuilt from the record" in note
-        assert found(index, queries) == expected
-    assert not (folder / "graph-1" / "reduced.f32").exists()
-    with opened(folder) as index:
-        assert index.generation.notes == [] and found(index, queries) == expected
-
-
 def reseal(graphs, **changes):
     content = read_snapshot(graphs) | changes
     (graphs / SNAPSHOT).write_text(json.dumps(content | {"sha256": compute_digest(content)}))
-
-
-def test_a_snapshot_of_another_chain_is_rebuilt(folder, biased):
-    with opened(folder) as index:
-        expected = found(index, biased(30, 9))
-    reseal(folder / "graph-1", space_id="elsewhere")
-    with opened(folder) as index:
-        (note,) = index.generation.notes
-        assert "another chain" in note and "elsewhere" in note
-        assert found(index, biased(30, 9)) == expected
 
 
 def test_a_graph_of_another_engine_is_rebuilt_and_its_file_deleted(folder, biased):
@@ -208,9 +157,8 @@ def test_an_index_whose_chain_is_of_a_newer_codec_is_unavailable_with_the_reason
     with record.transaction() as db:
         db.execute("UPDATE chains SET manifest = ?, tensors = ?", read_artifact_files(tmp_path / "newer"))
     record.close()
-    indexes = EmbeddedIndexes(folder.parent, 1, 1, lambda spec, texts: None)
-    (described,) = indexes.describe()
-    assert described["state"] == "unavailable" and "codec version 9" in described["error"]
-    with pytest.raises(ArtifactError, match="codec version 9; this Lathe reads up to 1: upgrade it"):
-        indexes.get("x")
-    indexes.close()
+    with serving(folder.parent) as indexes:
+        (described,) = indexes.describe()
+        assert described["state"] == "unavailable" and "codec version 9" in described["error"]
+        with pytest.raises(ArtifactError, match="codec version 9; this Lathe reads up to 1: upgrade it"):
+            indexes.get("x")

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from lathe.service.index.embedded.damage import find_damage
-from lathe.service.index.embedded.index import EmbeddedIndex
-from lathe.service.index.embedded.indexes import EmbeddedIndexes, acquire_index
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.record_file import PAGE_BYTES
 from lathe.service.index.query import Query
 from lathe.service.index.spec import IndexSpec
 from tests.helpers import eventually
+from tests.service.index.opening import opened, serving
 
 SPEC = IndexSpec(None, None, 64, "raw", "none", 64, "raw")
 ITEMS = 600
@@ -26,10 +25,9 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "x"
     folder.mkdir()
     IndexRecord.create(folder / "record.db", SPEC, None).close()
-    index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None)
     vectors = np.random.default_rng(0).normal(size=(ITEMS, 64)).astype(np.float32)
-    index.upsert([str(n) for n in range(ITEMS)], vectors, [None] * ITEMS, None).result()
-    index.close()
+    with opened(folder) as index:
+        index.upsert([str(n) for n in range(ITEMS)], vectors, [None] * ITEMS, None).result()
     return folder
 
 
@@ -48,11 +46,6 @@ def spoil(path, at, payload):
 def spoil_inside(path):
     """Overwrite pages in the middle of a file with random bytes."""
     spoil(path, path.stat().st_size // 2 // PAGE_BYTES * PAGE_BYTES, os.urandom(3 * PAGE_BYTES))
-
-
-def opened(root):
-    """Open all indexes of a folder, as a server does."""
-    return EmbeddedIndexes(root, 1, 1, lambda spec, texts: None)
 
 
 def test_health_and_metrics_report_indexes_that_cannot_be_opened_and_why(start_app, tmp_path, whole):
@@ -78,40 +71,38 @@ def test_health_and_metrics_report_indexes_that_cannot_be_opened_and_why(start_a
 
 def test_a_deleted_index_is_removed_from_the_warnings(root):
     spoil(root / "good" / "record.db", 0, os.urandom(PAGE_BYTES))
-    indexes = opened(root)
-    indexes.open_all()
-    assert len(indexes.warnings()) == 1
-    indexes.delete("good")
-    assert indexes.warnings() == []
-    indexes.close()
+    with serving(root) as indexes:
+        indexes.open_all()
+        assert len(indexes.warnings()) == 1
+        indexes.delete("good")
+        assert indexes.warnings() == []
 
 
 def test_damage_inside_a_record_is_reported_while_the_index_serves(root):
     path = root / "good" / "record.db"
     assert find_damage(path) is None
     spoil_inside(path)
-    indexes = opened(root)
-    indexes.checks.queue("good", path)
-    indexes.checks.start()
-    eventually(indexes.warnings)
-    assert "the index good is damaged" in indexes.warnings()[0]
-    assert indexes.count_states()["damaged"] == 1
-    indexes.close()
+    with serving(root) as indexes:
+        indexes.checks.queue("good", path)
+        indexes.checks.start()
+        eventually(indexes.warnings)
+        assert "the index good is damaged" in indexes.warnings()[0]
+        assert indexes.count_states()["damaged"] == 1
 
 
 def test_opening_and_closing_indexes_does_not_wait_for_a_record_check(root):
-    indexes, begun = opened(root), threading.Event()
+    begun = threading.Event()
 
     def check(_path, stop):
         begun.set()
         while not stop():
             threading.Event().wait(0.01)
 
-    indexes.checks.check = check
-    indexes.open_all()
-    assert indexes.ready.is_set() and indexes.get("good").describe()["count"] == ITEMS
-    assert begun.wait(10)
-    indexes.close()
+    with serving(root) as indexes:
+        indexes.checks.check = check
+        indexes.open_all()
+        assert indexes.ready.is_set() and indexes.get("good").describe()["count"] == ITEMS
+        assert begun.wait(10)
     assert not indexes.checks.thread.is_alive() and indexes.warnings() == []
 
 
@@ -121,12 +112,11 @@ def test_symbolic_links_inside_an_index_folder_are_never_written_through(root, t
     victim.write_text("mine")
     link.unlink(missing_ok=True)
     link.symlink_to(victim)
-    indexes = opened(root)
-    index = indexes.get("good")
-    vectors = np.ones((3, 64), np.float32)
-    index.upsert(["a", "b", "c"], vectors, [None] * 3, None).result()
-    assert index.get_serving().search(Query(vectors[:1], 1))[0][0]["id"] in {"a", "b", "c"}
-    indexes.close()
+    with serving(root) as indexes:
+        index = indexes.get("good")
+        vectors = np.ones((3, 64), np.float32)
+        index.upsert(["a", "b", "c"], vectors, [None] * 3, None).result()
+        assert index.get_serving().search(Query(vectors[:1], 1))[0][0]["id"] in {"a", "b", "c"}
     assert victim.read_text() == "mine"
 
 
@@ -138,7 +128,5 @@ def test_a_record_file_that_is_a_symbolic_link_is_refused(root, tmp_path, side):
     path.symlink_to(tmp_path / "moved")
     if side:
         (tmp_path / "moved").write_bytes(b"")
-    indexes = opened(root)
-    with pytest.raises(Exception, match="is a link"):
+    with serving(root) as indexes, pytest.raises(Exception, match="is a link"):
         indexes.get("good")
-    indexes.close()

@@ -14,7 +14,6 @@ from lathe.service.index.query import Query
 from lathe.service.index.spec import IndexSpec
 
 PATIENCE = 10.0
-A_MOMENT = 0.05
 
 
 class Watched:
@@ -66,31 +65,6 @@ def watched():
     watched.join()
 
 
-def test_searches_with_equal_ef_hold_the_lock_together(watched):
-    together = threading.Barrier(8)
-
-    def search():
-        with watched.lock.searching(50):
-            together.wait(PATIENCE)
-
-    for _ in range(8):
-        watched.start(search)
-    watched.join()
-    assert not together.broken and watched.changes == [50]
-
-
-@pytest.mark.parametrize(("first", "second"), [(50, None), (None, 50), (50, 60)])
-def test_a_writer_and_a_different_ef_wait_for_all_holders(watched, first, second):
-    held = [watched.hold(first) for _ in range(1 if first is None else 3)]
-    assert all(entered.wait(PATIENCE) for entered, _ in held)
-    entered, let_go = watched.queue(second)
-    for _, done in held:
-        assert not entered.wait(A_MOMENT)
-        done.set()
-    assert entered.wait(PATIENCE)
-    let_go.set()
-
-
 def test_the_lock_is_granted_in_order_of_arrival_and_shared_by_adjacent_equal_ef(watched):
     entered, done = watched.hold(None)
     assert entered.wait(PATIENCE)
@@ -123,15 +97,6 @@ def test_a_stream_of_searches_starves_neither_a_writer_nor_another_ef(watched):
     finally:
         enough.set()
     assert searches[0]
-
-
-def test_ef_is_set_only_when_it_changes_and_no_search_runs(watched):
-    holders = []
-    turns = GraphLock(lambda ef: holders.append((ef, turns.holders)))
-    for ef in (50, 50, None, 50, 60, 60, 50):
-        with turns.writing() if ef is None else turns.searching(ef):
-            pass
-    assert holders == [(50, 0), (50, 0), (60, 0), (50, 0)]
 
 
 def test_under_load_writers_are_alone_and_concurrent_searches_have_one_ef():

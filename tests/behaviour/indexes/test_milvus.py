@@ -159,6 +159,7 @@ def test_search_in_milvus_has_recall_of_099_and_uses_the_graph_settings(one, own
     with closing(MilvusClient(own_milvus.url)) as client:
         in_milvus = client.describe_index(shown["collection"], "vector")
     assert (in_milvus["index_type"], in_milvus["metric_type"], in_milvus["total_rows"]) == ("HNSW", "IP", 2000)
+    assert in_milvus["params"] == {"M": 24, "efConstruction": 120}
     assert (shown["m"], shown["ef_construction"]) == (24, 120)
     delete(one, "many")
 

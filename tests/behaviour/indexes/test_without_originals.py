@@ -1,12 +1,9 @@
 """Indexes that store the codes of their items alone."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from lathe.service.errors import BadValueError, UnavailableError
-from lathe.service.index.embedded.backup import back_up_index, restore_index
 from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.indexes import acquire_index
 from lathe.service.index.embedded.record import IndexRecord
@@ -67,16 +64,6 @@ def test_nothing_but_codes_is_stored(folders):
         assert described["memory"]["page_cache"] == {"labels.i64": 8 * (ROWS + 1), "codes.u8": width * (ROWS + 1)}
 
 
-def test_a_restored_backup_without_originals_finds_the_same(folders, tmp_path, biased):
-    _, folder = folders
-    with opened(folder) as index:
-        expected = found(index, biased(30, 8))
-    back_up_index(folder, tmp_path / "copy")
-    restore_index(tmp_path / "copy", folder.parent, "again")
-    with opened(folder.parent / "again") as index:
-        assert found(index, biased(30, 8)) == expected
-
-
 @pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value")
 def test_vectors_without_codes_are_refused_and_nothing_is_written(folders, biased):
     with opened(folders[1]) as index:
@@ -106,9 +93,3 @@ def test_a_record_with_codes_of_another_chain_is_refused_with_the_reason(tmp_pat
     message = "vectors of another size" if other == "cut" else "codes of 8 bytes, and its chain has codes of 6"
     with pytest.raises(UnavailableError, match=message):
         EmbeddedIndex("x", tmp_path, acquire_index(tmp_path, "x"), 1, 1, lambda spec, texts: None)
-
-
-def test_settings_without_originals_name_the_dtype_of_codes(coded_spec):
-    for originals, dtype in (("float32", "float32"), ("float16", "float16"), ("none", "uint8")):
-        spec = replace(coded_spec(), originals=originals)
-        assert spec.stored_dtype == dtype and spec.has_originals == (originals != "none")

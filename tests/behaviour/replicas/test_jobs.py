@@ -99,13 +99,3 @@ def test_the_report_of_an_advise_job_is_available_at_another_replica(replicas, w
     assert job["state"] == "succeeded", job
     pages = [app.client.get(job["result"]["report_url"]) for app in replicas]
     assert pages[0].status_code == 200 and pages[0].content == pages[1].content and b"<html" in pages[0].content
-
-
-def test_a_running_job_can_be_cancelled_at_another_replica_and_its_worker_takes_the_next(replicas, worker, finish):
-    here, there = replicas
-    endless = [{"kind": "geopres", "dimensions": 4, "steps": 1_000_000}]
-    job_id = submit(here, "/fit-transform", name="endless", steps=endless)
-    following = submit(there, "/fit-transform", name="following", steps=[{"kind": "r2"}])
-    eventually(lambda: state(there, job_id) == "running", 60)
-    assert there.client.delete(f"/jobs/{job_id}", headers=there.admin).json()["state"] == "cancelled"
-    assert state(here, job_id) == "cancelled" and finish(following, here)["state"] == "succeeded"

@@ -305,8 +305,11 @@ def test_sigterm_lets_a_worker_finish_its_job(api, crew):
     assert api.job(job_id)["state"] == "succeeded" and api.versions("last") == [1]
 
 
-def test_a_worker_exits_1_with_a_wrong_or_missing_url_or_device(run, redis_server, own_redis):
+def test_a_worker_exits_1_with_a_wrong_or_missing_url_or_device_or_an_unwritable_folder(
+    run, redis_server, own_redis, tmp_path
+):
     own_redis.stop()
+    (tmp_path / "file").write_text("")
     for told, said in (
         (
             {"LATHE_REDIS_URL": f"redis://:wrong-horse@127.0.0.1:{redis_server.port}/0"},
@@ -315,6 +318,7 @@ def test_a_worker_exits_1_with_a_wrong_or_missing_url_or_device(run, redis_serve
         ({"LATHE_REDIS_URL": ""}, "set LATHE_REDIS_URL"),
         # No machine that runs Redis's tests is a Mac.
         ({"LATHE_REDIS_URL": own_redis.url, "LATHE_DEVICE": "mps"}, "the device mps is not available"),
+        ({"LATHE_DEVICE": "cpu", "LATHE_HOME": tmp_path / "file/home"}, "cannot be written"),
     ):
         require_one_line(run("worker", **told), said)
 

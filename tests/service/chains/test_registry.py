@@ -1,4 +1,3 @@
-import json
 import shutil
 import subprocess
 import sys
@@ -10,12 +9,9 @@ from cachetools import LRUCache
 
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.usage import list_uses, require_unused
 from lathe.service.chains.version_folder import promote_with_gates
-from lathe.service.codec import dump_json
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.transforms import ArtifactError, Chain, parse_steps
-from lathe.transforms.artifact.folder import manifest_digest
 
 
 def fitted(steps="r2,geopres:4,steps=0", width=8, seed=0, fingerprint="enc"):
@@ -38,14 +34,6 @@ def registry(request):
     if request.param == "files":
         return request.getfixturevalue("files")
     return request.getfixturevalue("open_replica")().registry
-
-
-def test_publish_numbers_versions_from_1_and_makes_the_first_live(registry):
-    """Later versions become live only if they are promoted."""
-    assert registry.publish(fitted(), "mine", None) == (1, True)
-    assert registry.publish(fitted(seed=1), "mine", None) == (2, False)
-    assert registry.publish(fitted(seed=2), "mine", True) == (3, True)
-    assert registry.resolve("mine") == registry.resolve("mine@live") == registry.resolve("mine@3") == ("mine", 3)
 
 
 def test_over_the_limit_of_loaded_chains_the_least_recently_used_one_is_dropped_from_memory(files):
@@ -138,43 +126,6 @@ def test_a_damaged_version_cannot_be_loaded_or_promoted_and_the_live_one_still_s
     assert states[2] == ("ready" if damage in ("truncate", "flip") else "corrupt")  # the manifest tells only of itself
 
 
-def nested(depth):
-    """Nest lists to this depth."""
-    return [] if depth == 0 else [nested(depth - 1)]
-
-
-ODD_FIELDS = {
-    "an encoder that is a text": {"encoder": "mini"},
-    "an encoder that is a list": {"encoder": [1]},
-    "an encoder without fingerprint": {"encoder": {"name": "mini"}},
-    "a fingerprint that is a list": {"encoder": {"fingerprint": ["a"]}},
-    "a certificate that is a number": {"certificate": 1},
-    "gates that are a text": {"provenance": {"gates": "high"}},
-    "an integer that JSON parsers refuse": {"note": 10**30},
-    "a text that is no Unicode": {"note": "\ud800"},
-    "a key that is no Unicode": {"\ud800": 1},
-    "nesting beyond what is written": {"note": nested(300)},
-    "nesting beyond what is read": None,
-}
-
-
-def test_an_invalid_manifest_marks_only_its_own_version_corrupt(files):
-    files.publish(fitted("r2"), "mine", None)
-    files.publish(fitted("r2", seed=1), "mine", None)
-    path = files.root / "mine/2/manifest.json"
-    whole = json.loads(path.read_bytes())
-    for what, fields in ODD_FIELDS.items():
-        manifest = whole | (fields or {})
-        manifest["manifest_sha256"] = manifest_digest(manifest)
-        path.write_text(json.dumps(manifest) if fields else "[" * 100_000)
-        described = files.describe("mine")
-        assert {v["version"]: v["state"] for v in described["versions"]} == {1: "ready", 2: "corrupt"}, what
-        dump_json(described)
-        with pytest.raises(ArtifactError):
-            files.load("mine@2")
-        assert files.load("mine").version == 1
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -192,13 +143,6 @@ def test_an_invalid_pointer_file_leaves_versions_loadable_by_number(files, conte
     assert files.load("mine@1").version == 1
     with pytest.raises(ArtifactError):
         files.load("mine")
-
-
-@pytest.mark.parametrize("content", ['{"enc": {"128": 5}}', '{"enc": {"x": "mine"}}', '{"enc": [1]}'])
-def test_size_routes_read_raises_artifact_error_for_an_invalid_file(files, tmp_path, content):
-    (tmp_path / "size_routes.json").write_text(content)
-    with pytest.raises(ArtifactError, match="size_routes.json"):
-        files.size_routes.read()
 
 
 def test_another_registry_on_the_folder_sees_a_promotion_at_once_and_a_version_that_is_replaced(files):
@@ -261,21 +205,6 @@ def test_a_size_route_changes_by_an_explicit_request_alone(registry, size_routes
     assert size_routes.find_chain_for("enc", 4, width=384).name == "first"
     assert size_routes.serve_dimensions("second") == ["4"]
     assert size_routes.find_chain_for("enc", 4, width=384).name == "second"
-
-
-def test_a_version_that_a_size_route_or_an_index_uses_is_named_as_used(files):
-    registry, size_routes = files, files.size_routes
-    publish(registry, size_routes, "first", "geopres:4")
-    registry.publish(fitted("geopres:steps=2,dimensions=3"), "first", False)
-    indexes = [{"name": "docs", "chain": "first@2"}, {"name": "broken", "error": "unreadable"}]
-    assert list(list_uses(registry, "first", 1, indexes, {})) == ["requests for dimensions 4 of the encoder enc"]
-    assert list(list_uses(registry, "first", 2, indexes, {})) == ["the index docs"]
-    size_routes.assign("enc", "3", "first@2", replace=True)
-    with pytest.raises(
-        ConflictError, match=r"first@2 is used by requests for dimensions 3 .*, the index docs; .*--force"
-    ):
-        require_unused(registry, "first", 2, indexes, {})
-    require_unused(registry, "first", 3, indexes, {})
 
 
 def test_the_nested_chain_answers_sizes_without_a_route(registry, size_routes):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lathe.service.chains.resolve import encode_output, find_dtype_problem
+from lathe.service.chains.resolve import encode_output
 from lathe.transforms import Chain, parse_steps
 
 
@@ -42,14 +42,3 @@ def test_encode_output_to_bytes_uses_the_codes_of_a_chain_that_ends_in_int8(int8
     unsigned = encode_output(floats, "uint8", int8_chain.quantizer)
     assert unsigned.dtype == np.uint8
     np.testing.assert_array_equal(unsigned.astype(int) - 128, codes)
-
-
-def test_find_dtype_problem_explains_impossible_encodings(int8_chain):
-    quantizer = int8_chain.quantizer
-    for dtype in ("float", "binary", "ubinary"):
-        assert find_dtype_problem(dtype, None, True, False) is None
-    assert "needs a chain that ends in a quantizer" in find_dtype_problem("codes", None, False, True)
-    assert "queries have no codes" in find_dtype_problem("codes", quantizer, True, True)
-    assert find_dtype_problem("codes", quantizer, False, True) is None
-    assert "norm 1, or a chain that ends in int8" in find_dtype_problem("uint8", None, False, False)
-    assert find_dtype_problem("uint8", quantizer, False, False) is find_dtype_problem("int8", None, True, True) is None

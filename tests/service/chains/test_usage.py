@@ -25,7 +25,3 @@ def test_a_damaged_file_of_uses_is_named_and_left_alone(tmp_path, content):
     with pytest.raises(ArtifactError, match="delete it"):
         record_use(path, "a@1", "column")
     assert path.read_bytes() == content
-
-
-def test_without_a_file_nothing_is_used(tmp_path):
-    assert read_recorded_uses(tmp_path / "uses.json") == {}

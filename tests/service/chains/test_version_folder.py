@@ -7,7 +7,6 @@ import pytest
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.version_folder import promote_with_gates
-from lathe.training.fitting.requests import read_gate_value
 from lathe.transforms import Chain, parse_steps
 
 NAME = "gated"
@@ -128,22 +127,3 @@ def test_replicas_refuse_a_failed_gate_and_share_the_overridden_gates(open_repli
         == there.registry.read_pointer(NAME)
         == Pointer(2, (1,), 2, {2: ("recall_at_10",)})
     )
-
-
-def test_promote_reads_a_pointer_file_without_the_forced_field(tmp_path, real_rows):
-    registry = Registry(tmp_path / "chains")
-    chain = Chain(parse_steps("r2")).fit(real_rows)
-    chain.metadata = {"encoder": None}  # neither provenance nor certificate: no gate is known, so none fails
-    registry.publish(chain, NAME, None)
-    registry.publish(chain, NAME, None)
-    pointer = tmp_path / "chains" / NAME / "pointer.json"
-    pointer.write_text(json.dumps({"live": 1, "earlier": [], "last": 2}))
-    assert promote_with_gates(registry, NAME, 2).live == 2
-    assert registry.read_pointer(NAME) == Pointer(2, (1,), 2)
-
-
-def test_read_gate_value_returns_none_for_missing_or_non_numeric_figures():
-    certificate = {"recall_at_10": None, "local_spearman": "high", "out_of_domain": {"a.b": {"recall_at_10": 0.4}}}
-    assert read_gate_value("recall_at_10", certificate) is read_gate_value("local_spearman", certificate) is None
-    assert read_gate_value("out_of_domain.a.b.recall_at_10", certificate) == 0.4
-    assert read_gate_value("out_of_domain.c.recall_at_10", certificate) is None

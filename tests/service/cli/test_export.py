@@ -104,13 +104,6 @@ def test_export_prints_one_line_and_writes_nothing_for_an_unknown_chain_or_size(
     assert not any(tmp_path.iterdir())
 
 
-def test_export_refuses_an_unknown_format_and_lists_the_known_ones(run, tmp_path):
-    status, out, err = run("export", "compact", "--to", tmp_path / "out", "--format", "pickle")
-    assert status == 2 and out == ""
-    assert all(name in err for name in ("pickle", "sentence-transformers", "onnx", "faiss"))
-    assert not any(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(("to", "words"), [(".", "is there already"), ("notes.txt/out", "notes.txt")])
 def test_export_prints_one_line_if_the_folder_is_there_or_cannot_be_created(run, tmp_path, to, words):
     (tmp_path / "notes.txt").write_text("mine")

@@ -57,18 +57,6 @@ def test_a_command_gets_the_fields_that_were_given_or_have_a_default(order):
     assert eval(order(*words.split()).output) == ({"dish": "soup", "prices": {"soup": 3.5}} | fields, "fast")
 
 
-def test_the_help_of_an_option_is_the_description_of_its_field_with_bounds_that_matter(order):
-    text = " ".join(order("--help").output.split())  # the lines are as long as the terminal
-    assert "dish <str> What to eat. [required]" in text
-    assert "--portions <int> Number of portions; unset for one of dish. At least 1." in text
-    assert "--size <small|large> How large a portion is. [default: small]" in text
-    assert "--hot / --no-hot Whether it is heated. [default: hot]" in text
-    assert "--salt Whether it is salted." in text and "--no-salt" not in text
-    assert "--side <list[str]> Dishes that come with it. Repeatable." in text
-    assert "--prices <list[str]> Price of each. KEY=VALUE, repeatable." in text
-    assert "--table" not in text
-
-
 def test_an_error_of_a_request_names_the_option_and_its_value():
     with pytest.raises(BadValueError, match="^--portions: Input should be greater than or equal to 1, got 0$"):
         options.build_request(Order, {"dish": "soup", "portions": 0})

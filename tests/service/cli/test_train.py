@@ -9,7 +9,6 @@ from tests.helpers import require_one_line
 
 pytestmark = pytest.mark.usefixtures("kept_scoring_process")
 
-METHODS = ("reze", "distill", "pft", "ft")
 WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
 TEXTS = [f"On day {n} the {WORDS[n % 10]} was lost, and {WORDS[n % 7]} was never seen again." for n in range(60)]
 PAIRS = [{"anchor": f"what of {WORDS[n % 10]} {n}?", "positive": f"the {WORDS[n % 10]} of {n}"} for n in range(20)]
@@ -74,11 +73,6 @@ def train(run):
         return run("train", *arguments, LATHE_DEVICE="cpu", LATHE_THREADS=1)
 
     return command
-
-
-def test_train_help_lists_every_method(train):
-    status, printed, _ = train("--help")
-    assert status == 0 and all(f"  {name} " in printed for name in METHODS)
 
 
 def test_train_reze_prints_its_sources_the_overlap_and_the_models_folder(train, job, tiny_model, tmp_path, caplog):

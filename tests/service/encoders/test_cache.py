@@ -162,14 +162,6 @@ def test_all_chains_share_the_cached_encoder_vectors(embedders):
     assert len(cached.default.asked) == 2
 
 
-def test_texts_with_truncate_false_are_always_encoded(embedders):
-    cached, _ = embedders
-    for _ in range(2):
-        answer(cached, ["a"], long_text="error")
-    answer(cached, ["a"])
-    assert cached.default.asked == [["a"]] * 3
-
-
 def counted(name):
     """Return the value of a cache counter."""
     return REGISTRY.get_sample_value(f"lathe_cache_{name}_total", {"encoder": DEFAULT_ENCODER.name}) or 0

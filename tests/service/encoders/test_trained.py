@@ -1,7 +1,7 @@
 import pytest
 
 from lathe.service.encoders.trained import TrainedEncoders
-from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
+from lathe.service.errors import BadValueError
 from lathe.transforms.errors import ArtifactError
 
 MANIFEST = {"method": "pft", "base": {"name": "tiny", "long_text": "error"}, "certificate": {}}
@@ -25,24 +25,6 @@ def trained(tmp_path):
 
 def allow(_manifest):
     return []
-
-
-def test_versions_are_numbered_and_the_first_is_live(trained, model):
-    assert trained.publish("mine", model, MANIFEST, None) == (1, True)
-    assert trained.publish("mine", model, MANIFEST, None) == (2, False)
-    assert trained.resolve("mine") == ("mine", 1) and trained.resolve("mine@2") == ("mine", 2)
-    (spec,) = trained.specs("float32")
-    assert (spec.name, spec.long_text) == ("mine@1", "error")
-    assert sorted(path.name for path in (trained.root / "mine" / "1" / "model").iterdir()) == sorted(
-        path.name for path in model.iterdir()
-    )
-    assert trained.promote("mine", 2, allow).live == 2 and trained.rollback("mine").live == 1
-    with pytest.raises(ConflictError, match="is live"):
-        trained.delete("mine", 1)
-    trained.delete("mine", 2)
-    assert trained.publish("mine", model, MANIFEST, None)[0] == 3  # numbers are not used again
-    with pytest.raises(UnknownNameError, match="no version 2"):
-        trained.resolve("mine@2")
 
 
 def test_a_job_that_runs_twice_publishes_once(trained, model):

@@ -1,9 +1,10 @@
 """A server of raw connections with an application under test, and what it answers."""
 
 import asyncio
+import inspect
 import json
 import re
-from functools import partial
+from functools import partial, wraps
 
 import uvicorn
 import uvloop
@@ -77,6 +78,24 @@ def serving(test, app=None, **limits):
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the loop that serves
         runner.run(run())
+
+
+def on_connections(**limits):
+    """Decorate a coroutine to be a test on a server with these limits, which it gets as its first argument.
+
+    The server's application is the fixture `app` of the test, or the one that counts.
+    """
+
+    def decorate(test):
+        @wraps(test)
+        def run(**arguments):
+            serving(partial(test, **arguments), arguments.get("app"), **limits)
+
+        signature = inspect.signature(test)
+        run.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])  # pytest finds fixtures
+        return run
+
+    return decorate
 
 
 def status(said):

@@ -8,7 +8,6 @@ from starlette.requests import Request
 
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
 from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
-from lathe.service.errors import ServiceError
 from lathe.service.http.encoding import wait_for_encoding
 
 DISCONNECT = {"type": "http.disconnect"}
@@ -52,22 +51,9 @@ def says(message):
     return lambda messages, _task: messages.put_nowait(message)
 
 
-def test_a_client_disconnect_cancels_its_queued_work(work, queue):
-    task = wait_for(work, says(DISCONNECT))
-    error = task.exception()
-    assert isinstance(error, ServiceError) and error.status == 499
-    assert work.future.cancelled()
-    assert queue.texts == 0 and queue.take(1000, 0) == []
-
-
 def test_wait_for_encoding_ignores_other_messages_and_returns_when_work_is_done(work):
     task = wait_for(work, says({"type": "http.request"}), lambda *_: work.future.set_result(ANSWER))
     assert task.exception() is None and work.future.result(0) is ANSWER
-
-
-def test_wait_for_encoding_raises_the_error_of_the_work(work):
-    task = wait_for(work, lambda *_: work.fail(ValueError("no")))
-    assert isinstance(task.exception(), ValueError)
 
 
 def test_work_finished_before_the_disconnect_is_no_error(work):
@@ -81,10 +67,6 @@ def test_work_finished_before_the_disconnect_is_no_error(work):
 def test_cancelling_the_request_cancels_its_work_without_a_client_gone_error(work):
     task = wait_for(work, lambda _messages, task: task.cancel())
     assert task.cancelled() and work.future.cancelled()
-
-
-def test_wait_for_encoding_returns_at_once_without_work():
-    assert asyncio.run(asyncio.wait_for(wait_for_encoding(Request({"type": "http"}), None), 10)) is None
 
 
 def test_embed_drops_queued_texts_of_a_disconnected_client_and_answers_499(lathe):

@@ -6,7 +6,6 @@ Responses that are sent in one system call.
 import asyncio
 import os
 
-import httptools
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -16,7 +15,7 @@ from lathe.service.http.connection import HEADERS, LINE_BYTES, MAX_PIPELINED
 from lathe.service.http.request_body import BodyMemoryMiddleware, read_body
 from lathe.service.http.transport import JoinedWrites
 from lathe.service.settings import Settings
-from tests.service.http.connections import serving, status
+from tests.service.http.connections import on_connections, status
 
 SIZE = 3_000_001
 BODY = os.urandom(SIZE)
@@ -56,109 +55,84 @@ async def send_slowly(writer, data, piece):
 
 
 @pytest.mark.parametrize("piece", [10_007, SIZE])
-def test_a_large_body_arrives_whole_and_the_connection_goes_on(app, bodies, piece):
-    async def test(served):
-        reader, writer = await served.connect()
-        for last in (False, True):
-            await send_slowly(writer, HEAD % SIZE + b"\r\n" + BODY, piece)
-            if last:
-                writer.write(GET)
-            assert b"200 OK" in await reader.readuntil(b"\r\n")
-            await reader.readuntil(b"\r\n\r\n")
-            assert await reader.readexactly(13) == b"3000001 bytes"
-        assert b"200 OK" in await asyncio.wait_for(reader.read(), 10)
-        assert bodies == [BODY, BODY, b""] and type(bodies[0]) is memoryview
-
-    serving(test, app)
+@on_connections()
+async def test_a_large_body_arrives_whole_and_the_connection_goes_on(served, app, bodies, piece):
+    reader, writer = await served.connect()
+    for last in (False, True):
+        await send_slowly(writer, HEAD % SIZE + b"\r\n" + BODY, piece)
+        if last:
+            writer.write(GET)
+        assert b"200 OK" in await reader.readuntil(b"\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(13) == b"3000001 bytes"
+    assert b"200 OK" in await asyncio.wait_for(reader.read(), 10)
+    assert bodies == [BODY, BODY, b""] and type(bodies[0]) is memoryview
 
 
-def test_a_request_sent_ahead_is_read_after_the_body_before_it(app, bodies):
-    async def test(served):
-        other = BODY[:200_000]
-        said = await served.say(HEAD % SIZE + b"\r\n" + BODY + HEAD % len(other) + b"\r\n" + other + GET)
-        assert said.count(b"200 OK") == 3 and bodies == [BODY, other, b""]
-
-    serving(test, app)
+@on_connections()
+async def test_a_request_sent_ahead_is_read_after_the_body_before_it(served, app, bodies):
+    other = BODY[:200_000]
+    said = await served.say(HEAD % SIZE + b"\r\n" + BODY + HEAD % len(other) + b"\r\n" + other + GET)
+    assert said.count(b"200 OK") == 3 and bodies == [BODY, other, b""]
 
 
-def test_chunked_and_compressed_bodies_are_read_as_streams(app, bodies):
-    async def test(served):
-        chunked = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n%x\r\n" % SIZE
-        assert b"200 OK" in await served.say(chunked + BODY + b"\r\n0\r\n\r\n")
-        assert bodies == [BODY] and type(bodies[0]) is bytes
-
-    serving(test, app)
-
-
-def test_a_client_that_waits_is_asked_for_its_body(app, bodies):
-    async def test(served):
-        reader, writer = await served.connect(HEAD % SIZE + b"expect: 100-continue\r\nconnection: close\r\n\r\n")
-        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        writer.write(BODY)
-        assert b"200 OK" in await asyncio.wait_for(reader.read(), 10) and bodies == [BODY]
-
-    serving(test, app)
+@on_connections()
+async def test_chunked_and_compressed_bodies_are_read_as_streams(served, app, bodies):
+    chunked = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n%x\r\n" % SIZE
+    assert b"200 OK" in await served.say(chunked + BODY + b"\r\n0\r\n\r\n")
+    assert bodies == [BODY] and type(bodies[0]) is bytes
 
 
 @pytest.mark.parametrize("how", ["close", "end", "abort"])
-def test_a_client_that_leaves_in_the_middle_of_a_body_ends_its_request(app, bodies, how):
-    async def test(served):
-        _, writer = await served.connect(HEAD % SIZE + b"\r\n" + BODY[:1_000_000])
-        if how == "close":
-            writer.close()
-        elif how == "end":
-            writer.write_eof()
-        else:
-            writer.transport.abort()
-        for _ in range(100):
-            await asyncio.sleep(0.01)
-            if bodies:
-                break
-        assert [error.status for error in bodies] == [499] and not served.state.connections
-
-    serving(test, app)
+@on_connections()
+async def test_a_client_that_leaves_in_the_middle_of_a_body_ends_its_request(served, app, bodies, how):
+    _, writer = await served.connect(HEAD % SIZE + b"\r\n" + BODY[:1_000_000])
+    if how == "close":
+        writer.close()
+    elif how == "end":
+        writer.write_eof()
+    else:
+        writer.transport.abort()
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        if bodies:
+            break
+    assert [error.status for error in bodies] == [499] and not served.state.connections
 
 
-def test_a_body_that_comes_too_slowly_is_answered_408(app, bodies):
-    async def test(served):
-        reader, writer = await served.connect(HEAD % SIZE + b"\r\n" + BODY[:1_000_000])
-        served.pass_seconds(60)
-        await asyncio.sleep(0.02)
-        assert bodies == []
-        served.pass_seconds(121)
-        writer.write(BODY[1_000_000:])
-        assert status(await asyncio.wait_for(reader.read(), 10)) == 408
-        assert [error.status for error in bodies] == [499]
-
-    serving(test, app)
+@on_connections()
+async def test_a_body_that_comes_too_slowly_is_answered_408(served, app, bodies):
+    reader, writer = await served.connect(HEAD % SIZE + b"\r\n" + BODY[:1_000_000])
+    served.pass_seconds(60)
+    await asyncio.sleep(0.02)
+    assert bodies == []
+    served.pass_seconds(121)
+    writer.write(BODY[1_000_000:])
+    assert status(await asyncio.wait_for(reader.read(), 10)) == 408
+    assert [error.status for error in bodies] == [499]
 
 
-def test_bodies_that_do_not_fit_beside_the_others_are_refused_and_passed_over(app, bodies):
+@on_connections()
+async def test_bodies_that_do_not_fit_beside_the_others_are_refused_and_passed_over(served, app, bodies):
     """What is declared takes no memory, only what was received."""
-
-    async def test(served):
-        first, waiting = await served.connect(HEAD % SIZE + b"\r\n" + BODY[:-1])
-        await served.connect(HEAD % SIZE + b"\r\n" + BODY[:100_000])
-        reader, writer = await served.connect()
-        await send_slowly(writer, HEAD % SIZE + b"\r\n" + BODY, 50_000)
-        writer.write(GET)
-        said = await asyncio.wait_for(reader.read(), 10)
-        assert b" 429 " in said and said.count(b"200 OK") == 1  # the request after it
-        assert "does not fit beside the others" in bodies[0].message
-        waiting.write(BODY[-1:])
-        assert b"200 OK" in await first.readuntil(b"\r\n")
-        assert bodies[-1] == BODY
-
-    serving(test, app)
+    first, waiting = await served.connect(HEAD % SIZE + b"\r\n" + BODY[:-1])
+    await served.connect(HEAD % SIZE + b"\r\n" + BODY[:100_000])
+    reader, writer = await served.connect()
+    await send_slowly(writer, HEAD % SIZE + b"\r\n" + BODY, 50_000)
+    writer.write(GET)
+    said = await asyncio.wait_for(reader.read(), 10)
+    assert b" 429 " in said and said.count(b"200 OK") == 1  # the request after it
+    assert "does not fit beside the others" in bodies[0].message
+    waiting.write(BODY[-1:])
+    assert b"200 OK" in await first.readuntil(b"\r\n")
+    assert bodies[-1] == BODY
 
 
-def test_a_body_over_the_limit_is_passed_over(app, bodies):
-    async def test(served):
-        large = bytes(4_000_001)
-        said = await served.say(HEAD % len(large) + b"\r\n" + large + GET)
-        assert b" 413 " in said and b"200 OK" in said
-
-    serving(test, app)
+@on_connections()
+async def test_a_body_over_the_limit_is_passed_over(served, app, bodies):
+    large = bytes(4_000_001)
+    said = await served.say(HEAD % len(large) + b"\r\n" + large + GET)
+    assert b" 413 " in said and b"200 OK" in said
 
 
 OFFERS = {
@@ -185,87 +159,59 @@ def frame(body, chunked):
 @pytest.mark.parametrize(
     ("offer", "chunked"), [("java", False), ("java", True), ("websocket", False), ("unknown", True)]
 )
-def test_a_body_after_an_offer_is_read_whole_and_not_as_a_request(offer, chunked):
+@on_connections()
+async def test_a_body_after_an_offer_is_read_whole_and_not_as_a_request(served, offer, chunked):
     framing, body = frame(SMUGGLED, chunked)
     head = HEAD_OF_UPGRADE_OFFERS + OFFERS[offer] + framing + b"\r\n"
-
-    async def test(served):
-        for segments in ([head + body + CLOSE], [head, body + CLOSE], [head + body[:5], body[5:], CLOSE]):
-            served.requests = 0
-            reader, writer = await served.connect()
-            for segment in segments:
-                writer.write(segment)
-                await asyncio.sleep(0.02)
-            said = await asyncio.wait_for(reader.read(), 10)
-            assert said.count(b"HTTP/1.1 200 OK") == served.requests == 2
-            assert b"%d headers, %d bytes" % (KEPT[offer] + 2, len(SMUGGLED)) in said
-
-    serving(test)
+    for segments in ([head + body + CLOSE], [head, body + CLOSE], [head + body[:5], body[5:], CLOSE]):
+        served.requests = 0
+        reader, writer = await served.connect()
+        for segment in segments:
+            writer.write(segment)
+            await asyncio.sleep(0.02)
+        said = await asyncio.wait_for(reader.read(), 10)
+        assert said.count(b"HTTP/1.1 200 OK") == served.requests == 2
+        assert b"%d headers, %d bytes" % (KEPT[offer] + 2, len(SMUGGLED)) in said
 
 
-def test_pipelined_requests_with_offers_and_without_bodies_are_all_answered():
-    async def test(served):
-        asked = [b"GET / HTTP/1.1\r\nhost: localhost\r\n" + offer + b"\r\n" for offer in OFFERS.values()]
-        assert (await served.say(b"".join(asked) + CLOSE)).count(b"200 OK") == served.requests == 4
-
-    serving(test)
+@on_connections()
+async def test_pipelined_requests_with_offers_and_without_bodies_are_all_answered(served):
+    asked = [b"GET / HTTP/1.1\r\nhost: localhost\r\n" + offer + b"\r\n" for offer in OFFERS.values()]
+    assert (await served.say(b"".join(asked) + CLOSE)).count(b"200 OK") == served.requests == 4
 
 
-def test_a_body_of_several_pieces_after_an_offer_and_one_over_http_1_0_are_read_whole():
-    async def test(served):
-        body = b"x" * 1_000_000
-        said = await served.say(
-            HEAD_OF_UPGRADE_OFFERS + OFFERS["java"] + b"content-length: 1000000\r\nconnection: close\r\n\r\n" + body
-        )
-        assert said.endswith(b"1000000 bytes")
-        head = b"POST / HTTP/1.0\r\n" + OFFERS["java"]
-        assert (await served.say(head + b"content-length: 3\r\n\r\nabc")).endswith(b"3 headers, 3 bytes")
-
-    serving(test)
+@on_connections()
+async def test_a_body_of_several_pieces_after_an_offer_and_one_over_http_1_0_are_read_whole(served):
+    body = b"x" * 1_000_000
+    said = await served.say(
+        HEAD_OF_UPGRADE_OFFERS + OFFERS["java"] + b"content-length: 1000000\r\nconnection: close\r\n\r\n" + body
+    )
+    assert said.endswith(b"1000000 bytes")
+    head = b"POST / HTTP/1.0\r\n" + OFFERS["java"]
+    assert (await served.say(head + b"content-length: 3\r\n\r\nabc")).endswith(b"3 headers, 3 bytes")
 
 
-def test_requests_with_offers_keep_the_limits_of_others():
-    async def test(served):
-        many = b"".join(b"a%d: b\r\n" % number for number in range(HEADERS))
-        assert status(await served.say(HEAD_OF_UPGRADE_OFFERS + OFFERS["java"] + many + b"\r\n")) == 431
-        long = b"GET /" + b"x" * LINE_BYTES + b" HTTP/1.1\r\n"
-        assert status(await served.say(long + OFFERS["java"] + b"\r\n")) == 414
-        assert served.requests == 0
-        served.release.clear()
-        flood = b"GET / HTTP/1.1\r\n" + OFFERS["java"] + b"\r\n"
-        reader, _ = await served.connect(flood * (MAX_PIPELINED + 2))
-        assert await asyncio.wait_for(reader.read(), 10) == b""
-        assert served.requests == 1
-        reader, _ = await served.connect(HEAD_OF_UPGRADE_OFFERS + OFFERS["java"] + b"content-length: 3\r\n\r\nab")
-        served.pass_seconds(121)
-        assert status(await asyncio.wait_for(reader.read(), 10)) == 408
-
-    serving(test)
+@on_connections()
+async def test_requests_with_offers_keep_the_limits_of_others(served):
+    many = b"".join(b"a%d: b\r\n" % number for number in range(HEADERS))
+    assert status(await served.say(HEAD_OF_UPGRADE_OFFERS + OFFERS["java"] + many + b"\r\n")) == 431
+    long = b"GET /" + b"x" * LINE_BYTES + b" HTTP/1.1\r\n"
+    assert status(await served.say(long + OFFERS["java"] + b"\r\n")) == 414
+    assert served.requests == 0
+    served.release.clear()
+    flood = b"GET / HTTP/1.1\r\n" + OFFERS["java"] + b"\r\n"
+    reader, _ = await served.connect(flood * (MAX_PIPELINED + 2))
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    assert served.requests == 1
+    reader, _ = await served.connect(HEAD_OF_UPGRADE_OFFERS + OFFERS["java"] + b"content-length: 3\r\n\r\nab")
+    served.pass_seconds(121)
+    assert status(await asyncio.wait_for(reader.read(), 10)) == 408
 
 
-def test_bytes_after_a_connect_request_are_the_next_request():
-    async def test(served):
-        said = await served.say(b"CONNECT /x HTTP/1.1\r\nhost: localhost\r\n\r\n" + CLOSE)
-        assert said.count(b"HTTP/1.1 200") == 2
-
-    serving(test)
-
-
-def test_httptools_still_takes_the_body_for_another_protocol():
-    """If this fails, `Parser` is not needed any more."""
-
-    class Bodies:
-        body = b""
-
-        def on_body(self, body):
-            self.body += body
-
-    bodies = Bodies()
-    with pytest.raises(httptools.HttpParserUpgrade):
-        httptools.HttpRequestParser(bodies).feed_data(
-            HEAD_OF_UPGRADE_OFFERS + OFFERS["java"] + b"content-length: 3\r\n\r\nabc"
-        )
-    assert bodies.body == b""
+@on_connections()
+async def test_bytes_after_a_connect_request_are_the_next_request(served):
+    said = await served.say(b"CONNECT /x HTTP/1.1\r\nhost: localhost\r\n\r\n" + CLOSE)
+    assert said.count(b"HTTP/1.1 200") == 2
 
 
 class Recorder:
@@ -314,17 +260,6 @@ def test_a_head_is_sent_with_its_body_and_later_pieces_follow_in_order():
     run(test)
 
 
-@pytest.mark.parametrize(("closing", "sent"), [(False, [b"head"]), (True, [])])
-def test_a_head_without_a_body_is_sent_when_the_iteration_ends_or_dropped_if_the_connection_closes(closing, sent):
-    async def test(transport, recorder):
-        transport.write(b"head")
-        recorder.closing = closing
-        await asyncio.sleep(0)
-        assert recorder.calls == sent
-
-    run(test)
-
-
 @pytest.mark.parametrize(("ending", "call"), [("close", "close"), ("write_eof", "eof")])
 def test_what_is_kept_is_sent_before_the_end_and_nothing_after_it(ending, call):
     async def test(transport, recorder):
@@ -333,13 +268,5 @@ def test_what_is_kept_is_sent_before_the_end_and_nothing_after_it(ending, call):
         assert recorder.calls == [b"head", call]
         await asyncio.sleep(0)
         assert recorder.calls == [b"head", call]
-
-    run(test)
-
-
-def test_the_size_of_the_buffer_counts_what_is_kept():
-    async def test(transport, recorder):
-        transport.write(b"head")
-        assert transport.get_write_buffer_size() == 4 + 7
 
     run(test)

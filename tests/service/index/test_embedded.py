@@ -40,11 +40,3 @@ def test_an_attribute_is_assigned_by_its_own_object_only():
 
 def test_users_of_an_index_do_not_reach_through_its_attributes():
     assert [found for module in USERS for found in attributes_of_attributes(MODULES[module])] == []
-
-
-def test_the_walk_finds_what_it_forbids():
-    tree = ast.parse(
-        "index.move = None\nself.index.move.bridge = None\nself.index.record.spec\nfor index.x in y: del a.b"
-    )
-    assert [text for _, text in assigned_attributes(tree)] == ["index.move", "self.index.move.bridge", "index.x", "a.b"]
-    assert {text for _, text in attributes_of_attributes(tree)} == {"self.index.move.bridge", "self.index.record.spec"}

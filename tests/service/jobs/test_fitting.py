@@ -39,15 +39,6 @@ def test_advise_job_on_vectors_gives_a_decision_a_report_page_and_a_chain(app, v
     assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
-def test_advise_job_with_fit_succeeds_if_the_decision_takes_no_chain(app, vectors, finish):
-    body = {"source": {"vectors": vectors[:50].tolist()}, "fit": "nothing", "place": "pgvector", "rows": 10_000}
-    done = finish(ask(app, **body)["job_id"], app)
-    assert (done["state"], done["result"]["fit"]) == ("succeeded", None)
-    assert (done["result"]["decision"]["place"], done["result"]["decision"]["rows"]) == ("pgvector", 10_000)
-    assert done["result"]["sentence"].startswith("For pgvector, nothing can be decided from 50 distinct rows")
-    assert "the decision takes no chain" in done["result"]["fit_error"] and done["result"]["distinct"] == 50
-
-
 def test_an_invalid_advise_request_is_refused_at_once(app):
     for status, body in [
         (422, {}),

@@ -90,16 +90,6 @@ def keys_of(client, job):
     return {key for key in keys(client) if job.id in key}
 
 
-def test_a_queued_job_is_listed_with_a_message_that_no_worker_is_there_until_one_is(jobs, submit, redis_server):
-    first, second = submit(), submit("advise")
-    assert [job.id for job in jobs.list()] == [second.id, first.id]
-    assert "no worker" in jobs.get(first.id).message and version("lathe-service") in jobs.get(first.id).message
-    redis_server.client.rpush("lathe:job:secret", b"no")
-    assert jobs.open_result(first.id, "../secret") is None
-    beat(redis_server.client)
-    assert jobs.get(first.id).message == "waiting"
-
-
 def beat(client, ago=0.0, queue=None, name="somebody"):
     """Record a worker's heartbeat from some seconds ago."""
     client.zadd(f"lathe:workers:{queue or build_queue_name()}", {f"a-machine/{name}": read_server_time(client) - ago})

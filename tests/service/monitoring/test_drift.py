@@ -295,12 +295,6 @@ def test_after_a_restart_windows_are_empty_and_the_fit_distribution_is_the_same(
     assert figures["rows"] == 40 and figures["mean_norm"]["fitted"] == before["mean_norm"]["fitted"]
 
 
-def test_drift_needs_an_api_key(start_app, fitted):
-    with start_app(home=fitted.settings.home, api_keys="use", indexes_only=True) as keyed:
-        assert keyed.client.get("/chains/mine/drift").status_code == 401
-        assert keyed.client.get("/chains/mine/drift", headers={"authorization": "Bearer use"}).status_code == 200
-
-
 # Where references come from and go to
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from lathe.service.app import create_app
 from lathe.service.chains.registry import STARTERS, Registry
-from lathe.service.errors import BadValueError, ForbiddenError, UnknownNameError
+from lathe.service.errors import BadValueError, UnknownNameError
 from lathe.service.home import Home
 from lathe.service.jobs.sources import resolve_allowed_folder, resolve_allowed_path
 from lathe.service.settings import read_settings
@@ -34,11 +34,6 @@ def full_disk():
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_servers_state_folder_is_readable_by_its_owner_only(lathe):
-    assert (lathe.settings.home / "chains" / "compact" / "1" / "manifest.json").is_file()
-    assert readable_by_others(lathe.settings.home) == []
 
 
 def test_opening_a_state_folder_removes_permissions_of_others_but_follows_no_links(tmp_path):
@@ -156,16 +151,6 @@ def test_a_data_root_may_be_a_link_and_names_may_hold_the_mark_of_a_field(data):
         (data / name).write_text('{"text": "a text", "body": "its body"}\n')
         assert texts(resolve_allowed_path(name, data)) == ["a text"]
         assert texts(resolve_allowed_path(f"{name}#body", data)) == ["its body"]
-
-
-def test_a_source_with_a_link_out_of_the_data_root_or_to_itself_is_refused(data):
-    (data / "loop.txt").symlink_to("loop.txt")
-    with pytest.raises(UnknownNameError):
-        resolve_allowed_path("loop.txt", data)
-    (data / "sub" / "link.txt").symlink_to(data.parent / "secret.txt")
-    for place in ("sub", "sub/link.txt", "../secret.txt", str(data.parent / "secret.txt")):
-        with pytest.raises(ForbiddenError, match="outside the server's data folder"):
-            resolve_allowed_path(place, data)
 
 
 def test_temporary_folders_of_killed_processes_are_deleted_at_the_start_once_they_are_old(tmp_path):

@@ -115,17 +115,6 @@ def test_a_size_route_assigned_by_one_replica_reaches_the_other_within_a_second(
     )
 
 
-def test_a_replica_that_joins_later_gets_all_chains_also_those_that_are_not_live(open_replica, chains):
-    first = open_replica("first")
-    first.registry.publish(chains[0], "mine", True)
-    first.registry.publish(chains[0], "other", False)
-    later = open_replica("later")
-    assert set(later.registry.names()) == {"mine", "other"} | STARTERS
-    for name in first.registry.names():
-        assert later.registry.read_pointer(name) == first.registry.read_pointer(name)
-    assert later.registry.load("mine").digest == first.registry.load("mine").digest and not later.warnings()
-
-
 def test_a_version_appears_on_another_replica_only_when_complete(open_replica, chains):
     here, there = open_replica("here"), open_replica("there")
     here.registry.publish(chains[0], "mine", True)
@@ -205,15 +194,6 @@ def test_a_change_whose_reply_was_lost_is_made_once(open_replica, chains):
     registry.delete("mine", 4)
     del client.pipeline
     assert registry.versions("mine") == [1, 2, 3]
-
-
-def test_a_chain_missing_in_redis_is_restored_from_the_local_copy(open_replica, chains, redis_server):
-    registry = open_replica("replica").registry
-    registry.publish(chains[0], "mine", None)
-    redis_server.client.delete("lathe:chain:mine", *redis_server.client.keys("lathe:files:*"))
-    registry.pull("mine")
-    assert registry.load("mine").version == 1
-    assert open_replica("another").registry.load("mine").version == 1
 
 
 def test_damaged_tensors_of_a_local_copy_are_copied_again_and_never_written_to_redis(

@@ -3,9 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lathe.service.encoders.trained import TrainedEncoders
-from lathe.service.errors import UnavailableError
 from lathe.service.home import Home
-from lathe.service.redis.trained import SharedTrainedEncoders
 from lathe.service.registries import open_trained
 from tests.helpers import eventually
 
@@ -131,38 +129,3 @@ def test_files_damaged_on_disk_are_fetched_again_before_a_promotion(open_replica
     weights.write_bytes(b"damaged")
     assert trained.promote("mine", 2, allow).live == 2
     assert weights.read_bytes() == (model / "model.safetensors").read_bytes()
-
-
-def test_an_emptied_redis_gets_the_trained_encoders_back_from_a_replica(open_replica, redis_server, model):
-    here = open_replica("here")
-    here.trained.publish("mine", model, MANIFEST, None, "a")
-    redis_server.client.flushall()
-    eventually(lambda: models_in(redis_server.client), 10)
-    other = open_replica("other").trained
-    eventually(lambda: other.live("mine") == 1)
-    assert other.find_published("mine", "a") == 1
-    assert content_of(other.root / "mine" / "1" / "model") == content_of(model)
-
-
-def test_a_redis_without_room_refuses_a_model_and_keeps_nothing_of_it(own_redis, open_replica, model):
-    here = open_replica("here", own_redis.url)
-    own_redis.client.config_set("maxmemory", own_redis.client.info("memory")["used_memory"] + 1_500_000)
-    with pytest.raises(UnavailableError, match="full") as failed:
-        here.trained.publish("mine", model, MANIFEST, None)
-    assert failed.value.code == "redis_full" and models_in(own_redis.client) == []
-    assert all(own_redis.client.ttl(key) == -1 for key in own_redis.client.keys("lathe:files:*"))
-    own_redis.client.config_set("maxmemory", 0)
-    assert here.trained.publish("mine", model, MANIFEST, None) == (1, True)
-
-
-def test_without_redis_the_copy_answers_and_changes_are_refused(own_redis, open_replica, model):
-    replica = open_replica("here", own_redis.url)
-    trained: SharedTrainedEncoders = replica.trained
-    trained.publish("mine", model, MANIFEST, None)
-    own_redis.stop()
-    eventually(lambda: not replica.connection.up)
-    assert trained.resolve("mine") == ("mine", 1)
-    with pytest.raises(UnavailableError):
-        trained.publish("mine", model, MANIFEST, None)
-    with pytest.raises(UnavailableError):
-        trained.rollback("mine")

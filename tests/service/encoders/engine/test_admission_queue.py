@@ -44,16 +44,6 @@ def queue():
     return AdmissionQueue(max_texts=10, max_tokens=1000)
 
 
-def test_accepted_texts_are_counted_until_they_are_answered(queue):
-    work = work_of("a", "bb", text_of(50))
-    queue.put(work)
-    assert (queue.texts, queue.tokens) == (3, 2 + 2 + 50)
-    (part,) = queue.take(EVERYTHING, 0)
-    assert queue.texts == 3  # taken, but not yet answered
-    work.receive(part.rows, encoded(part))
-    assert (queue.texts, queue.tokens) == (0, 0)
-
-
 def test_a_request_over_the_limits_of_texts_and_tokens_is_refused_as_a_whole_and_a_smaller_one_is_accepted(queue):
     queue.put(work_of(*"abcdef"))
     refused = work_of(*"ghijk")
@@ -193,17 +183,6 @@ def test_no_request_is_left_in_a_queue_that_is_closed_while_others_ask():
         for caller in callers:
             caller.join(10)
         assert all(work.future.done() for work in admitted) and queue.texts == 0
-
-
-def test_fail_all_answers_every_queued_request_with_an_error(queue):
-    works = [work_of("a"), work_of("b", "c")]
-    for work in works:
-        queue.put(work)
-    queue.fail_all(UnavailableError("gone"))
-    for work in works:
-        with pytest.raises(UnavailableError, match="gone"):
-            work.future.result(0)
-    assert queue.texts == queue.tokens == 0 and queue.take(EVERYTHING, 0) == []
 
 
 @given(

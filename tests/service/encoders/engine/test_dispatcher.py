@@ -17,15 +17,10 @@ from lathe.training.errors import EncoderError, TooLongError
 from lathe.transforms.chain import Chain
 from lathe.transforms.errors import ArtifactError
 from tests.helpers import eventually
-from tests.service.encoders.engine.doubles import HELD, SECONDS, WINDOW, ask, error_of, lengths
+from tests.service.encoders.engine.doubles import HELD, SECONDS, ask, error_of, lengths
 from tests.service.encoders.engine.works import COMPACT, compact, whole, work_of
 
 TEXTS = ["The cat sat on the mat.", "one", "Compact vectors are cheap to keep. " * 9, "naïve café, 東京, 😀", "one"]
-
-
-def flat(calls):
-    """Return all texts of all calls, sorted."""
-    return sorted(text for call in calls for part in call for text in part)
 
 
 def test_waiting_requests_are_sent_together_and_answered_separately_also_if_one_fails(start):
@@ -40,27 +35,6 @@ def test_waiting_requests_are_sent_together_and_answered_separately_also_if_one_
     assert [lengths(work) for work in works] == [[1], [2, 3], [4]]
     assert worker.calls == [[["busy"]], [["a"], ["bb", "ccc"], ["dddd"], ["too long"]]]
     assert engine.state == "ready"
-
-
-def test_a_large_request_alternates_with_others_and_keeps_its_order(start):
-    engine, (worker,) = start(HELD)
-    texts = ["x" * (number % 37) for number in range(200)]
-    large, small = ask(engine, *texts), ask(engine, "a small one")
-    worker.set(open=True)
-    assert lengths(large) == [len(text) for text in texts]
-    assert lengths(small) == [11]
-    assert ["a small one"] in worker.calls[1]
-    assert len(worker.calls) > 5 and all(len(part) <= WINDOW for call in worker.calls for part in call)
-
-
-def test_several_workers_share_one_request(start):
-    engine, made = start(HELD, workers=2)
-    work = ask(engine, *["x" * 400] * 8)
-    eventually(lambda: all(worker.calls for worker in made))
-    for worker in made:
-        worker.set(open=True)
-    assert lengths(work) == [400] * 8
-    assert sum(len(flat(worker.calls)) for worker in made) == 8
 
 
 @pytest.mark.parametrize("ahead", [1, 2])

@@ -26,14 +26,3 @@ def test_arrays_are_received_as_they_were_sent(wired):
     for sent, came in zip(arrays, received, strict=True):
         assert (sent.dtype, sent.shape) == (came.dtype, came.shape)
         np.testing.assert_array_equal(sent, came)
-
-
-def test_receive_returns_no_arrays_for_a_message_without_any(wired):
-    framing.send(wired[0], {"a": 1})
-    assert framing.receive(wired[1]) == ({"a": 1}, [])
-
-
-def test_receive_from_a_closed_connection_raises_eof_error(wired):
-    wired[0].close()
-    with pytest.raises(EOFError):
-        framing.receive(wired[1])

@@ -93,10 +93,6 @@ class TestWorkerInThisProcess:
         assert found == [[1]] + [[2]] * 5
         assert self.encoder.tokenized == [["a", "bb"], ["bb"], ["bb"], ["bb"], ["bb"]]
 
-    def test_long_texts_of_a_request_are_the_mean_of_their_pieces(self):
-        found = self.answer(work_of(["a", "bbbbb"], long_text="mean", normalize=False), work_of(["ccccc"]))
-        assert found == [[2.5, 1], [5]]  # pieces of 2 and 3 letters
-
     @pytest.mark.parametrize(
         ("text", "error"),
         [

@@ -1,6 +1,5 @@
 import re
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
@@ -8,8 +7,6 @@ from starlette.testclient import TestClient
 from lathe.service.app import create_app
 from lathe.service.http.routes.dashboard import read_assets
 from lathe.service.settings import read_settings
-
-ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +76,6 @@ def test_unknown_dashboard_files_are_answered_404(client):
     for name in ("nothing.js", "vendor/uplot/nothing.js", "__init__.py", "..%2fassets.py", "%2e%2e", "x" * 5000):
         answer = client.get(f"/dashboard/{name}")
         assert (answer.status_code, answer.json()["error"]["code"]) in ((404, "not_found"), (404, "no_route")), name
-
-
-def test_post_to_the_root_still_embeds_and_needs_a_key(client):
-    answer = client.post("/", json={"inputs": "x"})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
 
 
 def test_dashboard_files_name_no_other_server_and_write_no_markup():

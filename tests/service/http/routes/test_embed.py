@@ -77,21 +77,11 @@ def test_starter_of_48_bytes_answers_floats_or_codes_and_has_no_size_route(clien
         assert client.post("/embed", json={"inputs": "x", "dimensions": size}).headers["x-chain"] == "compact@1"
 
 
-def test_openai_usage_counts_tokens_without_padding(client):
-    usage = client.post("/v1/embeddings", json={"input": ["one two three", "four"]}).json()["usage"]
-    assert usage == {"prompt_tokens": 8, "total_tokens": 8}
-
-
 def test_embed_with_normalize_false_keeps_the_chains_norm(client):
     vector = client.post("/embed", json={"inputs": "some text", "dimensions": 64, "normalize": False}).json()[0]
     unit = client.post("/embed", json={"inputs": "some text", "dimensions": 64}).json()[0]
     assert abs(np.linalg.norm(vector) - 1) > 1e-3
     np.testing.assert_allclose(vector / np.linalg.norm(vector), unit, atol=1e-5)
-
-
-def test_embed_treats_null_as_the_default_and_ignores_unknown_fields(client):
-    body = {"inputs": "text", "truncate": None, "normalize": None, "prompt_name": None, "chain": None, "novel": 1}
-    assert client.post("/embed", json=body).status_code == 200
 
 
 def test_a_valid_request_id_is_returned_and_another_is_replaced(client):

@@ -354,21 +354,6 @@ def test_every_metric_scores_vectors_without_an_encoder(app, create):
     assert "send vectors" in refused(app.client.post(f"{path}/search", json={"texts": "x"}), 422)
 
 
-@embedded_only
-def test_index_routes_need_an_api_key_and_administration_an_admin_key(app, create):
-    path = create(chain="none", width=2)
-    admin = [("PUT", path), ("PUT", "/indexes/mine"), ("DELETE", path), ("POST", f"{path}/reindex")]
-    use = [("GET", "/indexes"), ("GET", path)] + [
-        ("POST", f"{path}/{c}") for c in ("upsert", "search", "get", "delete")
-    ]
-    for method, address in admin + use:
-        answer = app.client.request(method, address, json={}, headers={"authorization": "Bearer nobody"})
-        refused(answer, 401)
-    for method, address in admin:
-        refused(app.client.request(method, address, json={"chain": "none", "width": 2}), 403)
-    assert app.client.get(path).status_code == 200
-
-
 MAX_BODY_BYTES = 40_000
 """Less than a backup has."""
 
@@ -492,11 +477,6 @@ def test_an_index_that_is_created_while_its_backup_is_checked_is_kept(whole_app,
     assert "exists" in refused(restore(whole_app, "raced", content), 409)
     assert whole_app.client.get("/indexes/raced").json()["count"] == 0
     whole_app.client.delete("/indexes/raced", headers=whole_app.admin)
-
-
-def test_backups_take_an_admin_key(whole_app, path, left):
-    assert whole_app.client.get(f"{path}/backup").status_code == 403
-    assert whole_app.client.put("/indexes/mine/backup", content=b"x").status_code == 403
 
 
 def test_a_full_disk_is_answered_503_and_leaves_nothing(whole_app, path, left, monkeypatch):

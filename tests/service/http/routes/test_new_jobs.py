@@ -153,15 +153,6 @@ def test_a_malformed_source_file_fails_the_job_with_its_line_number(app, finish)
     assert app.client.get("/chains/bad").status_code == 404
 
 
-def test_cancelling_a_queued_fit_ends_it_and_publishes_no_chain(app, texts):
-    ids = [submit(app, name="never", steps=[{"kind": "r2"}], source={"texts": texts}) for _ in range(2)]
-    for job_id in reversed(ids):
-        job = app.client.delete(f"/jobs/{job_id}", headers=app.admin).json()
-        assert job["state"] == "cancelled" and job["finished_at"]
-        assert app.client.delete(f"/jobs/{job_id}", headers=app.admin).json() == job
-    assert app.client.get("/chains/never").status_code == 404
-
-
 def test_an_admin_can_assign_a_size_route(app, fitted):
     put = app.client.put
     assert put("/encoders/all-MiniLM-L6-v2/dimensions/96", json={"chain": "compact"}).status_code == 401

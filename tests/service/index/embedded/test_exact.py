@@ -61,16 +61,6 @@ def test_search_exactly_equals_brute_force_for_any_rows_mask_k_and_block_size(me
         assert_best(found, queries, vectors, among, k, metric)
 
 
-def test_search_exactly_pads_with_minus_one_and_minus_infinity_if_no_row_is_allowed():
-    metric = "l2"
-    vectors, queries = normal(50, 0), normal(3, 1)
-    for rows, marks in ((slice(0, 0), None), (np.empty(0, np.int64), None), (slice(0, 50), np.zeros(50, np.bool_))):
-        found = search_exactly(queries, vectors, rows, marks, 4, by(metric))
-        assert (found[0] == -1).all() and np.isneginf(found[1]).all() and found[0].shape == (3, 4)
-    assert search_exactly(queries[:0], vectors, slice(0, 50), None, 4, by(metric))[0].shape == (0, 4)
-    assert search_exactly(queries, vectors, slice(0, 50), None, 0, by(metric))[0].shape == (3, 0)
-
-
 def test_search_exactly_by_l2_is_exact_however_far_the_vectors_are_from_the_origin_or_how_near_each_other():
     for away in (0, 10, 100):
         vectors = (away + 0.01 * normal(300, 0)).astype(np.float32)
@@ -81,15 +71,6 @@ def test_search_exactly_by_l2_is_exact_however_far_the_vectors_are_from_the_orig
     rows, scores = search_exactly(vectors, vectors, slice(0, 200), None, 1, by("l2"))
     np.testing.assert_array_equal(rows[:, 0], np.arange(200))
     np.testing.assert_allclose(scores[:, 0], 0, atol=1e-3)
-
-
-def test_search_exactly_does_not_change_its_arguments():
-    given = normal(3, 0), normal(40, 1), np.arange(40) % 2 == 0
-    before = [array.copy() for array in given]
-    search_exactly(given[0], given[1], slice(0, 40), given[2], 5, by("ip"))
-    search_exactly(given[0], given[1], np.arange(3, 20), given[2], 5, by("l2"))
-    for now, then in zip(given, before, strict=True):
-        np.testing.assert_array_equal(now, then)
 
 
 def test_merge_results_of_parts_equals_the_search_of_the_whole():

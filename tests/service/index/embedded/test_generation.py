@@ -110,17 +110,6 @@ def test_search_returns_the_k_best_rows_with_their_scores_best_first(make, metri
     assert (np.diff(scores if metric == "l2" else -scores, axis=1) >= 0).all()
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_rescored_scores_are_those_of_the_original_vectors(make, metric):
-    made, queries = make(metric, GRAPH_BEYOND), normal(50, 1)
-    made.put(names(800), normal(800))
-    made.link(600)
-    labels, scores = made.generation.search(Query(queries, 5, ef=200, rescoring=4))
-    expected, right = made.truth(queries, 5)
-    assert recall(labels, expected) >= 0.99
-    np.testing.assert_allclose(scores, right, atol=2e-3 if metric == "cosine" else 2e-2)
-
-
 @pytest.mark.parametrize(("metric", "linked"), [("cosine", 0), ("ip", 5), ("l2", 500), ("ip", 999), ("cosine", 1000)])
 def test_search_covers_rows_in_the_graph_and_rows_not_yet_in_it(make, metric, linked):
     made, queries = make(metric, GRAPH_BEYOND), normal(40, 1)
@@ -224,14 +213,6 @@ def test_search_answers_many_queries_as_it_answers_each_alone(make):
     assert made.generation.search(Query(queries[:0], 7))[0].shape == (0, 7)
 
 
-def test_search_does_not_reduce_queries_marked_as_reduced(make):
-    made, queries = make("cosine"), normal(5, 1, scale=3.0)
-    made.put(names(200), normal(200))
-    given, again = (made.generation.search(Query(queries, 5, reduced=reduced)) for reduced in (False, True))
-    np.testing.assert_array_equal(given[0], again[0])
-    np.testing.assert_allclose(given[1], again[1], rtol=1e-6)
-
-
 def test_append_refuses_vectors_that_are_not_finite_or_overflow_float16(make):
     for metric, value in (("cosine", np.inf), ("cosine", np.nan), ("ip", np.nan), ("ip", 7e4), ("l2", -7e4)):
         made, vectors = make(metric), normal(2)
@@ -254,14 +235,6 @@ def test_the_conditions_of_one_filter_share_a_work_limit(make):
         assert labels[0, 0] == 1
     labels, _ = made.generation.search(Query(vectors[:1], 3, item_filter=parse_filter({"and": conditions})))
     assert labels[0, 0] == 1  # their masks are known by now
-
-
-def test_a_filter_over_ten_values_per_row_is_allowed_with_a_work_limit_of_zero(make):
-    made, vectors = make(), normal(1000)
-    made.put(names(1000), vectors, [{"x": list(range(10))}] * 1000)
-    made.generation.filters.steps = 0
-    labels, _ = made.generation.search(Query(vectors[:1], 3, item_filter=parse_filter({"x": {"gte": 0}})))
-    assert labels[0, 0] == 1
 
 
 def test_a_condition_on_a_field_whose_name_takes_megabytes_is_not_kept(make):

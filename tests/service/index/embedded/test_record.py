@@ -9,12 +9,11 @@ import pytest
 
 from lathe.service.errors import BadValueError, TooLargeError, UnavailableError, convert_error
 from lathe.service.index.embedded.filter_masks import FILTER_STEPS, FilterWork, find_matching
-from lathe.service.index.embedded.index import EmbeddedIndex
-from lathe.service.index.embedded.indexes import acquire_index
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.record_file import MAX_PARAMETERS, SCHEMA_VERSION
 from lathe.service.index.query import Query, parse_filter
 from lathe.service.index.spec import IndexSpec
+from tests.service.index.opening import opened
 
 SPEC = IndexSpec(
     encoder=None, encoder_fingerprint=None, width=16, raw_space_id="r", chain="none", dimensions=16, space_id="r"
@@ -68,19 +67,6 @@ def fill(db):
     return lambda: db.execute("PRAGMA max_page_count = 4294967294")
 
 
-def test_upserted_items_can_be_read_by_label_and_by_id(record):
-    written = put(record, ["a", "b", "ü\x00"], [{"x": 1}, None, {}])
-    assert written.labels.tolist() == [1, 2, 3] and not len(written.dead) and written.sequence == 1
-    assert record.find_items(["b", "a", "no", "ü\x00"]) == {"a": (1, b'{"x": 1}'), "b": (2, None), "ü\x00": (3, None)}
-    assert record.read_payloads([2, 1, 9]) == {1: ("a", b'{"x": 1}'), 2: ("b", None)}
-    labels, originals = record.read_rows_after(1, 10, SPEC)
-    assert labels.tolist() == [2, 3]
-    np.testing.assert_array_equal(originals, vectors(3)[1:])
-    np.testing.assert_array_equal(record.read_originals([3], SPEC)[3], vectors(3)[2])
-    assert record.read_payloads_after(0, 2)[1] == [("a", b'{"x": 1}'), ("b", None)]
-    assert record.read_rows_after(3, 10, SPEC)[1].shape == (0, 16)
-
-
 def test_sampled_labels_are_of_items_that_exist_however_often_they_were_replaced(record):
     for seed in range(33):
         put(record, [f"id {number}" for number in range(300)], seed=seed)
@@ -117,20 +103,6 @@ def test_find_matching_stops_a_condition_over_the_work_limit_and_serves_later_on
     assert record.idle.qsize() == 1  # the connection that was stopped serves the next reader
     assert len(matching(record, parse_filter({"y": 1}), steps=0)) == 200  # too little to be counted
     assert len(matching(record, costly)) == 20_000
-
-
-def test_upsert_of_an_existing_id_gives_a_new_label_and_a_tombstone(record):
-    put(record, ["a", "b", "c"], [{"x": 1}, {"x": 1}, {"x": 1}])
-    written = put(record, ["c", "d", "a"], [{"x": 2}, {"x": 2}, None], seed=1)
-    assert written.labels.tolist() == [4, 5, 6] and sorted(written.dead.tolist()) == [1, 3]
-    assert record.read_tombstones().tolist() == [1, 3]
-    assert record.count_items() == {"count": 4, "deleted": 2}
-    assert record.find_items(["a", "c"]) == {"a": (6, None), "c": (4, b'{"x": 2}')}
-    assert matching(record, parse_filter({"x": 1})).tolist() == [1, 2, 3]  # for searches under way
-    record.delete_tombstones(written.sequence)
-    assert matching(record, parse_filter({"x": 1})).tolist() == [2]
-    assert matching(record, parse_filter({"x": 2})).tolist() == [4, 5]
-    assert sorted(record.read_originals(range(1, 7), SPEC)) == [2, 4, 5, 6]
 
 
 def test_delete_leaves_tombstones_whose_deletion_removes_every_trace_and_labels_are_never_reused(record):
@@ -218,17 +190,6 @@ def test_a_record_of_a_newer_schema_is_refused_and_left_unchanged(record, path):
     assert refused.value.code == "newer_schema" and path.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", [b"not a database" * 1000, "another application", None])
-def test_a_file_that_is_no_record_raises_corrupt_index(path, content):
-    if content == "another application":
-        alter(path, "CREATE TABLE meta (key TEXT)")
-    elif content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UnavailableError, match=r"record\.db") as refused:
-        IndexRecord(path)
-    assert refused.value.code == "corrupt_index" and path.exists() == (content is not None)
-
-
 def test_a_read_only_record_sees_new_writes_and_refuses_to_write(record, path):
     reader = IndexRecord(path, read_only=True)
     put(record, ["a"])
@@ -250,31 +211,19 @@ def test_float16_originals_are_rounded_to_the_nearest_float16(path):
     record.close()
 
 
-def test_a_write_on_a_full_disk_changes_nothing_and_later_writes_succeed(record):
-    put(record, ["a", "b"], [{"x": 1}, None])
-    before, make_room = tables(record), fill(record.writer)
-    many = [f"id {number}" for number in range(2000)]
-    with pytest.raises(sqlite3.Error) as full:
-        put(record, ["a", *many])
-    refused = convert_error(full.value)
-    assert refused.code == "disk_full" and refused.status == 503 and "nothing was written" in refused.message
-    assert tables(record) == before and record.count_items() == {"count": 2, "deleted": 0}
-    make_room()
-    assert put(record, ["a", *many]).labels[0] == 3 and record.count_items() == {"count": 2002, "deleted": 1}
-
-
 def test_an_index_on_a_full_disk_serves_and_writes_again_once_there_is_space(record, tmp_path):
-    index = EmbeddedIndex("x", tmp_path, acquire_index(tmp_path, "x"), 1, 1, lambda spec, texts: None)
-    index.upsert(["a"], vectors(1), [None], None).result()
-    make_room, many = fill(index.record.writer), [str(number) for number in range(2000)]
-    with pytest.raises(sqlite3.Error) as full:
+    with opened(tmp_path) as index:
+        index.upsert(["a"], vectors(1), [None], None).result()
+        before, make_room, many = tables(record), fill(index.record.writer), [str(number) for number in range(2000)]
+        with pytest.raises(sqlite3.Error) as full:
+            index.upsert(["a", *many], vectors(2001, 1), [{"x": 1}] * 2001, None).result()
+        refused = convert_error(full.value)
+        assert (refused.status, refused.code, "nothing was written" in refused.message) == (503, "disk_full", True)
+        assert tables(record) == before
+        assert [hit["id"] for hit in index.get_serving().search(Query(vectors(1), 5))[0]] == ["a"]
+        make_room()
         index.upsert(many, vectors(2000, 1), [{"x": 1}] * 2000, None).result()
-    assert convert_error(full.value).code == "disk_full"
-    assert [hit["id"] for hit in index.get_serving().search(Query(vectors(1), 5))[0]] == ["a"]
-    make_room()
-    index.upsert(many, vectors(2000, 1), [{"x": 1}] * 2000, None).result()
-    assert index.get_serving().search(Query(vectors(2000, 1)[-1:], 1))[0][0]["id"] == "1999"
-    index.close()
+        assert index.get_serving().search(Query(vectors(2000, 1)[-1:], 1))[0][0]["id"] == "1999"
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced", "moved with its folder"])

@@ -1,8 +1,4 @@
-import json
 import shutil
-import signal
-import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import replace
 
@@ -11,7 +7,7 @@ import pytest
 
 from lathe.service.errors import BadValueError
 from lathe.service.index.embedded.record import IndexRecord
-from lathe.service.index.embedded.snapshot import SNAPSHOT, compute_digest, read_snapshot, save_snapshot
+from lathe.service.index.embedded.snapshot import SNAPSHOT, read_snapshot, save_snapshot
 from lathe.service.index.query import Query
 from lathe.service.index.spec import IndexSpec
 from tests.service.index.opening import opened
@@ -22,21 +18,6 @@ SPEC = IndexSpec(
     encoder=None, encoder_fingerprint=None, width=16, raw_space_id="r", chain="none", dimensions=16, space_id="r"
 )
 ROWS = 300
-WRITE_UNTIL_KILLED = """
-import sys
-from pathlib import Path
-import numpy as np
-from lathe.service.index.embedded.index import EmbeddedIndex
-from lathe.service.index.embedded.maintenance import Maintainer
-from lathe.service.index.embedded.indexes import acquire_index
-folder = Path(sys.argv[1])
-index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None)
-index.start(Maintainer(index).run)
-for number in range(100000):
-    vector = np.random.default_rng(number).normal(size=(1, 16)).astype("f4")
-    index.upsert([f"id {number}"], vector, [None], None).result()
-    print(number, flush=True)
-"""
 
 
 def normal(rows, seed=0):
@@ -169,33 +150,6 @@ def test_bytes_after_the_last_row_of_a_snapshot_are_ignored(folder):
         assert hits[0]["id"] == "z" and len(hits) == ROWS - 1
 
 
-@pytest.mark.parametrize(
-    ("change", "sealed"),
-    [({"schema": 3}, True), ({"rows": ROWS + 5}, True), ({"rows": 10}, True), ({"rows": 10}, False)],
-)
-def test_an_altered_snapshot_is_rejected_and_the_index_rebuilt(folder, change, sealed):
-    with opened(folder, snapshot=False) as index:
-        answers = found(index)
-    path = folder / "graph-1" / SNAPSHOT
-    content = {key: value for key, value in json.loads(path.read_bytes()).items() if key != "sha256"}
-    path.write_text(json.dumps(content | change | {"sha256": compute_digest(content | change if sealed else content)}))
-    with opened(folder) as index:
-        assert index.generation.notes
-        assert found(index)[0] == answers[0]
-
-
-def test_rows_missing_from_the_record_are_dropped(folder):
-    with opened(folder, snapshot=False) as index:
-        answers = found(index)
-    shutil.copy(folder / "record.db", folder / "backup.db")
-    with opened(folder) as index:
-        index.upsert(["5", "later"], normal(2, 1), [None] * 2, None).result()
-    shutil.copy(folder / "backup.db", folder / "record.db")
-    with opened(folder) as index:
-        assert "snapshot and record disagree" in index.generation.notes[0]
-        assert found(index)[0] == answers[0] and index.generation.rows.count == index.record.count_items()["count"]
-
-
 def test_a_copy_of_an_open_index_has_every_write_after_the_snapshot(folder, tmp_path):
     with opened(folder) as index:
         index.upsert(["later", "7"], normal(2, 1), [{"n": -1}, None], None).result()
@@ -209,21 +163,6 @@ def test_a_copy_of_an_open_index_has_every_write_after_the_snapshot(folder, tmp_
         assert found(index)[0] == answers[0]
         for now, then in zip(state(index), alive, strict=True):
             np.testing.assert_array_equal(now[state(index)[3]], then)
-
-
-def test_a_killed_writer_loses_no_acknowledged_write(tmp_path):
-    create(tmp_path)
-    command = [sys.executable, "-P", "-c", WRITE_UNTIL_KILLED, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
-        acknowledged = [int(writer.stdout.readline()) for _ in range(50)]
-        writer.send_signal(signal.SIGKILL)
-        acknowledged += [int(line) for line in writer.stdout if line.endswith("\n")]
-    with opened(tmp_path) as index:
-        count = index.record.count_items()["count"]
-        assert acknowledged == list(range(len(acknowledged))) and count - len(acknowledged) in (0, 1)
-        queries = np.concatenate([normal(1, number) for number in range(count)])
-        hits = index.get_serving().search(Query(queries, 1))
-        assert [one[0]["id"] for one in hits] == [f"id {number}" for number in range(count)]
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")

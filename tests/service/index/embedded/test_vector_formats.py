@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from lathe.service.errors import BadValueError
 from lathe.service.index.embedded.exact import search_exactly
@@ -83,14 +82,6 @@ def test_search_of_codes_equals_brute_force_over_decoded_vectors(made, biased, c
         np.testing.assert_allclose(np.take_along_axis(right, found, 1), scores, atol=2e-5)
 
 
-def test_queries_are_floats_that_no_code_rounds(made, biased, metric):
-    chain, _, reducer = made
-    queries = biased(20, 1)
-    expected = chain.transform_queries(queries)
-    expected = normalize_rows(expected) if metric == "cosine" else expected
-    np.testing.assert_allclose(reducer.reduce_queries(queries), expected, atol=1e-5)
-
-
 def test_threads_that_search_at_once_find_what_each_finds_alone(chain_of, coded_spec, biased):
     chain, artifact = chain_of("r2,codes:8")
     reducer = Reducer(coded_spec(), artifact)
@@ -120,12 +111,3 @@ def test_vectors_without_a_finite_image_have_no_codes(chain_of, coded_spec, bias
         given[1, ::2] *= -1
         with pytest.raises((BadValueError, InputError), match="too large|NaN or inf"):
             vectors.encode(given)
-
-
-def test_an_index_without_codes_has_rows_of_floats(biased, coded_spec):
-    reducer = Reducer(coded_spec("ip"), None)
-    vectors = choose_format(coded_spec("ip"), reducer)
-    given = biased(10)
-    assert (vectors.file_name, vectors.dtype, vectors.width) == ("reduced.f32", "float32", 16)
-    np.testing.assert_array_equal(vectors.encode(given), given)
-    np.testing.assert_allclose(vectors.score(torch.from_numpy(given[:2]), given), given[:2] @ given.T, rtol=1e-5)

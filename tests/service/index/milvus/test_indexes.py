@@ -95,10 +95,3 @@ def test_an_index_whose_deletion_was_interrupted_is_recreated_in_a_new_collectio
     assert put(one, "halfway").status_code == 200
     assert client.describe_alias(build_alias("halfway"))["collection_name"] != entry.collection
     delete(one, "halfway")
-
-
-def test_m_and_ef_construction_are_passed_to_milvus(one, client):
-    collection = put(one, "linked", m=24, ef_construction=77).json()["collection"]
-    told = client.describe_index(collection, "vector")
-    assert told["params"] == {"M": 24, "efConstruction": 77} and told["index_type"] == "HNSW"
-    delete(one, "linked")
