@@ -115,7 +115,7 @@ TESTS = {
     ),
     "tests/service/encoders/engine/test_dispatcher.py": (
         "TestWorkerProcess::test_vectors_equal_those_of_the_encoder_itself",
-        "TestWorkerProcess::test_chains_applied_by_the_worker_equal_those_applied_directly",
+        "TestWorkerProcess::test_options_and_chains_applied_by_the_worker_equal_those_applied_directly",
     ),
 }
 """The tests that compare numbers and are quick, by file; all of a file where none is named."""

@@ -78,21 +78,16 @@ class Worker:
     def tokenize(self, parts: list[dict[str, Any]]) -> list[Tokenized]:
         """Tokenize the parts of a message, those with equal options together. Return a group of batches for each.
 
-        If a group fails, each of its parts is tokenized on its own. Errors are stored in the returned groups, so that
-        no part fails because of another.
+        Errors are stored in the returned groups. Parts of a group that fails are tokenized alone when it is encoded.
         """
         # Only parts with equal options can share batches, because options change what the model reads.
         groups: dict[tuple[Any, ...], list[int]] = {}
         for position, part in enumerate(parts):
             groups.setdefault(tuple(part["options"].values()), []).append(position)
-        groups_tokenized: list[Tokenized] = []
-        for positions in groups.values():
-            tokenized = self._tokenize_group([parts[position] for position in positions], positions)
-            if tokenized.error is not None and len(positions) > 1:
-                groups_tokenized += [self._tokenize_group([parts[position]], [position]) for position in positions]
-            else:
-                groups_tokenized.append(tokenized)
-        return groups_tokenized
+        return [
+            self._tokenize_group([parts[position] for position in positions], positions)
+            for positions in groups.values()
+        ]
 
     def _tokenize_group(self, parts: list[dict[str, Any]], positions: list[int]) -> Tokenized:
         """Tokenize parts with equal options to batches for the model. An error is stored in the returned group.
