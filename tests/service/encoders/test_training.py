@@ -54,7 +54,7 @@ def test_a_training_without_memory_says_what_to_set(context, request_of_training
     ],
 )
 def test_a_training_on_a_full_disk_says_so_and_frees_its_checkpoints(context, request_of_training, monkeypatch, error):
-    def fail(request, context, folder, on_progress):
+    def fail(method, job, context, folder, on_progress):
         (folder / "training" / "checkpoint-1").mkdir(parents=True)
         (folder / "training" / "checkpoint-1" / "model.safetensors").write_bytes(bytes(1000))
         (folder / ".model").mkdir()
