@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lathe.training.evaluation.methods import build_control_method
+from lathe.training.evaluation.methods import CONTROL_METHOD
 from lathe.transforms.learned.losses import LOSSES
 from research.fitted_methods.evaluation import FittedRequest
 from research.fitted_methods.methods import (
@@ -42,7 +42,7 @@ class Reduction(FittedRequest):
 
         The control is the first.
         """
-        return [label_method(build_control_method()), *self._list_reducers(dimensions)]
+        return [label_method(CONTROL_METHOD), *self._list_reducers(dimensions)]
 
     def _list_reducers(self, dimensions: int) -> Iterator[FittableMethod]:
         """Yield every reducer at every size, named by its steps."""
@@ -63,7 +63,7 @@ class LossComparison(FittedRequest):
         """
         written = [(loss, steps, dimensions // share) for share in LOSS_SHARES for loss, steps in LOSS_STEPS.items()]
         return [
-            label_method(build_control_method()),
+            label_method(CONTROL_METHOD),
             *(build_reducer(steps.format(k=k), loss, k) for loss, steps, k in written),
         ]
 
@@ -78,6 +78,6 @@ class LayerDebiasing(FittedRequest):
         The control is the first. The number of dimensions does not matter.
         """
         return [
-            label_method(build_control_method()),
+            label_method(CONTROL_METHOD),
             *(one for one in list_debiasing_methods() if one.name in LAYER_METHODS),
         ]

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.report import markdown_table
 from lathe.training.comparison import Interval
-from lathe.training.evaluation.methods import CONTROL, build_control_method
+from lathe.training.evaluation.methods import CONTROL, CONTROL_METHOD
 from lathe.training.reporting.text import format_interval, format_percent
 from lathe.transforms import Chain, RandomProjection
 from research.evidence.requests import SHARES
@@ -57,7 +57,7 @@ class PaperReduction(FittedRequest):
 
         The control is the first.
         """
-        return [label_method(build_control_method()), *self.list_reducers(dimensions)]
+        return [label_method(CONTROL_METHOD), *self.list_reducers(dimensions)]
 
     def list_reducers(self, dimensions: int) -> Iterator[FittableMethod]:
         """Yield every reducer at every size."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lathe.training.evaluation.encoders import Member, text_key, write_vectors
-from lathe.training.evaluation.methods import CONTROL, build_control_method
+from lathe.training.evaluation.methods import CONTROL, CONTROL_METHOD
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.scores import Score, TaskDescription
 from lathe.training.evaluation.suites import Entry, Suite, open_suite
@@ -34,7 +34,7 @@ def build_results(values, types, title="finance", missing=None, broken=None):
         for (encoder, task), value in values.items()
     ]
     suite = Suite(f"path of {title}", title, (Entry(f"entry of {title}", "mteb", title),))
-    results = [FittedResult(member, {CONTROL: label_method(build_control_method())}, {}) for member in members]
+    results = [FittedResult(member, {CONTROL: label_method(CONTROL_METHOD)}, {}) for member in members]
     request = FittedRequest(suite, (), Path("nowhere"))
     return FittedResults(request, tasks, results, scores, missing or ())
 
@@ -85,7 +85,7 @@ class Evaluated:
             for e in encoders
         ]
         request = FittedRequest(suite, (), folder)
-        results = [FittedResult(member, {CONTROL: label_method(build_control_method())}, {}) for member in members]
+        results = [FittedResult(member, {CONTROL: label_method(CONTROL_METHOD)}, {}) for member in members]
         self.results = FittedResults(request, self.tasks, results, scores)
 
     @staticmethod

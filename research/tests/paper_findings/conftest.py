@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from lathe.training.evaluation.methods import build_control_method
+from lathe.training.evaluation.methods import CONTROL_METHOD
 from research.fitted_methods.evaluation import FittedRequest, FittedResult, FittedResults
 from research.fitted_methods.methods import FittableMethod, build_reducer, label_method, list_debiasing_methods
 from research.paper_findings.grid import Grid
 from tests.training.evaluation.conftest import *  # noqa: F403 - pytest finds fixtures by the names of this module
 from tests.training.evaluation.conftest import build_results as build_plain
 
-KNOWN = {method.name: method for method in [label_method(build_control_method()), *list_debiasing_methods()]}
+KNOWN = {method.name: method for method in [label_method(CONTROL_METHOD), *list_debiasing_methods()]}
 
 
 def build_method(name):

@@ -266,7 +266,7 @@ def _build_engine(
     """
     queue = AdmissionQueue(settings.max_queued_texts, settings.max_queued_tokens)
     if spec.upstream is not None:
-        connection = UpstreamConnection(spec, settings.upstream_store)
+        connection = UpstreamConnection(spec, settings.vector_stores.upstream)
         options = EngineOptions(
             workers=spec.upstream.concurrency,
             check_seconds=UPSTREAM_CHECK_SECONDS,

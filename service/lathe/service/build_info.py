@@ -1,6 +1,5 @@
 """Which build of Lathe this is: its version, and the commit that it was built from."""
 
-import platform
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -47,11 +46,6 @@ def find_mixture(find_origin: Callable[[str], str] | None = None) -> str | None:
         f"the parts of Lathe come from different places: {parts}; install all from one, for a checkout by "
         "pip install --editable ./transforms --editable './training[offline]' --editable ./service"
     )
-
-
-def describe_libraries() -> str:
-    """Return the versions of Python and torch, without importing torch."""
-    return f"Python {platform.python_version()}, torch {describe_package('torch')}"
 
 
 def describe_package(package: str) -> str:

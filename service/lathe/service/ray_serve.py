@@ -56,11 +56,6 @@ class Arguments(BaseModel):
             )
         return self
 
-    @property
-    def autoscaling(self) -> AutoscalingConfig:
-        """Ray's autoscaling config for these arguments."""
-        return AutoscalingConfig(**self.model_dump(exclude={"num_cpus", "num_gpus"}))
-
 
 def build(arguments: Arguments) -> Application:
     """Build the Ray Serve application from the environment's settings and from `arguments`.
@@ -76,8 +71,9 @@ def build(arguments: Arguments) -> Application:
     deployment = serve.deployment(
         name="Lathe",
         ray_actor_options=options,
-        autoscaling_config=arguments.autoscaling,
-        max_ongoing_requests=_count_max_requests(settings),
+        autoscaling_config=AutoscalingConfig(**arguments.model_dump(exclude={"num_cpus", "num_gpus"})),
+        # Ray's limit is above Lathe's own queues, so that Lathe answers 429 first.
+        max_ongoing_requests=settings.max_queued_texts * len(settings.hosted) + OTHER_REQUESTS,
         graceful_shutdown_timeout_s=settings.shutdown_seconds + EXTRA_SHUTDOWN_SECONDS,
     )
     return deployment(serve.ingress(_make_app_builder(settings))()).bind()
@@ -142,14 +138,6 @@ class _OneRequestId:
             await send(message)
 
         await self.app(scope, receive, pass_on)
-
-
-def _count_max_requests(settings: Settings) -> int:
-    """Return Ray's limit of requests per replica.
-
-    It is above Lathe's own queues, so that Lathe answers 429 first.
-    """
-    return settings.max_queued_texts * len(settings.hosted) + OTHER_REQUESTS
 
 
 def _require_shared_state(settings: Settings, replicas: int) -> None:

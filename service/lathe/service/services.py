@@ -111,11 +111,6 @@ class Services:
             raise UnavailableError(self.home_problem, code="state_unwritable")
 
     @property
-    def changing_encoders(self) -> Lock:
-        """Lock that is held while an encoder is added or removed."""
-        return self.trained_serving.changing
-
-    @property
     def state_problem(self) -> str | None:
         """Why the state folder cannot be written, since startup or at the last check.
 

@@ -385,14 +385,12 @@ class Settings(BaseSettings):
         return WorkerOptions(self.device, threads, self.max_batch_tokens, self.worker_seconds)
 
     @property
-    def upstream_store(self) -> StoreSettings:
-        """Where the vectors that embeddings APIs answered are stored, and how many bytes they may take."""
-        return StoreSettings(self.home / "upstream", self.upstream_bytes)
-
-    @property
     def vector_stores(self) -> VectorStores:
         """Where commands and jobs store the vectors of texts."""
-        return VectorStores(self.upstream_store, StoreSettings(self.home / "encoded", self.encoded_bytes))
+        return VectorStores(
+            upstream=StoreSettings(self.home / "upstream", self.upstream_bytes),
+            encoded=StoreSettings(self.home / "encoded", self.encoded_bytes),
+        )
 
     @property
     def graph_threads(self) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lathe.training.evaluation.encoders import Member
-from lathe.training.evaluation.methods import CONTROL, Method, build_control_method
+from lathe.training.evaluation.methods import CONTROL, CONTROL_METHOD, Method
 from lathe.training.evaluation.run import EncoderResult, Request, Results
 from lathe.training.evaluation.scores import Score, TaskDescription
 from lathe.training.evaluation.suites import Suite
@@ -16,7 +16,7 @@ WIDTH = 8
 def build_method(name):
     """Build the method of a display name: raw vectors, a chain, or a chain that is rescored."""
     if name == CONTROL:
-        return build_control_method()
+        return CONTROL_METHOD
     return Method(name, "rescored" if name.endswith(" rescored") else "chain")
 
 

@@ -7,7 +7,7 @@ import pytest
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.datasets.records import Search
 from lathe.training.evaluation.encoders import TextVectors, text_key
-from lathe.training.evaluation.methods import Method, build_control_method, hash_chain
+from lathe.training.evaluation.methods import CONTROL_METHOD, Method, hash_chain
 from lathe.training.evaluation.run import Request
 from lathe.training.evaluation.suites import Suite
 from lathe.transforms import Chain, parse_steps
@@ -54,7 +54,7 @@ def test_unsuited_reason_names_another_encoder_or_other_dimensions(nested):
     anyones = replace(nested, only=None)
     assert anyones.unsuited_reason("e" * 32, WIDTH) is None
     assert anyones.unsuited_reason(ENCODER, 384) == "it takes vectors 24 wide, these are 384"
-    assert build_control_method().unsuited_reason(ENCODER, 384) is None
+    assert CONTROL_METHOD.unsuited_reason(ENCODER, 384) is None
 
 
 def test_stored_model_returns_stored_vectors_by_prompt_through_the_chain(nested, rows):

@@ -167,8 +167,8 @@ def test_is_refusal_recognizes_refusals_and_no_texts_that_resemble_them():
 def parse(stage, settings, text, reason="stop", count=2):
     """Return the items of an answer, and the faults of the dropped ones."""
     call = Call(stage, "?", "m", {}, "t", "s", count, ENGLISH)
-    found = parse_answer(ChatAnswer(text, reason, 1, 1, True), call, settings)
-    return found.items, [fault for fault, _ in found.dropped]
+    items, dropped = parse_answer(ChatAnswer(text, reason, 1, 1, True), call, settings)
+    return items, [fault for fault, _ in dropped]
 
 
 def test_parse_answer_keeps_distinct_usable_items_up_to_the_count_and_names_faults():
@@ -212,4 +212,4 @@ def test_parse_answer_keeps_the_finished_sentences_of_a_passage_that_was_cut_off
 
 def test_parse_answer_accepts_an_english_verdict_for_a_chinese_seed():
     call = Call("filter", "?", "m", {}, "t", "s", 1, CHINESE)
-    assert parse_answer(ChatAnswer("yes", "stop", 1, 1, True), call, SETTINGS.filter).items == ["yes"]
+    assert parse_answer(ChatAnswer("yes", "stop", 1, 1, True), call, SETTINGS.filter)[0] == ["yes"]

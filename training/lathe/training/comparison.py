@@ -79,9 +79,8 @@ def choose_cheapest(scores: Sequence[Array], confidence: float = 0.95) -> int:
         confidence: level of the intervals.
     """
     better = [index for index, own in enumerate(scores) if compare(own, scores[0], confidence).sign > 0]
-
-    def is_beaten(own: Array) -> bool:
-        return any(compare(scores[rival], own, confidence).sign > 0 for rival in better)
-
-    # None beats the candidate with the highest mean, so there is one among those that are better.
-    return next((index for index in better if not is_beaten(scores[index])), 0)
+    for index in better:
+        # None beats the candidate with the highest mean, so this returns one of those that are better, if any is.
+        if not any(compare(scores[rival], scores[index], confidence).sign > 0 for rival in better):
+            return index
+    return 0

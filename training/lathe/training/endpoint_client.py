@@ -84,14 +84,6 @@ class CallError(Exception):
         return self.status in CONTENT_STATUSES
 
 
-@dataclass(frozen=True)
-class Received:
-    """Successful response to a request: headers and whole payload."""
-
-    headers: Mapping[str, str]
-    payload: bytes
-
-
 class RateLimiter:
     """Schedule of requests that keeps within the rate limits.
 
@@ -365,8 +357,8 @@ class EndpointClient:
             error.retry_after = pause
             raise error
 
-    async def post(self, url: str, content: bytes, limit: int) -> Received:
-        """Send a JSON body to a URL of the endpoint once, and return the whole response.
+    async def post(self, url: str, content: bytes, limit: int) -> tuple[Mapping[str, str], bytes]:
+        """Send a JSON body to a URL of the endpoint once, and return the headers and whole payload of the response.
 
         Args:
             url: URL of the endpoint.
@@ -402,7 +394,7 @@ class EndpointClient:
         if response.status_code >= REDIRECTS:
             raise self._build_status_error(response, bytes(payload))
 
-        return Received(response.headers, bytes(payload))
+        return response.headers, bytes(payload)
 
     def _build_status_error(self, response: httpx2.Response, payload: bytes) -> CallError:
         """Return the error for a response with an HTTP status from 300 on, with the endpoint's message. It is not

@@ -80,14 +80,6 @@ def _as_int8(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArra
     return np.asarray(scaled.clip(-127, 127), np.int8)
 
 
-def _as_bits(floats: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return a bit for each dimension, 1 where it is above 0.
-
-    The first dimension is the highest bit of a byte.
-    """
-    return np.packbits(floats > 0, axis=1)
-
-
 def _offset(octets: NDArray[Any]) -> NDArray[Any]:
     """Return int8 as uint8, 128 higher, or uint8 as int8, 128 lower: either flips the highest bit."""
     return (octets.view(np.uint8) ^ 128).view(np.uint8 if octets.dtype == np.int8 else np.int8)
@@ -103,8 +95,9 @@ ENCODINGS: dict[OutputDtype, Encoding] = {
     "float": lambda floats, _: floats,
     "int8": _as_int8,
     "uint8": lambda floats, quantizer: _offset(_as_int8(floats, quantizer)),
-    "binary": lambda floats, _: _offset(_as_bits(floats)),
-    "ubinary": lambda floats, _: _as_bits(floats),
+    # A bit for each dimension, 1 where it is above 0: the first dimension is the highest bit of a byte.
+    "binary": lambda floats, _: _offset(np.packbits(floats > 0, axis=1)),
+    "ubinary": lambda floats, _: np.packbits(floats > 0, axis=1),
     "codes": _as_codes,
 }
 

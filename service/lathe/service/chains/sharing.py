@@ -130,15 +130,13 @@ def push_model(folder: Path, repo: str, private: bool | None, license_id: str | 
     has_modules = "modules.json" in files  # sentence-transformers loads the folder as it is
     tags = ["lathe", "embeddings", *(["sentence-transformers", "sentence-similarity"] if has_modules else [])]
     header = _format_header(described, "sentence-transformers" if has_modules else "lathe", license_id, tags)
-    usage = _remove_header((folder / CARD).read_text()).replace("path/to/this/folder", repo)
+    card = (folder / CARD).read_text()
+    if card.startswith("---\n") and card.count("---\n") > 1:  # a pulled folder's card has a YAML header
+        card = card.split("---\n", 2)[2].lstrip("\n")
+    usage = card.replace("path/to/this/folder", repo)
     files[CARD] = f"{header}\n{usage}".encode()
     files[SUMS] = "".join(f"{_digest(content)}  {name}\n" for name, content in sorted(files.items())).encode()
     return push_files(repo, files, f"Export of {described['chain']}", private)
-
-
-def _remove_header(card: str) -> str:
-    """Return a model card without its YAML header, which a card has if its folder was pulled."""
-    return card.split("---\n", 2)[2].lstrip("\n") if card.startswith("---\n") and card.count("---\n") > 1 else card
 
 
 def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: int) -> _Pulled:

@@ -112,10 +112,10 @@ def _ask_for_place() -> PlaceName:
 
 def _print_decision(progress: ProgressBar, decision: "PlaceDecision") -> None:
     """Print the advice's decision at once, above the progress bar: the evidence that follows takes minutes."""
-    from lathe.training.advice.report import format_decision
-
     progress.clear()
-    typer.echo(format_decision(decision))
+    typer.echo(decision.sentence)
+    if decision.commands:
+        typer.echo("\n".join(["", *decision.commands]))
 
 
 def _require_report_folder(report: Path | None) -> None:

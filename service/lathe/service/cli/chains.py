@@ -96,10 +96,14 @@ def _sample_vectors(
 def format_comparison(comparison: dict[str, Any]) -> str:
     """Format a comparison of two chains as a table and a sentence on which finds more of the raw neighbours."""
     recall, k = comparison["raw_recall_at_k"], comparison["k"]
+    intervals = [
+        f"{measured['value']:.3f} ({measured['low']:.3f} to {measured['high']:.3f})"
+        for measured in (recall["first"], recall["second"])
+    ]
     table = [
         ["", comparison["first"], comparison["second"]],
         ["bytes a vector", *(str(comparison["bytes_per_vector"][side]) for side in ("first", "second"))],
-        [f"recall@{k} of the raw neighbours", *(_format_interval(recall[side]) for side in ("first", "second"))],
+        [f"recall@{k} of the raw neighbours", *intervals],
     ]
     difference = recall["difference"]
     better = comparison["second"] if difference["low"] > 0 else comparison["first"] if difference["high"] < 0 else None
@@ -113,10 +117,6 @@ def format_comparison(comparison: dict[str, Any]) -> str:
             f"Both find the same neighbours in {comparison['agreement_at_k']['value']:.1%} of the cases.",
         ]
     )
-
-
-def _format_interval(measured: dict[str, float]) -> str:
-    return f"{measured['value']:.3f} ({measured['low']:.3f} to {measured['high']:.3f})"
 
 
 app = typer.Typer(

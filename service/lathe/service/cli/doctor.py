@@ -80,7 +80,8 @@ def doctor() -> None:
     _print_line(
         "device", f"{machine.device}, {resolve_dtype(settings.dtype, machine.device)}, {machine.cores} CPU cores"
     )
-    _print_line("extras", ", ".join(extra for extra in EXTRAS if not _find_unmet_of_extra(extra)) or "none")
+    extras = [extra for extra in EXTRAS if not _check_requirement(Requirement(extra), version)]
+    _print_line("extras", ", ".join(extras) or "none")
 
     _print_line("access", settings.describe_access())
     problem = _check_state_folder(home)
@@ -295,16 +296,6 @@ def find_unmet(distribution: str, extra: str = "", version: Callable[[str], str]
     return tuple(dict.fromkeys(problems))
 
 
-def _find_unmet_of_extra(extra: str, version: Callable[[str], str] = version) -> list[str]:
-    """Return the requirements that an extra adds and that are not met.
-
-    Args:
-        extra: the extra, as `lathe-service[redis]`.
-        version: see `find_unmet`.
-    """
-    return _check_requirement(Requirement(extra), version)
-
-
 def _check_requirement(requirement: Requirement, version: Callable[[str], str]) -> list[str]:
     try:
         installed = version(requirement.name)
@@ -333,7 +324,7 @@ def find_shortfalls(
     for extra, cost in EXTRAS.items():
         if extra.endswith("[faiss]") and faiss and faiss[0] != "faiss-cpu":
             continue  # a build for GPUs will do
-        if problems := _find_unmet_of_extra(extra, version):
+        if problems := _check_requirement(Requirement(extra), version):
             yield (f"no {extra}", f"{cost}; {_format_install_command(extra, machine)} installs {', '.join(problems)}")
 
 

@@ -107,16 +107,18 @@ def _export_to_table(
         with open_database(postgres_url) as connection:
 
             def record_chain() -> None:
-                if items.spec.chain != RAW and any(exported.column.name == REDUCED for exported in columns):
+                if items.spec.chain != RAW and any(column.name == REDUCED for column, _ in columns):
                     record_column(connection, target, REDUCED, items.spec.chain)
 
-            counts = export_items(connection, target, columns, items, record_chain, progress, delete_others, skip_nul)
-            searched = columns[-1].column  # the reduced one, if there is one
+            written, changed, skipped, deleted = export_items(
+                connection, target, columns, items, record_chain, progress, delete_others, skip_nul
+            )
+            searched, _ = columns[-1]  # the reduced one, if there is one
             statement = format_index_statement(target, searched, items.spec.metric, connection)
-    also = f"; {counts.deleted:,} other rows deleted" if delete_others else ""
-    if counts.skipped:
-        also += f"; {len(counts.skipped):,} with a NUL character left out, the first of them {counts.skipped[0]!r}"
-    typer.echo(f"{target}: {counts.written:,} items, {counts.changed:,} of them new or changed{also}")
+    also = f"; {deleted:,} other rows deleted" if delete_others else ""
+    if skipped:
+        also += f"; {len(skipped):,} with a NUL character left out, the first of them {skipped[0]!r}"
+    typer.echo(f"{target}: {written:,} items, {changed:,} of them new or changed{also}")
     typer.echo(statement)
 
 

@@ -56,10 +56,6 @@ class _LazyEncoders:
             self.loaded[spec.name] = load_encoder(self.settings, name)
         return self.loaded[spec.name]
 
-    def load_all(self) -> "list[TextEncoder]":
-        """Return all encoders of the settings, loading those that are not loaded yet."""
-        return [self.load(spec.name) for spec in self.settings.specs]
-
 
 @take_fields(
     IndexRequest,
@@ -116,7 +112,12 @@ def import_rows(
     encoders = _LazyEncoders(settings)
     opened = open_source(source)
     width = opened.detect_kind()
-    specs = SpecResolver(registry, ChainResolver(registry), encoders.load, encoders.load_all)
+    specs = SpecResolver(
+        registry,
+        ChainResolver(registry),
+        encoders.load,
+        lambda: [encoders.load(spec.name) for spec in settings.specs],
+    )
     encoder = fields.get("encoder")
     fields |= {
         "chain": chain,

@@ -1,6 +1,7 @@
 """The `lathe` command with all its subcommands."""
 
 import os
+import platform
 import sqlite3
 import sys
 from typing import Annotated, NoReturn
@@ -39,9 +40,11 @@ app = typer.Typer(
 def show_version(requested: bool) -> None:
     """Print the versions of Lathe, Python and torch, with Lathe's commit, and end the program, if `requested`."""
     if requested:
-        from lathe.service.build_info import describe_build, describe_libraries
+        from lathe.service.build_info import describe_build, describe_package
 
-        typer.echo(f"lathe {describe_build()}\n{describe_libraries()}")
+        # Without an import of torch, which takes seconds.
+        libraries = f"Python {platform.python_version()}, torch {describe_package('torch')}"
+        typer.echo(f"lathe {describe_build()}\n{libraries}")
         raise typer.Exit
 
 

@@ -11,7 +11,6 @@ from lathe.service.errors import NotSupportedError
 from lathe.service.index.pgvector.column_types import VectorType
 
 if TYPE_CHECKING:
-    from lathe.service.chains.resolve import Target
     from lathe.service.index.pgvector.connection import Connection
 
 app = typer.Typer(
@@ -119,13 +118,10 @@ def reduce(
             into, column_type, target.dimensions, describe_space(target.space_id, target.chain, column_type)
         )
         record = partial(record_column, connection, name, into, target.chain)
-        rows = reduce_column(connection, full, reduced_column, target.apply, record, progress)
+        written, without, zero = reduce_column(connection, full, reduced_column, target.apply, record, progress)
         statement = format_index_statement(name, reduced_column, "cosine", connection)
-    skipped = {"without a vector": rows.without, "with a zero vector": rows.zero}
+    skipped = {"without a vector": without, "with a zero vector": zero}
     notes = "".join(f"; {count:,} rows {what} left out" for what, count in skipped.items() if count)
-    typer.echo(f"{name}.{into}: {rows.written:,} rows{notes}; {_format_reduction(target, full.dimensions)}")
+    reduction = f"{full.dimensions} → {target.dimensions} through {target.chain}, space {target.space_id}"
+    typer.echo(f"{name}.{into}: {written:,} rows{notes}; {reduction}")
     typer.echo(statement)
-
-
-def _format_reduction(target: "Target", width: int) -> str:
-    return f"{width} → {target.dimensions} through {target.chain}, space {target.space_id}"

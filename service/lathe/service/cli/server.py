@@ -140,10 +140,10 @@ async def _greet(server: uvicorn.Server, settings: Settings, services: Services)
     for engine in services.embedder.engines.values():
         await asyncio.to_thread(engine.settled.wait)
     for warning in await asyncio.to_thread(list_start_warnings, services):
-        _print_to_stderr(f"Warning: {warning}")
+        typer.echo(f"Warning: {warning}", err=True)
     while not server.started:
         await asyncio.sleep(0.02)
-    _print_to_stderr(_format_greeting(settings, services, _find_bound_port(server) or settings.port))
+    typer.echo(_format_greeting(settings, services, _find_bound_port(server) or settings.port), err=True)
 
 
 def list_start_warnings(services: Services) -> list[str]:
@@ -198,10 +198,6 @@ def _format_example_dimensions(services: Services) -> str:
     except ArtifactError:  # a warning before the greeting says that they are damaged
         return ""
     return next((f', "dimensions": {size}' for size in size_routes if size.isdecimal()), "")
-
-
-def _print_to_stderr(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 def _find_bound_port(server: uvicorn.Server) -> int | None:

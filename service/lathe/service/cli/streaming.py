@@ -107,11 +107,7 @@ def reduce_source(source: str, out: Path, chain: str, dimensions: int | None) ->
     if dimensions_in is None:
         raise SourceError(f"{source} holds texts: use lathe embed")
     target = ChainResolver(open_chains(write=False)).resolve_for_vectors(dimensions_in, chain, dimensions)
-
-    def reduce_batch(batch: RowBatch) -> NDArray[np.float32]:
-        return target.apply(np.asarray(batch.values, dtype=np.float32))
-
-    _write_file(opened, out, target, reduce_batch)
+    _write_file(opened, out, target, lambda batch: target.apply(np.asarray(batch.values, dtype=np.float32)))
 
 
 def _write_file(

@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -23,11 +23,6 @@ from lathe.training.errors import JobError
 from lathe.training.finetuning.regularizers.registry import METHODS
 from lathe.training.finetuning.requests import NewTraining
 from lathe.training.reporting.text import align_columns
-
-if TYPE_CHECKING:
-    from lathe.service.settings import Settings
-    from lathe.training.encoder.spec import EncoderSpec
-    from lathe.training.finetuning.job import TrainingJob
 
 app = typer.Typer(help="Train encoders on pairs by REZE or other methods.", no_args_is_help=True)
 
@@ -120,10 +115,6 @@ def _require_consent(question: str) -> None:
     typer.confirm(question, abort=True, err=True)
 
 
-def _default_folder(config: Path, method: str) -> Path:
-    return Path(f"{config.stem}-{method}")
-
-
 def _train(method: str, config: Path, out: Path | None) -> None:
     """Train an encoder by a method as a config file says, and print a summary of sources and steps."""
     _require_training_extra()
@@ -137,10 +128,9 @@ def _train(method: str, config: Path, out: Path | None) -> None:
     torch.set_num_threads(max(1, settings.threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     spec = find_encoder(settings, job.encoder)
     with ProgressBar() as progress:
-        folder = out or _default_folder(config, method)
-        outcome = run_training(
-            method, job, spec, settings.device, folder, progress, _find_mining_encoder(settings, job)
-        )
+        folder = out or Path(f"{config.stem}-{method}")
+        mining_encoder = find_encoder(settings, job.negatives.model if job.negatives else None)
+        outcome = run_training(method, job, spec, settings.device, folder, progress, mining_encoder)
     if get_process_rank() > 0:
         return
     mixture = outcome.mixture
@@ -173,13 +163,14 @@ def _train_version(config: Path, out: Path | None, fields: dict[str, Any]) -> No
     require_free_name(fields["name"], settings)
     job = read_settings(config, TrainingJob)
     torch.set_num_threads(settings.threads)
-    request = build_request(NewTraining, fields | {"job": {}}).with_job(job)
+    request = build_request(NewTraining, fields | {"job": {}})
+    request = request.model_copy(update={"job": job.model_dump(mode="json", exclude_unset=True)})
     context = TrainingSetting(
         open_trained_encoders(write=True),
         home.training,
         format_command_line(),
         find_encoder(settings, job.encoder),
-        _find_mining_encoder(settings, job),
+        find_encoder(settings, job.negatives.model if job.negatives else None),
         settings,
     )
     with ProgressBar() as progress:
@@ -205,10 +196,6 @@ def _format_training_result(result: dict[str, Any]) -> list[str]:
         lines.append(f"Failed gates: {', '.join(result['failed_gates'])}")
     state = "live" if result["promoted"] else f"stored; to make it live: lathe encoders promote {result['encoder']}"
     return [*lines, f"{result['encoder']} is {state}"]
-
-
-def _find_mining_encoder(settings: "Settings", job: "TrainingJob") -> "EncoderSpec":
-    return find_encoder(settings, job.negatives.model if job.negatives else None)
 
 
 def _require_training_extra() -> None:

@@ -90,8 +90,8 @@ class TrainedServing:
         # While it is not known what indexes use, nothing is stopped.
         if in_indexes is not None:
             kept = needed.keys() | set(self.embedder.aliases.values())
-            for name in self._list_served():
-                if name not in kept:
+            for name in list(self.embedder.engines):
+                if name not in kept and "@" in name and split_trained_name(name) is not None:
                     self._stop_engine(name)
 
     def request(self, spec: EncoderSpec) -> Engine:
@@ -105,9 +105,6 @@ class TrainedServing:
         """Do not serve a version any more, whatever uses it, until it is requested again."""
         self.requested.discard(name)
         self.stopped.add(name)
-
-    def _list_served(self) -> list[str]:
-        return [name for name in self.embedder.engines if "@" in name and split_trained_name(name) is not None]
 
     def _update_aliases(self, live: dict[str, EncoderSpec]) -> None:
         """Let each name stand for its live version once that is ready, or at once if no version of it is served."""

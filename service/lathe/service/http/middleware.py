@@ -97,7 +97,11 @@ class _Exchange:
         self.request_headers: dict[bytes, bytes] = dict(scope["headers"])
         self.response_headers: dict[bytes, bytes] = {}
         client_id = self.request_headers.get(b"x-request-id", b"")
-        self.request_id = client_id.decode() if REQUEST_ID.fullmatch(client_id) else _generate_id()
+        if REQUEST_ID.fullmatch(client_id):
+            self.request_id = client_id.decode()
+        else:
+            # The id is no secret, so no system call asks the kernel for the bits.
+            self.request_id = f"{random.getrandbits(128):032x}"  # noqa: S311
         self.status = 0
         self.holds_body_back = self.request_headers.get(b"expect", b"").lower() == b"100-continue"
         self.begun = time.perf_counter()
@@ -139,7 +143,8 @@ class _Exchange:
 
         The level is debug for health and metrics requests.
         """
-        method, route = self.scope["method"], _get_route(self.scope) or UNKNOWN
+        # The path template of the matched route, never the raw path, which callers choose.
+        method, route = self.scope["method"], getattr(self.scope.get("route"), "path", None) or UNKNOWN
         seconds = time.perf_counter() - self.begun
         # Callers choose methods and paths, and each new label would be a series of its own.
         labels = method if method in METHODS else "other", UNKNOWN if self.status == 405 else route
@@ -169,22 +174,6 @@ class _Exchange:
 def _get_metrics(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
     """Return the metrics of requests of one kind, which Prometheus takes longer to find than to count."""
     return REQUESTS.labels(method, route, str(status)), SECONDS.labels(method, route)
-
-
-def _generate_id() -> str:
-    """Return 128 random bits as 32 hexadecimal digits.
-
-    The id is no secret, so no system call asks the kernel for the bits.
-    """
-    return f"{random.getrandbits(128):032x}"  # noqa: S311
-
-
-def _get_route(scope: Scope) -> str | None:
-    """Return the path template of the matched route, or None if none matched.
-
-    It is never the raw path, which callers choose.
-    """
-    return getattr(scope.get("route"), "path", None)
 
 
 def _remove_host(location: bytes) -> bytes:

@@ -41,18 +41,6 @@ ID_FIELDS = ("id", "_id")
 
 
 @dataclass(frozen=True)
-class _ImportedRow:
-    """Row of a vector store to import.
-
-    Attributes:
-        metadata: remaining fields; None if there are none.
-    """
-
-    id: str
-    metadata: dict[str, Any] | None
-
-
-@dataclass(frozen=True)
 class ImportCost:
     """Cost of a chain on the vectors of a store, measured on a sample.
 
@@ -91,8 +79,10 @@ class Ids:
             raise BadValueError(f"there are {len(self.listed):,} ids for {total:,} rows", param="ids")
         require_ids(self.listed or [])
 
-    def build_rows(self, batch: RowBatch, first: int, vector_field: str, text_field: str | None) -> list[_ImportedRow]:
-        """Return the rows of a batch as they are imported, each with an id and its other fields as metadata.
+    def build_rows(
+        self, batch: RowBatch, first: int, vector_field: str, text_field: str | None
+    ) -> tuple[list[str], list[dict[str, Any] | None]]:
+        """Return the ids and the metadata of the rows of a batch as they are imported.
 
         Fields other than the id and the vector become metadata, values that JSON lacks as text. If a field `metadata`
         holds an object, or its JSON text, its fields are merged in, because `lathe index export` writes items so.
@@ -104,10 +94,11 @@ class Ids:
             text_field: metadata field in which a batch's texts are stored; None if they are not.
         """
         records: list[Record] = batch.records or [{} for _ in range(len(batch))]
-        rows = []
+        items: list[str] = []
+        metadata: list[dict[str, Any] | None] = []
         for position, record in enumerate(records):
             field = self._find_id_field(record)
-            item = self._get_id(record, field, first + position)
+            items.append(self._get_id(record, field, first + position))
             fields = {key: value for key, value in record.items() if key not in (vector_field, field)}
             nested = parse_object(fields.get("metadata"))
             if nested is not None:
@@ -115,8 +106,8 @@ class Ids:
                 fields |= nested
             if text_field is not None and isinstance(batch.values, list):
                 fields[text_field] = batch.values[position]
-            rows.append(_ImportedRow(item, _write_metadata(first + position, fields) if fields else None))
-        return rows
+            metadata.append(_write_metadata(first + position, fields) if fields else None)
+        return items, metadata
 
     def _find_id_field(self, record: Mapping[str, Any]) -> str | None:
         if self.listed is not None:
@@ -310,19 +301,19 @@ def add_rows(
         first, seen = seen, seen + len(batch)
         if seen <= done:
             continue
-        rows = ids.build_rows(batch, first, source.field, spec.text_field)
+        items, metadata = ids.build_rows(batch, first, source.field, spec.text_field)
         try:
             vectors = _load_vectors(batch.values, encoder, spec)
         except NotFiniteError as error:
-            raise error.at(f"the text of {rows[error.position or 0].id!r}") from None
+            raise error.at(f"the text of {items[error.position or 0]!r}") from None
 
-        kept = _select_rows(vectors, rows, spec, skip_zeros)
+        kept = _select_rows(vectors, items, spec, skip_zeros)
         if kept:
-            last = {rows[position].id: position for position in kept}
+            last = {items[position]: position for position in kept}
             require_ids(list(last))
-            metadata = [rows[position].metadata for position in last.values()]
+            kept_metadata = [metadata[position] for position in last.values()]
             progress = {NOTE: {"key": key, "rows": seen}}
-            written = index.upsert(list(last), vectors[[*last.values()]], metadata, None, note=progress).result()
+            written = index.upsert(list(last), vectors[[*last.values()]], kept_metadata, None, note=progress).result()
             replaced += (written.removed or 0) + len(kept) - len(last)
         added, left_out = added + len(kept), left_out + len(batch) - len(kept)
         on_progress(seen / max(total, 1), format_progress(seen, total, seen - done, time.monotonic() - begun))
@@ -330,13 +321,13 @@ def add_rows(
     return {"imported": added, "left_out": left_out, "replaced": replaced}
 
 
-def _select_rows(vectors: Vectors, rows: list[_ImportedRow], spec: IndexSpec, skip_zeros: bool) -> list[int]:
+def _select_rows(vectors: Vectors, items: list[str], spec: IndexSpec, skip_zeros: bool) -> list[int]:
     """Return the positions of the rows to import: all, but for cosine only those whose vector is not zero."""
     if spec.metric != "cosine":
-        return list(range(len(rows)))
+        return list(range(len(items)))
     nonzero = vectors.any(axis=1)
     if not nonzero.all() and not skip_zeros:
-        item = rows[int((~nonzero).argmax())].id
+        item = items[int((~nonzero).argmax())]
         raise BadValueError(f"the vector of {item!r} is zero and has no direction; --skip-zeros skips such rows")
     return [int(position) for position in np.flatnonzero(nonzero)]
 

@@ -131,10 +131,9 @@ def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> 
 
 def _parse_operator(field: str, operator: str, operand: Any) -> Filter:
     """Parse `{field: {operator: operand}}` to a filter. A negative operator gives `not` of the positive one."""
-    if operator == "eq":
-        return _build_equality(field, operand)
-    if operator == "ne":
-        return Junction("not", (_build_equality(field, operand),))
+    if operator in ("eq", "ne"):
+        equality = Condition(field, "in", (_convert_comparable(field, operand),))
+        return equality if operator == "eq" else Junction("not", (equality,))
     if operator in ("in", "nin"):
         membership = _build_membership(field, operand)
         return membership if operator == "in" else Junction("not", (membership,))
@@ -147,10 +146,6 @@ def _parse_operator(field: str, operator: str, operand: Any) -> Filter:
         if operator == side:
             return _build_range(field, side, operand)
     raise BadValueError(f"{field}: there is no operator {operator!r}; there are {', '.join(OPERATORS)}", param="filter")
-
-
-def _build_equality(field: str, operand: Any) -> Condition:
-    return Condition(field, "in", (_convert_comparable(field, operand),))
 
 
 def _build_membership(field: str, operand: Any) -> Condition:

@@ -225,7 +225,7 @@ def _find_trained_encoders(request: AnyJob, settings: Settings, on_progress: Pro
     home = Home(settings.home)
     trained = wait_for_redis(lambda: open_trained(home, settings.redis_url, names), part_of(on_progress, 0.0, 0.0))
     specs = {field: trained.build_spec(*trained.resolve(spec.name), spec.dtype) for field, spec in named.items()}
-    return request.with_encoders(specs)
+    return request.model_copy(update=specs)
 
 
 def _limit_resources(settings: Settings) -> None:

@@ -4,8 +4,7 @@ A job is data only: its kind selects a function, see `lathe.service.jobs.process
 no more than the parameters below.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
@@ -71,10 +70,6 @@ class JobRequest(BaseModel):
         """Specs of the encoders that the job loads, by field."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: value for name, value in fields.items() if isinstance(value, EncoderSpec)}
-
-    def with_encoders(self, specs: Mapping[str, EncoderSpec]) -> Self:
-        """Return a copy with these specs in place of those of the given fields."""
-        return self.model_copy(update=specs)
 
     @property
     def paths(self) -> list[str]:

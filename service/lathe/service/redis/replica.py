@@ -148,7 +148,7 @@ class Replicator:
             for name in sorted(filter(is_name, names)):
                 self._copy_versions(folder, name)
         if changes:
-            self._copy_size_routes()
+            self._attempt(ROUTES_NAME, "sizes", self.registry.size_routes.pull)
             position = changes[-1][0]
 
         if time.monotonic() >= self.retry_at:
@@ -171,7 +171,7 @@ class Replicator:
         for name in self.registry.list_all_names():
             self._copy_versions(self.registry, name)
         self._attempt(ROUTES_NAME, "sizes", self.registry.size_routes.push)
-        self._copy_size_routes()
+        self._attempt(ROUTES_NAME, "sizes", self.registry.size_routes.pull)
 
     def _copy_trained_encoders(self) -> None:
         """Write trained encoders to Redis that it lacks, then copy all of them from Redis to disk.
@@ -188,13 +188,6 @@ class Replicator:
         A failure is noted in `failures`.
         """
         self._attempt(f"the {folder.kind} {name}", folder.kind, partial(folder.pull, name))
-
-    def _copy_size_routes(self) -> None:
-        """Copy all size routes from Redis.
-
-        A failure is noted in `failures`.
-        """
-        self._attempt(ROUTES_NAME, "sizes", self.registry.size_routes.pull)
 
     def retry(self) -> None:
         """Try again to copy what is in `failures`, as the disk may have space by now."""

@@ -157,9 +157,9 @@ class TestWorkerInThisProcess:
         worker = Worker(Double())
         (group,) = worker.tokenize([build_message(whole(work_of(["a"]))), build_message(whole(work_of(["b"])))])
         assert isinstance(group, Tokenized) and group.positions == [0, 1] and group.error is None
-        alone = worker.tokenize([build_message(whole(work_of([text]))) for text in ("a", "untokenizable")])
-        assert [group.positions for group in alone] == [[0], [1]]
-        assert [group.error is None for group in alone] == [True, False]
+        groups = worker.tokenize([build_message(whole(work_of([text]))) for text in ("a", "untokenizable")])
+        head, arrays = worker.encode_message(groups)
+        assert ["error" in result for result in head["results"]] == [False, True] and arrays
 
 
 class TestLoading:

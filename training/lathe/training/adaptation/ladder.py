@@ -342,14 +342,10 @@ class _Climb:
         if rung.training == "folders and pairs" and not self.request.folders:
             return "no labelled folders were given"
         if self._count_affordable(rung) < MIN_QUERIES:
-            seconds = self._seconds_each(rung) * len(self.searches.learn.documents) + self._encode_seconds
+            encode_seconds = self.rate * len(self.searches.documents)
+            seconds = self._seconds_each(rung) * len(self.searches.learn.documents) + encode_seconds
             return f"it would take about {seconds:,.0f} s, and {max(self.budget.left, 0):,.0f} s of the budget are left"
         return None
-
-    @property
-    def _encode_seconds(self) -> float:
-        """Estimated seconds to encode the searched documents again."""
-        return self.rate * len(self.searches.documents)
 
     def _seconds_each(self, rung: Rung) -> float:
         """Return the estimated seconds of a rung's training for each query to learn from."""
@@ -362,7 +358,8 @@ class _Climb:
     def _count_affordable(self, rung: Rung) -> int:
         """Return the number of queries that the budget allows a rung to train on."""
         count = len(self.searches.learn.documents)
-        return self.budget.decide_queries(rung.name, count, self._seconds_each(rung), self._encode_seconds)
+        encode_seconds = self.rate * len(self.searches.documents)
+        return self.budget.decide_queries(rung.name, count, self._seconds_each(rung), encode_seconds)
 
     def _train_and_measure(self, rung: Rung, on_progress: Progress) -> None:
         """Train a rung's encoder, encode all texts with it, and measure its vectors."""

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lathe.training.adaptation.request import AdaptRequest
@@ -26,7 +25,7 @@ from lathe.training.sources.source import open_source
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.learned.query_adapter import MIN_QUERIES
 from lathe.transforms.progress import Progress
-from lathe.transforms.statistics import unit_rows
+from lathe.transforms.quality.metrics import normalized_rows
 from lathe.transforms.vectors import FloatArray
 
 HELD_OUT_SHARE = 0.2
@@ -182,12 +181,13 @@ def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress:
         on_progress(done / total, f"{encoder.name}: {done:,} of {total:,} documents encoded")
 
     show(0)
-    documents = _normalize(with_document_prompt(encoder).encode(searches.documents, on_batch=show).vectors)
+    vectors = with_document_prompt(encoder).encode(searches.documents, on_batch=show).vectors
+    documents = normalized_rows(vectors, np.float32).numpy()
     on_progress(1.0, f"{encoder.name}: encoding queries")
     positions = {text: position for position, text in enumerate(searches.documents)}
     learn, choose, report = (
         QueryPairs(
-            _normalize(encode_queries(encoder, list(part.documents))),
+            normalized_rows(encode_queries(encoder, list(part.documents)), np.float32).numpy(),
             documents,
             part.list_relevant(positions.__getitem__),
             excluded,
@@ -195,7 +195,3 @@ def encode_searches(searches: JudgedSearches, encoder: TextEncoder, on_progress:
         for part, excluded in zip((searches.learn, searches.choose, searches.report), searches.excluded, strict=True)
     )
     return JudgedVectors(learn, choose, report, searches.crossed)
-
-
-def _normalize(vectors: FloatArray) -> FloatArray:
-    return unit_rows(torch.from_numpy(np.asarray(vectors, np.float32))).numpy()

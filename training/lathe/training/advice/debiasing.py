@@ -205,7 +205,11 @@ def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
     chosen = list(ranks)[choose_cheapest(list(ranks.values()), CONFIDENCE)]
     if chosen == NOTHING:
         worse = [method for method, gain in gains.items() if gain.sign < 0]
-        harm = f"; harm is done by {_join_names(worse)}" if worse else ""
+        harm = ""
+        if worse:
+            # As in a sentence: "a, b and c".
+            names = " and ".join(filter(None, [", ".join(worse[:-1]), worse[-1]]))
+            harm = f"; harm is done by {names}"
         return NOTHING, f"no method gains in split-half retrieval beyond its interval{harm}"
 
     best = max(gains, key=lambda method: gains[method].value)
@@ -227,11 +231,3 @@ def _explain_no_halves(sample: Sample) -> str:
         f"only {sample.cut} held-out texts are long enough to be cut in two, {MIN_HALVES} are the least, so that it "
         "cannot be told whether debiasing helps"
     )
-
-
-def _join_names(names: list[str]) -> str:
-    """Join names as in a sentence, such as "a, b and c".
-
-    Without names, the text is empty.
-    """
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

@@ -92,11 +92,6 @@ def to_json(advice: Advice) -> dict[str, Any]:
     return {"sentence": advice.decision.sentence, "sentences": said} | asdict(advice)
 
 
-def format_decision(decision: PlaceDecision) -> str:
-    """Format a decision as plain text: its sentence, then its commands, one on each line."""
-    return "\n".join([decision.sentence, "", *decision.commands] if decision.commands else [decision.sentence])
-
-
 def format_evidence(advice: Advice) -> str:
     """Format as plain text what follows the decision: remarks, and with evidence, all tables."""
     if advice.evidence is None:

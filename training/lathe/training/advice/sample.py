@@ -65,18 +65,13 @@ def count_heldout(rows: int) -> int:
     return min(max(int(HELDOUT_SHARE * rows), min(SMALL_HELDOUT, rows // 2)), MAX_HELDOUT)
 
 
-def _cut_texts_in_two(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Cut each text in two, and return the pairs of halves. Texts that are too short to be cut are skipped."""
-    return [cut for text in texts if (cut := cut_in_two(text))]
-
-
 def list_texts_to_encode(row_sample: RowSample, with_halves: bool = True) -> list[str]:
     """List the texts whose vectors `build_text_sample` will ask for.
     They are all sampled texts, and with halves, both halves of each held-out text that can be cut in two.
     """
     if not with_halves:
         return row_sample.texts
-    pairs = _cut_texts_in_two(row_sample.texts[: count_heldout(len(row_sample))])
+    pairs = [cut for text in row_sample.texts[: count_heldout(len(row_sample))] if (cut := cut_in_two(text))]
     return [*row_sample.texts, *(half for pair in pairs for half in pair)]
 
 
@@ -99,7 +94,7 @@ def build_text_sample(
         [text for text in part if text not in failed]
         for part in (row_sample.texts[:held_out], row_sample.texts[held_out:])
     )
-    cut = _cut_texts_in_two(heldout) if with_halves else []
+    cut = [cut for text in heldout if (cut := cut_in_two(text))] if with_halves else []
     pairs = [pair for pair in cut if pair[0] not in failed and pair[1] not in failed]
     first, second = ([pair[side] for pair in pairs] for side in (0, 1))
 

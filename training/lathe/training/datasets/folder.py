@@ -117,21 +117,11 @@ UNLABELLED = "sentences"
 """Task of data sets that have only texts to fit on, and nothing to evaluate or to train on."""
 
 
-@dataclass(frozen=True)
-class Meta:
-    """Content of a META.json, not yet compared with the tasks that there are.
-
-    Attributes:
-        task: task, which decides the layout of the files.
-        language: two-letter language of the texts, or two joined by "-".
-    """
-
-    task: Any
-    language: Any = "en"
-
-
-def read_meta(folder: Path, task: str | None = None) -> Meta:
+def read_meta(folder: Path, task: str | None = None) -> tuple[Any, Any]:
     """Read a data set's META.json, and return its task and language. The language is "en" if the file names none.
+
+    Neither is compared with the tasks and languages that there are. The task decides the layout of the files. The
+    language has two letters, or is two languages joined by "-".
 
     Args:
         folder: folder of the data set.
@@ -143,11 +133,11 @@ def read_meta(folder: Path, task: str | None = None) -> Meta:
     """
     try:
         content = orjson.loads((folder / META).read_bytes())
-        return Meta(task or content["task"], content.get("language", "en"))
+        return task or content["task"], content.get("language", "en")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         # The job's task counts: a damaged META.json is then no obstacle.
         if task is not None:
-            return Meta(task)
+            return task, "en"
         if isinstance(error, FileNotFoundError):
             raise DataSetError(f"{META} is missing") from None
         raise DataSetError(f"{META} must be an object with a 'task': {error!r}") from error

@@ -140,19 +140,9 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_numbers(value: Any) -> bool:
-    """Return whether a JSON value is a list of numbers."""
-    return isinstance(value, list) and all(is_number(item) for item in value)
-
-
 def is_label(value: Any) -> bool:
     """Return whether a JSON value is a string, a whole number or a bool."""
     return isinstance(value, str | int)
-
-
-def _is_id(value: Any) -> bool:
-    """Return whether a JSON value is a string or a whole number."""
-    return isinstance(value, str | int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -174,9 +164,12 @@ TEXT = FieldType("a string", is_text, skips_blank=True)
 TEXT_OR_BLANK = FieldType("a string", is_text)
 TEXTS = FieldType("a list of strings", _is_texts)
 NUMBER = FieldType("a number", is_number)
-NUMBERS = FieldType("a list of numbers", _is_numbers)
+NUMBERS = FieldType("a list of numbers", lambda value: isinstance(value, list) and all(map(is_number, value)))
 LABEL = FieldType("a class: a string or a whole number", is_label)
-ID = FieldType("what a document or query is called: a string or a whole number", _is_id)
+ID = FieldType(
+    "what a document or query is called: a string or a whole number",
+    lambda value: isinstance(value, str | int) and not isinstance(value, bool),
+)
 
 
 def find_file(folder: Path, stem: str) -> Path | None:

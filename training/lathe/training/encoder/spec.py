@@ -42,24 +42,13 @@ UpstreamProtocol = Literal["openai", "cohere"]
 """Protocols of embeddings APIs; see `lathe.training.encoder.upstream.protocols`."""
 
 
-@dataclass(frozen=True)
-class _ProtocolAddress:
-    """Where a protocol of embeddings APIs sends its calls.
-
-    Attributes:
-        path: path that is appended to the address of an API.
-        example: address of an API, for messages.
-    """
-
-    path: str
-    example: str
-
-
-UPSTREAM_ADDRESSES: dict[UpstreamProtocol, _ProtocolAddress] = {
-    "openai": _ProtocolAddress("/embeddings", "https://api.openai.com/v1"),
-    "cohere": _ProtocolAddress("/embed", "https://api.cohere.com/v2"),
+UPSTREAM_PATHS: dict[UpstreamProtocol, str] = {"openai": "/embeddings", "cohere": "/embed"}
+"""Path of each protocol, which is appended to the address of an API."""
+UPSTREAM_EXAMPLES: dict[UpstreamProtocol, str] = {
+    "openai": "https://api.openai.com/v1",
+    "cohere": "https://api.cohere.com/v2",
 }
-"""Address of each protocol."""
+"""Address of an API of each protocol, for messages."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +128,7 @@ class UpstreamSpec:
         Raises:
             ValueError: for an address of another form, or over which a key would leak.
         """
-        path, example = UPSTREAM_ADDRESSES[self.protocol].path, UPSTREAM_ADDRESSES[self.protocol].example
+        path, example = UPSTREAM_PATHS[self.protocol], UPSTREAM_EXAMPLES[self.protocol]
         parts = split_address(self.url, "url", example)
         if parts.path.rstrip("/").endswith(path):
             raise ValueError(f"url is what {path} is added to, such as {example}; leave {path} off")

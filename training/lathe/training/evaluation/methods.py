@@ -58,9 +58,8 @@ class Method:
         return self.group != "rescored" or task_type == SEARCH
 
 
-def build_control_method() -> Method:
-    """Return the method that leaves vectors unchanged, with which all others are compared."""
-    return Method(CONTROL, CONTROL, key=CONTROL)
+CONTROL_METHOD = Method(CONTROL, CONTROL, key=CONTROL)
+"""Method that leaves vectors unchanged, with which all others are compared."""
 
 
 def reduced_size(chain: Chain) -> int | None:

@@ -27,7 +27,7 @@ from lathe.training.evaluation.encoders import (
     text_key,
     write_vectors,
 )
-from lathe.training.evaluation.methods import Method, build_control_method
+from lathe.training.evaluation.methods import CONTROL_METHOD, Method
 from lathe.training.evaluation.scores import ResultsLog, Score, TaskDescription
 from lathe.training.evaluation.suites import Entry, Suite
 from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, Workers, collect_texts, score_methods
@@ -71,7 +71,7 @@ class Request:
     def list_methods(self) -> list[Method]:
         """List the methods to evaluate: the raw vectors, the chains, and those chains rescored that compress."""
         rescored = (chain.rescored() for chain in self.chains if chain.compresses)
-        return [build_control_method(), *self.chains, *rescored]
+        return [CONTROL_METHOD, *self.chains, *rescored]
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,9 @@ class Evaluation:
 
         # A failed task is not logged, so that a later run reads it again.
         unlogged = [known[trial.key] for trial in new if trial.key not in self.tasks]
-        self.log.add_tasks(description for description in unlogged if description.error is None)
+        # Logged, so that finished tasks need not be read again, with the number of their texts in place of the texts.
+        described = [task for task in unlogged if task.error is None]
+        self.log.tasks.append(replace(task, asked=(), texts=len(task.asked)) for task in described)
         return [known[trial.key] for trial in trials]
 
     def encode(self, encoder: EvaluatedEncoder, asked: Sequence[tuple[str | None, str]], folder: Path) -> TextVectors:

@@ -1,7 +1,7 @@
 """Results log of an evaluation: scores and tasks as JSON lines, from which a stopped run is resumed."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lathe.training.journal import Journal
@@ -103,12 +103,6 @@ class ResultsLog:
         """Append scores to the log on disk and to `by_cell`."""
         self.scores.append(scores)
         self.by_cell.update((score.cell, score) for score in scores)
-
-    def add_tasks(self, tasks: Iterable[TaskDescription]) -> None:
-        """Append descriptions of tasks to the log, so that finished tasks need not be read again.
-        The number of a task's texts is stored in place of the texts.
-        """
-        self.tasks.append(replace(task, asked=(), texts=len(task.asked)) for task in tasks)
 
     def read_tasks(self) -> dict[str, TaskDescription]:
         """Read the descriptions of tasks from the log, and return them by task key.

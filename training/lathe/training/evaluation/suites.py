@@ -195,8 +195,7 @@ def _read_folder_entry(name: str, folder: Path) -> Entry | None:
     Raises:
         EvaluationError: if META.json is missing or invalid.
     """
-    meta = read_meta(folder)
-    task, language = meta.task, meta.language
+    task, language = read_meta(folder)
     if task == UNLABELLED:
         return None
     if not isinstance(language, str):
@@ -233,7 +232,10 @@ def _read_yaml_suite(written: str, path: Path) -> Suite:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         parts = [_read_item(item, path.parent) for item in content.get("tasks") or []]
-        encoders = tuple(_read_encoder(item) for item in content.get("encoders") or [])
+        encoders = tuple(
+            ListedEncoder(str(item["model"]), item.get("family"), item.get("published_mean_norm"))
+            for item in content.get("encoders") or []
+        )
         title, reference = str(content.get("title") or path.stem), str(content.get("reference") or "")
     except EvaluationError:
         raise
@@ -291,7 +293,3 @@ def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
         type=str(item.get("type", "")),
     )
     return Suite("", "", (entry,))
-
-
-def _read_encoder(item: Mapping[str, Any]) -> ListedEncoder:
-    return ListedEncoder(str(item["model"]), item.get("family"), item.get("published_mean_norm"))

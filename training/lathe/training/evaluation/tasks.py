@@ -7,7 +7,6 @@ pairs, queries, documents. As many training rows are kept, spread evenly over th
 Only worker processes import this module: importing mteb takes seconds, and it prints progress bars.
 """
 
-import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -80,11 +79,6 @@ def load_data(task: AbsTask) -> AbsTask:
         task.convert_v1_dataset_format_to_v2(num_proc=None)
 
     return task
-
-
-def reset_random_state(task: AbsTask) -> None:
-    """Reset a task's random generators to its seed, so that what it samples is the same for every method."""
-    task.rng_state, task.np_rng = random.Random(task.seed), np.random.default_rng(task.seed)
 
 
 def iterate_splits(task: AbsTask) -> Iterable[tuple[dict[str, Any], str]]:

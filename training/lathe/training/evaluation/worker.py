@@ -7,6 +7,7 @@ messages.
 """
 
 import os
+import random
 import sys
 import threading
 import time
@@ -21,6 +22,8 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from lathe.training.datasets.records import Warnings
 from lathe.training.errors import EvaluationError
@@ -262,11 +265,10 @@ def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
     import mteb
 
     from lathe.training.evaluation.model import BATCH_ROWS
-    from lathe.training.evaluation.tasks import reset_random_state
     from lathe.training.evaluation.units import UnitRecorder
 
     # mteb draws from the task's generators: every method must meet the same draws.
-    reset_random_state(task)
+    task.rng_state, task.np_rng = random.Random(task.seed), np.random.default_rng(task.seed)
     recorder = UnitRecorder(task)
 
     with recorder.record() if with_units else nullcontext() as predictions:

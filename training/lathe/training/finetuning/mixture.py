@@ -42,12 +42,6 @@ class SourceReport:
     negatives: int = 0
     problem: str | None = None
 
-    def explain_left_out(self) -> str:
-        """Return why the source is unused, or how many rows and pairs were left out by reason.
-        The text is empty if none were.
-        """
-        return self.problem or "; ".join(f"{count:,} {why}" for why, count in self.dropped.items())
-
 
 @dataclass(frozen=True)
 class Mixture:
@@ -115,7 +109,8 @@ class Mixture:
                     "shared with the target": report.shared,
                     "also in others": report.repeated,
                     "negatives": report.negatives,
-                    "left out": report.explain_left_out(),
+                    "left out": report.problem
+                    or "; ".join(f"{count:,} {why}" for why, count in report.dropped.items()),
                 }
                 for report in self.reports
             ),

@@ -84,12 +84,12 @@ def _open_folder_data_set(name: str, folder: Path, task: str | None = None) -> F
     Raises:
         DataSetError: if neither names a task, or the task has nothing to train on.
     """
-    meta = read_meta(folder, task)
-    if meta.task == UNLABELLED:
+    found_task, language = read_meta(folder, task)
+    if found_task == UNLABELLED:
         raise DataSetError("sentences alone: nothing says which belong together")
-    if meta.task not in TRAINABLE:
-        raise DataSetError(f"there is no task {meta.task!r} to train on; there are {', '.join(TRAINABLE)}")
-    return FolderDataSet(name, meta.task, folder, str(meta.language))
+    if found_task not in TRAINABLE:
+        raise DataSetError(f"there is no task {found_task!r} to train on; there are {', '.join(TRAINABLE)}")
+    return FolderDataSet(name, found_task, folder, str(language))
 
 
 def open_target(settings: TargetSettings) -> FolderDataSet:

@@ -71,10 +71,6 @@ class NewTraining(JsonObject):
         require_encoder_gates(self.gates)
         return parse_settings(self.job, TrainingJob, "job")
 
-    def with_job(self, job: "TrainingJob") -> "NewTraining":
-        """Return a copy of the request with this job."""
-        return self.model_copy(update={"job": job.model_dump(mode="json", exclude_unset=True)})
-
 
 def require_encoder_gates(gates: Mapping[str, float]) -> None:
     """Raise `JobError` unless each gate has the form of a number in a trained encoder's certificate."""

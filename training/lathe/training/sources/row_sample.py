@@ -114,13 +114,19 @@ class _LowestKeys:
             self.times[key] += 1
             if isinstance(item, str):
                 self.items[key] = min(str(self.items[key]), item)
-        elif len(self.heap) < self.most:
+            return
+
+        if len(self.heap) < self.most:
             heapq.heappush(self.heap, _invert_bits(key))
-            self.items[key], self.times[key] = _copy_array(item), 1
         elif key < _invert_bits(self.heap[0]):
             highest = _invert_bits(heapq.heapreplace(self.heap, _invert_bits(key)))
             del self.items[highest], self.times[highest]
-            self.items[key], self.times[key] = _copy_array(item), 1
+        else:
+            return
+
+        # An array is copied, so that the batch of which it is a view can be freed.
+        self.items[key] = np.array(item) if isinstance(item, np.ndarray) else item
+        self.times[key] = 1
 
     def __iter__(self) -> Iterator[object]:
         """Return an iterator over the items, in ascending order of their keys."""
@@ -130,14 +136,6 @@ class _LowestKeys:
     def repeated(self) -> float:
         """Share of added rows that repeat an earlier one, among the kept keys, in [0, 1)."""
         return 1 - len(self.items) / max(1, sum(self.times.values()))
-
-
-def _copy_array(item: object) -> object:
-    """Return a copy of an array, so that the batch of which it is a view can be freed.
-
-    Other items are returned unchanged.
-    """
-    return np.array(item) if isinstance(item, np.ndarray) else item
 
 
 def _invert_bits(key: bytes) -> bytes:

@@ -101,7 +101,8 @@ def parse_queries(text: str) -> list[str]:
     if LISTED.search(text):
         return prose
 
-    return [sentence for item in prose for sentence in _split_sentences(item) if _is_question(sentence)] or prose
+    sentences = [sentence for item in prose for sentence in _split_sentences(item)]
+    return [text for text in sentences if text.endswith(("?", "？")) and len(words(text)) >= MIN_WORDS] or prose
 
 
 def _split_prose(text: str) -> list[str]:
@@ -138,10 +139,6 @@ def _cut_at_sentence_ends(text: str) -> list[str]:
 def _remove_label(text: str) -> str:
     match = LABEL.match(text)
     return text[match.end() :] if match else text
-
-
-def _is_question(sentence: str) -> bool:
-    return sentence.endswith(("?", "？")) and len(words(sentence)) >= MIN_WORDS
 
 
 def remove_unfinished_item(items: list[str]) -> list[str]:
@@ -276,15 +273,11 @@ def is_another_script(text: str, sample: str) -> bool:
 
     A sample with Japanese kana allows both kana and CJK.
     """
-    allowed = set(_list_scripts(sample))
+    allowed = {_name_script(character) for character in sample if character.isalpha()}
     if allowed & JAPANESE:
         allowed |= JAPANESE | {"CJK"}
-    scripts = _list_scripts(text)
+    scripts = [_name_script(character) for character in text if character.isalpha()]
     return bool(allowed and scripts) and sum(script in allowed for script in scripts) < MIN_SCRIPT_SHARE * len(scripts)
-
-
-def _list_scripts(text: str) -> list[str]:
-    return [_name_script(character) for character in text if character.isalpha()]
 
 
 @lru_cache(maxsize=4096)

@@ -70,22 +70,8 @@ class Call:
         return digest(self.stage, self.model, self.parameters, self.prompt)[:32]
 
 
-@dataclass(frozen=True)
-class _ParsedAnswer:
-    """Answer, parsed.
-
-    Attributes:
-        items: usable items.
-        dropped: reason and text of each unusable item, or of an unusable answer.
-    """
-
-    items: list[str]
-    dropped: list[tuple[str, str]]
-
-
-def parse_answer(answer: ChatAnswer, call: Call, settings: StageSettings) -> _ParsedAnswer:
-    """Parse a model's answer to a call into its first `call.count` distinct usable items. The result also holds the
-    unusable items, each with the reason.
+def parse_answer(answer: ChatAnswer, call: Call, settings: StageSettings) -> tuple[list[str], list[tuple[str, str]]]:
+    """Parse a model's answer to a call into its first `call.count` distinct usable items.
 
     A reasoning model's thoughts are removed first. If the answer was refused or empty, or not as asked, there are no
     items and one reason. Of an answer that was cut off, the finished items count, and the finished sentences of a
@@ -95,25 +81,28 @@ def parse_answer(answer: ChatAnswer, call: Call, settings: StageSettings) -> _Pa
         answer: the answer.
         call: the call that it answers.
         settings: settings of the stage, with limits of length.
+
+    Returns:
+        The usable items, and the reason and text of each unusable item, or of an unusable answer.
     """
     text = remove_thoughts(answer.text)
     parsed = list(dict.fromkeys(PARSERS[call.stage](text)))
     # A filter's yes or no counts however the answer ended.
     if answer.finish_reason == CONTENT_FILTER and not (call.stage == "filter" and parsed):
-        return _ParsedAnswer([], [("refused", text)])
+        return [], [("refused", text)]
 
     if answer.finish_reason == CUT_OFF:
         parsed = FINISHED_PARTS[call.stage](parsed)
         if not parsed:
-            return _ParsedAnswer([], [("cut off", text)])
+            return [], [("cut off", text)]
 
     if not text:
-        return _ParsedAnswer([], [("empty", text)])
+        return [], [("empty", text)]
     if is_refusal(text):
-        return _ParsedAnswer([], [("refused", text)])
+        return [], [("refused", text)]
 
     faults = [find_fault(item, settings, "" if call.stage == "filter" else call.sample) for item in parsed]
     items = [item for item, fault in zip(parsed, faults, strict=True) if fault is None][: call.count]
     dropped = [(fault, item) for item, fault in zip(parsed, faults, strict=True) if fault is not None]
 
-    return _ParsedAnswer(items, dropped or ([] if items else [("not as asked", text)]))
+    return items, dropped or ([] if items else [("not as asked", text)])

@@ -86,17 +86,17 @@ async def ask_model(
     """
     body = {"model": model, "messages": [{"role": "user", "content": prompt}], **parameters}
     try:
-        received = await client.post(f"{endpoint.url}/chat/completions", orjson.dumps(body), MAX_ANSWER_BYTES)
+        headers, payload = await client.post(f"{endpoint.url}/chat/completions", orjson.dumps(body), MAX_ANSWER_BYTES)
     except CallError as error:
         if error.kind == UNREADABLE:  # a model that wrote without end may stop next time
             raise CallError(NOT_JSON, str(error), retryable=True) from error
         raise
 
-    quoted = client.redact(received.payload.decode("utf-8", "replace"))
+    quoted = client.redact(payload.decode("utf-8", "replace"))
     try:
-        response = orjson.loads(received.payload)
+        response = orjson.loads(payload)
     except orjson.JSONDecodeError as error:
-        kind = client.redact(received.headers.get("content-type", "nothing it names"))
+        kind = client.redact(headers.get("content-type", "nothing it names"))
         raise CallError(NOT_JSON, f"not JSON but {kind} came back: {quoted!r}", retryable=True) from error
 
     if isinstance(response, dict) and response.get("error"):

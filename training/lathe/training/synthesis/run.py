@@ -28,7 +28,7 @@ from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
 from lathe.training.synthesis.pipeline import Pipeline, Seed, read_seeds
 from lathe.training.synthesis.report import SynthesisOutcome, write_outcome
 from lathe.training.synthesis.sender import Sender
-from lathe.training.synthesis.templates import Prompt, read_templates, template_file_name
+from lathe.training.synthesis.templates import Prompt, read_templates
 from lathe.training.workspace import lock_folder
 from lathe.transforms.files import replace_synced
 from lathe.transforms.progress import Progress
@@ -145,5 +145,5 @@ def _require_same_job(prepared: Prepared, out: Path) -> None:
 def _write_job_record(prepared: Prepared, out: Path) -> None:
     (out / "templates").mkdir(exist_ok=True)
     for name, prompt in prepared.prompts.items():
-        replace_synced(out / "templates" / template_file_name(name), prompt.text.encode())
+        replace_synced(out / "templates" / f"{name}.txt", prompt.text.encode())
     replace_synced(out / JOB, orjson.dumps(prepared.identity(), option=orjson.OPT_INDENT_2))

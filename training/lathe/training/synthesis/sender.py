@@ -200,15 +200,15 @@ class Sender(AbstractAsyncContextManager["Sender"]):
             if answer is None:
                 return
 
-            parsed = parse_answer(answer, call, self.job.stages[call.stage])
+            items, dropped = parse_answer(answer, call, self.job.stages[call.stage])
             self.log.add(
                 LoggedAnswer(
                     key=call.key,
                     stage=call.stage,
                     seed=call.seed,
                     attempt=attempt,
-                    items=parsed.items,
-                    dropped=parsed.dropped,
+                    items=items,
+                    dropped=dropped,
                     model=call.model,
                     endpoint=self.endpoint.host,
                     template=call.template,

@@ -66,7 +66,7 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
     if not folder.is_dir():
         raise JobError(f"there is no folder {folder}")
 
-    known = [template_file_name(name) for name in STAGES]
+    known = [f"{name}.txt" for name in STAGES]
     unknown = sorted(path.name for path in folder.glob("*.txt") if path.name not in known)
     if unknown:
         raise JobError(
@@ -74,7 +74,7 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
         )
 
     items = {"personas": job.personas, "queries": job.queries}
-    paths = {name: folder / template_file_name(name) for name in STAGES}
+    paths = {name: folder / f"{name}.txt" for name in STAGES}
     existing = {name: path if path.is_file() else shipped / path.name for name, path in paths.items()}
 
     return {name: _read_template(path, name, items.get(name, 1)) for name, path in existing.items()}
@@ -118,18 +118,13 @@ def _read_template(path: Path, name: StageName, count: int) -> Prompt:
     return Prompt(text)
 
 
-def template_file_name(name: StageName) -> str:
-    """Return the file name of a stage's template."""
-    return f"{name}.txt"
-
-
 def write_templates(folder: Path) -> list[Path]:
     """Copy the full shipped templates to a folder, to be edited, and return the paths of the copies.
 
     Raises:
         JobError: if one of the files exists already; then nothing is copied.
     """
-    paths = [folder / template_file_name(name) for name in STAGES]
+    paths = [folder / f"{name}.txt" for name in STAGES]
     existing = next((path for path in paths if path.exists()), None)
     if existing is not None:
         raise JobError(f"{existing} exists already; templates are never overwritten")

@@ -147,23 +147,6 @@ class Checkpoint:
         """Return `place` if it is a `Checkpoint`, else a checkpoint at that path with default settings."""
         return place if isinstance(place, Checkpoint) else cls(Path(place))
 
-    def in_folder(self, name: str) -> "Checkpoint":
-        """Return a copy whose path is `path / name`, with `path` taken as a folder.
-
-        The other settings stay the same.
-        """
-        return replace(self, path=self.path / name)
-
-    def pause_after(self, took: float) -> float:
-        """Return how many seconds to wait before the next write.
-
-        They are `took / share`, but at least `seconds`.
-
-        Args:
-            took: how many seconds the last write took.
-        """
-        return max(self.seconds, took / self.share)
-
     def load(self) -> dict[str, Tensor] | None:
         """Read the tensors of the checkpoint's file by name. The result is None if the file is missing, unreadable, or
         has another key.

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Never, Self, overload
@@ -185,8 +186,11 @@ class Chain(nn.Module):
         self.signature(vectors.shape[1], refit, None if targets is None else targets.shape[1])
         with restore_on_error(self.transforms):
             for index, step in to_fit.items():
-                name = f"{index}-{step.kind}.safetensors"
-                checkpoint = None if checkpoints is None else Checkpoint.at(checkpoints).in_folder(name)
+                checkpoint = None
+                if checkpoints is not None:
+                    # The given path is a folder: each step has its own file in it.
+                    checkpoint = Checkpoint.at(checkpoints)
+                    checkpoint = replace(checkpoint, path=checkpoint.path / f"{index}-{step.kind}.safetensors")
                 self.fit_step(index, vectors, on_progress, targets, checkpoint, queries, pairs)
 
         on_progress(1.0, "fitted")

@@ -201,7 +201,8 @@ def train(
         if checkpoint is not None and (is_last or log.stopped_early or now >= due):
             problem = _save_checkpoint(checkpoint, _pack_state(parameters, best, optimizer, log))
             wrote = time.monotonic()
-            due = wrote + checkpoint.pause_after(wrote - now)
+            # Writing takes at most `share` of the time: a slow disk lengthens the pauses.
+            due = wrote + max(checkpoint.seconds, (wrote - now) / checkpoint.share)
 
         seconds_left = (now - began) / (log.steps - first) * (config.steps - log.steps)
         message = f"{kind} step {log.steps} of {config.steps}, loss {log.loss:.3g}, {seconds_left:.0f} s left{problem}"

@@ -245,12 +245,14 @@ class PairBatches:
         # Answers are stored query after query: those of a query begin at _first[query].
         answers = self._answers[self._first[rows] + generator.integers(counts)]
         columns = generator.random((len(rows), self._mined.shape[1])).argsort(axis=1)[:, : self.negatives]
-        return self._pack(rows, answers, np.take_along_axis(self._mined[rows], columns, axis=1))
+        negatives = np.take_along_axis(self._mined[rows], columns, axis=1)
+        return torch.from_numpy(np.column_stack((rows, answers, negatives))).to(self.device)
 
     def heldout(self) -> Tensor:
         """Return the held-out queries, each with its first relevant document and its nearest negatives."""
         rows = self.heldout_rows
-        return self._pack(rows, self._answers[self._first[rows]], self._mined[rows, : self.negatives])
+        answers, negatives = self._answers[self._first[rows]], self._mined[rows, : self.negatives]
+        return torch.from_numpy(np.column_stack((rows, answers, negatives))).to(self.device)
 
     def is_known(self, queries: Tensor, documents: Tensor) -> Tensor:
         """Return a mask `(b, c)` of which documents are relevant to which queries, or excluded from their results. They
@@ -259,10 +261,6 @@ class PairBatches:
         keys = queries * self._documents + documents
         positions = torch.searchsorted(self._keys, keys).clamp_max_(len(self._keys) - 1)
         return self._keys[positions] == keys
-
-    def _pack(self, *columns: NDArray[np.int64]) -> Tensor:
-        """Return columns of rows as one tensor on the device."""
-        return torch.from_numpy(np.column_stack(columns)).to(self.device)
 
     def _mine(self, pairs: QueryPairs) -> NDArray[np.int64]:
         """Find hard negatives: the nearest documents of each query that are neither relevant to it nor excluded from

@@ -22,10 +22,6 @@ MAX_BYTES = 2**31
 """Maximum bytes of a message's header, or of its arrays: 8,192 rows of 16,384 dimensions are a quarter of it."""
 
 
-class MessageError(OSError):
-    """Bytes received that are not a message."""
-
-
 def send(connection: Connection, head: dict[str, Any], arrays: list[Array] | None = None) -> None:
     """Send a message to the other process: a header as JSON, then the arrays as one block of bytes.
 
@@ -48,7 +44,7 @@ def receive(connection: Connection) -> tuple[dict[str, Any], list[Array]]:
     """Wait for a message from the other process, and return its header and its arrays.
 
     Raises:
-        MessageError: if the bytes are no message; the connection is then unusable, as the start of the next is unknown.
+        OSError: if the bytes are no message; the connection is then unusable, as the start of the next is unknown.
         OSError, EOFError: if the connection is closed.
     """
     try:
@@ -58,7 +54,7 @@ def receive(connection: Connection) -> tuple[dict[str, Any], list[Array]]:
     except (OSError, EOFError):
         raise
     except Exception as error:  # orjson and NumPy refuse what they cannot read in a dozen ways
-        raise MessageError(f"not a message: {type(error).__name__}") from None
+        raise OSError(f"not a message: {type(error).__name__}") from None
     return head, arrays
 
 

@@ -31,7 +31,8 @@ async def show_drift(name: ChainReference, services: ServicesDep) -> Response:
 @router.get("", dependencies=USE)
 async def list_chains(services: ServicesDep) -> Response:
     """List all chains, each with its versions."""
-    return await answer_json(await run_in_threadpool(_describe_chains, services))
+    names = services.registry.names
+    return await answer_json(await run_in_threadpool(lambda: [_describe_chain(name, services) for name in names()]))
 
 
 @router.get("/{name}", dependencies=USE)
@@ -78,10 +79,6 @@ def _delete(name: str, version: int, services: Services, force: bool) -> None:
 def _promote(name: str, services: Services, json_body: bytes) -> Pointer:
     body = validate_json(json_body, PromoteBody)
     return promote_with_gates(services.registry, name, body.version, body.gates, body.force)
-
-
-def _describe_chains(services: Services) -> list[dict[str, object]]:
-    return [_describe_chain(name, services) for name in services.registry.names()]
 
 
 def _describe_chain(ref: str, services: Services) -> dict[str, object]:

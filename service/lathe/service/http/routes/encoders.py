@@ -44,7 +44,7 @@ async def add_encoder(name: EncoderName, services: ServicesDep) -> Response:
     engine = services.embedder.engines.get(services.embedder.aliases.get(name, name))
     if engine is None:
         engine = await run_in_threadpool(_start_encoder, name, services)
-    return await answer_json(_describe_state(engine), 200 if engine.state in SERVING else 202)
+    return await answer_json({"name": engine.spec.name, "state": engine.state}, 200 if engine.state in SERVING else 202)
 
 
 @router.delete("/{name}", dependencies=ADMIN)
@@ -54,7 +54,7 @@ async def remove_encoder(name: EncoderName, services: ServicesDep) -> Response:
     Requests that were accepted are finished.
     """
     engine = await run_in_threadpool(_stop_encoder, name, services)
-    return await answer_json(_describe_state(engine))
+    return await answer_json({"name": engine.spec.name, "state": engine.state})
 
 
 def _start_encoder(name: str, services: Services) -> Engine:
@@ -76,7 +76,7 @@ def _start_encoder(name: str, services: Services) -> Engine:
 
     if "@" in spec.name:  # a version of a trained encoder
         return services.trained_serving.request(spec)
-    with services.changing_encoders:
+    with services.trained_serving.changing:
         if name not in services.embedder.engines:
             services.embedder.add(services.make_engine(spec))
             services.residency.start()
@@ -84,15 +84,11 @@ def _start_encoder(name: str, services: Services) -> Engine:
 
 
 def _stop_encoder(name: str, services: Services) -> Engine:
-    with services.changing_encoders:
+    with services.trained_serving.changing:
         engine = services.embedder.remove(name)
     services.trained_serving.forget(engine.spec.name)
     engine.stop(services.settings.shutdown_seconds)
     return engine
-
-
-def _describe_state(engine: Engine) -> dict[str, Any]:
-    return {"name": engine.spec.name, "state": engine.state}
 
 
 @router.put("/{name}/dimensions/{dimensions}", dependencies=ADMIN, openapi_extra=describe_body(SizeRouteBody))
@@ -143,7 +139,8 @@ async def promote(name: EncoderName, request: Request, services: ServicesDep) ->
 async def rollback(name: EncoderName, services: ServicesDep) -> Response:
     """Make the version live that was live before."""
     services.require_writable()
-    return await answer_json(await run_in_threadpool(_rollback, name, services))
+    roll_back = services.trained.rollback
+    return await answer_json(await run_in_threadpool(lambda: _apply_pointer(name, roll_back(name), services)))
 
 
 @router.delete("/{name}/versions/{version}", dependencies=ADMIN)
@@ -167,10 +164,6 @@ def _promote(name: str, services: Services, json_body: bytes) -> dict[str, Any]:
     if body.reindex:
         _reindex(f"{name}@{pointer.live}", answer["indexes"], services)
     return answer
-
-
-def _rollback(name: str, services: Services) -> dict[str, Any]:
-    return _apply_pointer(name, services.trained.rollback(name), services)
 
 
 def _apply_pointer(name: str, pointer: Pointer, services: Services) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from lathe.service.index.items import parse_metadata, require_ids, require_small
 from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
 from lathe.service.index.query import parse_filter
 from lathe.service.index.spec import IndexRequest, IndexSpec, ReindexRequest, require_same_settings
-from lathe.service.jobs.job import PIECE_BYTES, Job, ResultFile
+from lathe.service.jobs.job import PIECE_BYTES, ResultFile
 from lathe.service.services import ADMIN, USE, WRITE, Services, ServicesDep
 from lathe.training.encoder.text_encoder import SIDE_PROMPTS
 from lathe.transforms.errors import ArtifactError
@@ -176,7 +176,8 @@ async def reindex(name: IndexName, request: Request, services: ServicesDep) -> R
     The index is served meanwhile. Answers 202 with the URL of the job.
     """
     services.require_writable()
-    job = await run_in_threadpool(_queue_reindex, name, services, await read_json(request, services.settings))
+    json_body = await read_json(request, services.settings)
+    job = await run_in_threadpool(lambda: queue_reindex(name, services, validate_json(json_body, ReindexRequest)))
     return await answer_job(job.id)
 
 
@@ -246,10 +247,6 @@ def _list_items(name: str, cursor: str | None, limit: int, services: Services) -
     ]
     require_small_response(items)
     return {"items": items, "next_cursor": next_cursor}
-
-
-def _queue_reindex(name: str, services: Services, json_body: bytes) -> Job:
-    return queue_reindex(name, services, validate_json(json_body, ReindexRequest))
 
 
 def _describe_index(index: SearchIndex, services: Services) -> dict[str, Any]:

@@ -5,7 +5,6 @@ A search uses one generation throughout. Reindexing builds the next one beside i
 """
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +38,6 @@ REPLAY_ROWS = 4096
 
 WORTH_COMPACTING = 0.3
 """Share of dead rows above which `list_hints` suggests compaction."""
-
-
-@dataclass(frozen=True)
-class _NewVectors:
-    """Vectors of new items in every form that is stored.
-
-    Attributes:
-        recorded: what the record stores: original vectors `(n, d)`, or without originals codes `(n, b)`.
-        halves: original vectors in float16 for rescoring; None without originals.
-        compact: compact vectors `(n, width)` of the rows.
-    """
-
-    recorded: NDArray[Any]
-    halves: NDArray[np.float16] | None
-    compact: NDArray[Any]
 
 
 class Generation:
@@ -98,27 +82,25 @@ class Generation:
         """Number of rows in the graph."""
         return self.graph.covered if self.graph else 0
 
-    def take_labels(self) -> Labels:
-        """Return the labels of all current rows, ascending."""
-        return self.rows.take_view().labels
-
     @property
     def last_label(self) -> int:
         """Label of the last row, or 0 if there is none."""
         return int(self.rows.labels.array[self.rows.count - 1, 0]) if self.rows.count else 0
 
-    def convert(self, originals: Vectors) -> _NewVectors:
+    def convert(self, originals: Vectors) -> tuple[NDArray[Any], NDArray[np.float16] | None, NDArray[Any]]:
         """Convert original vectors `(n, d)` of new items to the forms stored in record and rows.
 
-        These are what the record stores, the originals in float16 (if originals are stored), and compact vectors.
+        Returns:
+            What the record stores: the original vectors, or without originals codes `(n, b)`; the original vectors in
+            float16 for rescoring, None without originals; and the compact vectors `(n, width)` of the rows.
 
         Raises:
             BadValueError: if they cannot be stored.
         """
         compact = self.vector_format.encode(originals)
         if not self.spec.has_originals:
-            return _NewVectors(compact, None, compact)
-        return _NewVectors(originals, self.reducer.convert_to_half(originals), compact)
+            return compact, None, compact
+        return originals, self.reducer.convert_to_half(originals), compact
 
     def append(self, labels: Labels, recorded: NDArray[Any]) -> None:
         """Append rows for items that are in the record already.
@@ -131,8 +113,8 @@ class Generation:
             UnavailableError: if the codes are of another size than the chain's.
         """
         if self.spec.has_originals:
-            new = self.convert(recorded)
-            self.rows.append(labels, new.halves, new.compact)
+            _, halves, compact = self.convert(recorded)
+            self.rows.append(labels, halves, compact)
             return
 
         width = self.vector_format.width
@@ -150,10 +132,6 @@ class Generation:
             if not len(labels):
                 break
             self.append(labels, recorded)
-        self.mark_deleted()
-
-    def mark_deleted(self) -> None:
-        """Mark the rows of items that were deleted or replaced in the record as dead."""
         self.rows.mark_dead(self.record.read_tombstones())
 
     def extend_graph(self, max_rows: int, threads: int) -> int:

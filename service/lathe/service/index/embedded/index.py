@@ -206,12 +206,12 @@ class EmbeddedIndex:
             for item, metadata_json in zip(ids, payloads, strict=True):
                 get_text(item, metadata_json, move.text_field)
 
-        new = generation.convert(vectors)
+        recorded, halves, compact = generation.convert(vectors)
         generation.rows.reserve(len(ids))  # all that can fail comes before the record is written
         with self.changing:
             self.lacks_rows = True
-            written = self.record.upsert(ids, new.recorded, metadata, payloads, spec, note)
-            generation.rows.append(written.labels, new.halves, new.compact, written.dead)
+            written = self.record.upsert(ids, recorded, metadata, payloads, spec, note)
+            generation.rows.append(written.labels, halves, compact, written.dead)
             self.lacks_rows = False
 
         self.rows_added.set()

@@ -286,7 +286,7 @@ def acquire_index(folder: Path, name: str) -> FileLock:
         ConflictError: if another process holds the lock.
         UnavailableError: if the lock file cannot be used.
     """
-    lock = lock_file(_build_lock_path(folder))
+    lock = lock_file(folder.with_name(f".{folder.name}.lock"))
     note = folder / "owner.json"
     try:
         lock.acquire(blocking=False)
@@ -311,7 +311,3 @@ def _note_owner(folder: Path) -> None:
     with suppress(OSError):  # there may be no folder yet, or no more
         with create_file(folder / "owner.json") as file:
             file.write(json.dumps({"pid": os.getpid()}).encode())
-
-
-def _build_lock_path(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.lock")

@@ -181,7 +181,7 @@ class Cutover:
         """
         self.index.recover_generation()
         self._catch_up(generation, ready["text_field"])
-        generation.mark_deleted()
+        generation.rows.mark_dead(self.record.read_tombstones())
         old = self.index.switch_to(generation, artifact, snapshot)
 
         with suppress(sqlite3.Error):  # on a full disk they stay, which does no harm
@@ -197,7 +197,7 @@ class Cutover:
 
         Each batch is a transaction, so that other writes come in between.
         """
-        spec, labels = generation.spec, generation.take_labels()
+        spec, labels = generation.spec, generation.rows.take_view().labels
         vectors = np.memmap(generation.folder / VECTORS, np.float32, "r", shape=(len(labels), spec.width))
         for start in range(0, len(labels), REPLAY_ROWS):
             batch = slice(start, start + REPLAY_ROWS)

@@ -10,7 +10,6 @@ note:<name>             progress of an import, stored by the last write
 """
 
 import base64
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,7 +88,10 @@ class Catalogue:
 
     def add(self, name: str, collection: str, spec: IndexSpec, artifact: Artifact) -> None:
         """Store an index's chain, then its entry with collection and settings, which makes the index visible."""
-        parts = [] if artifact is None else _split_base64(b"".join(artifact))
+        # Parts are short enough for a value of Milvus, as base64 text.
+        joined = b"" if artifact is None else b"".join(artifact)
+        starts = range(0, len(joined), PART_BYTES)
+        parts = [base64.b64encode(joined[start : start + PART_BYTES]).decode() for start in starts]
         self.write_values({f"{CHAIN}{collection}:{number}": part for number, part in enumerate(parts)})
         sizes = None if artifact is None else [len(file) for file in artifact]
         content = {"collection": collection, "spec": spec.to_json(), "artifact": sizes}
@@ -147,13 +149,6 @@ def _build_key_filter(keys: Sequence[str]) -> str:
     return "key in [" + ", ".join(f'"{key}"' for key in keys) + "]"
 
 
-def _split_base64(content: bytes) -> list[str]:
-    """Split bytes into parts short enough for a value of Milvus, and return each part as base64 text."""
-    return [
-        base64.b64encode(content[start : start + PART_BYTES]).decode() for start in range(0, len(content), PART_BYTES)
-    ]
-
-
 ID, METADATA, ENTRIES, RANGES, VECTOR, ORIGINAL = "id", "metadata", "entries", "ranges", "vector", "original"
 """Names of the fields of the collection."""
 METRICS = {"cosine": "IP", "ip": "IP", "l2": "L2"}
@@ -172,11 +167,6 @@ Row = dict[str, Any]
 def build_alias(index: str) -> str:
     """Return the unique Milvus alias of an index: other characters than letters and digits become hexadecimal."""
     return "lathe_" + "".join(c if c.isascii() and c.isalnum() else f"_{ord(c):02x}" for c in index)
-
-
-def generate_collection_name(index: str) -> str:
-    """Return a new, random name for the collection of an index, which no collection or alias ever had."""
-    return f"{build_alias(index)}__{secrets.token_hex(6)}"
 
 
 def create_collection(connection: MilvusConnection, name: str, spec: IndexSpec) -> None:

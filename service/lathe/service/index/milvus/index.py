@@ -182,7 +182,16 @@ class MilvusIndex:
                     vectors = normalize_rows(vectors)
                 scores = _compute_scores(vectors, (compact if originals is None else originals)[position], by_distance)
             best = np.argsort(scores if by_distance else -scores, kind="stable")[: query.k].tolist()
-            results.append([_build_hit(hits[row], float(scores[row])) for row in best])
+            results.append(
+                [
+                    {
+                        "id": hits[row][ID],
+                        "score": float(scores[row]),
+                        "metadata": hits[row]["entity"][METADATA] or None,
+                    }
+                    for row in best
+                ]
+            )
         return results
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
@@ -276,10 +285,6 @@ class MilvusIndex:
 
 def _build_payload(row: Mapping[str, Any]) -> Payload:
     return row[ID], orjson.dumps(row[METADATA]) if row[METADATA] else None
-
-
-def _build_hit(hit: Any, score: float) -> Hit:
-    return {"id": hit[ID], "score": score, "metadata": hit["entity"][METADATA] or None}
 
 
 def _compute_scores(vectors: Vectors, query: Vectors, by_distance: bool) -> Vectors:

@@ -1,6 +1,7 @@
 """All indexes in a Milvus."""
 
 import logging
+import secrets
 import threading
 import time
 from contextlib import suppress
@@ -9,7 +10,7 @@ from typing import Any
 from lathe.service.chains.names import is_name, require_name
 from lathe.service.errors import NotSupportedError, ServiceError, UnavailableError, UnknownNameError, convert_error
 from lathe.service.index.milvus.client import CollectionGoneError, MilvusConnection
-from lathe.service.index.milvus.collections import Catalogue, build_alias, create_collection, generate_collection_name
+from lathe.service.index.milvus.collections import Catalogue, build_alias, create_collection
 from lathe.service.index.milvus.index import MilvusIndex
 from lathe.service.index.protocol import Artifact, Capabilities
 from lathe.service.index.spec import IndexSpec
@@ -142,21 +143,18 @@ class MilvusIndexes:
             )
         self.catalogue.create()
         if self.catalogue.find(name) is None:
-            collection = generate_collection_name(name)
+            # A new, random name, which no collection or alias ever had.
+            collection = f"{build_alias(name)}__{secrets.token_hex(6)}"
             create_collection(self.connection, collection, spec)
-            if self._claim_alias(name, collection) and self._has_alias(name, collection):
+            claimed = self._claim_alias(name, collection)
+
+            # Another server may have taken the alias over if this one was so slow that it seemed dead.
+            if claimed and self.connection.call("describe_alias", build_alias(name))["collection_name"] == collection:
                 self.catalogue.add(name, collection, spec, artifact)
             else:
                 self.connection.call("drop_collection", collection)
         self.looked_up.pop(name, None)
         return self.get(name)
-
-    def _has_alias(self, name: str, collection: str) -> bool:
-        """Return whether the alias of the index still points to the collection.
-
-        Another server may have taken it over if this one was so slow that it seemed dead.
-        """
-        return bool(self.connection.call("describe_alias", build_alias(name))["collection_name"] == collection)
 
     def _claim_alias(self, name: str, collection: str) -> bool:
         """Claim an index's alias for a new collection. Return False if another server finishes the index first.

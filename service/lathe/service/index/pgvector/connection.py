@@ -56,11 +56,8 @@ def open_database(url: str | None) -> Iterator[Connection]:
             yield connection
     except psycopg.Error as error:
         converted = _convert_postgres_error(error)
-        raise type(converted)(_redact_password(converted.message, password), code=converted.code) from None
-
-
-def _redact_password(message: str, password: str) -> str:
-    return message.replace(password, "***") if password else message
+        message = converted.message.replace(password, "***") if password else converted.message
+        raise type(converted)(message, code=converted.code) from None
 
 
 def _convert_postgres_error(error: psycopg.Error) -> ServiceError:

@@ -3,7 +3,6 @@
 import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from psycopg import sql
 
@@ -44,33 +43,8 @@ NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """Pattern of a NUL in JSON, which no text of PostgreSQL can hold."""
 
 
-@dataclass(frozen=True)
-class _ExportCounts:
-    """Outcome of an export.
-
-    Attributes:
-        written: number of items that are in the table now.
-        changed: number of rows that were new or differed.
-        skipped: ids of the items that were left out.
-        deleted: number of rows that were deleted.
-    """
-
-    written: int
-    changed: int
-    skipped: list[str]
-    deleted: int
-
-
-@dataclass(frozen=True)
-class _ExportedColumn:
-    """Column of vectors of an export.
-
-    Attributes:
-        map: maps original vectors `(n, d)` to those of the column.
-    """
-
-    column: VectorColumn
-    map: Callable[[Vectors], Vectors]
+_ExportedColumn = tuple[VectorColumn, Callable[[Vectors], Vectors]]
+"""Column of vectors of an export, and the function that maps original vectors `(n, d)` to those of the column."""
 
 
 def plan_columns(
@@ -91,15 +65,15 @@ def plan_columns(
     """
     reducer = Reducer(spec, artifact)
     require_searchable(spec.chain, reducer.quantizer, column_type, spec.metric)
-    columns = []
+    columns: list[_ExportedColumn] = []
     if originals != "none":
         kind = ORIGINAL_TYPES[originals]
         comment = describe_space(spec.raw_space_id, RAW, kind)
-        columns.append(_ExportedColumn(VectorColumn(EMBEDDING, kind, spec.width, comment), lambda vectors: vectors))
+        columns.append((VectorColumn(EMBEDDING, kind, spec.width, comment), lambda vectors: vectors))
     if artifact is not None or column_type != "vector":
         comment = describe_space(spec.space_id, spec.chain, column_type)
         wanted = VectorColumn(REDUCED, column_type, spec.dimensions, comment)
-        columns.append(_ExportedColumn(wanted, reducer.reduce_documents))
+        columns.append((wanted, reducer.reduce_documents))
     if not columns:
         raise BadValueError("an index without a chain has only its original vectors: leave --originals none out")
     return columns
@@ -114,7 +88,7 @@ def export_items(
     on_progress: Progress,
     delete_others: bool = False,
     skip_nul: bool = False,
-) -> _ExportCounts:
+) -> tuple[int, int, list[str], int]:
     """Write an index's items to a table, updating rows that differ.
 
     The columns are `id`, `metadata` and those of vectors. The table is created if it is missing. Rows with an id of the
@@ -130,11 +104,15 @@ def export_items(
         delete_others: whether rows with other ids are deleted, after all items are written; else they are left alone.
         skip_nul: whether items with a NUL in their metadata are left out, and their rows left alone.
 
+    Returns:
+        Number of items that are in the table now, of rows that were new or differed, the ids of the items that were
+        left out, and the number of rows that were deleted.
+
     Raises:
         ConflictError: if the table exists with another key, or with vectors of another type or space.
         BadValueError: if pgvector cannot store the vectors, or an item has a NUL and is not to be left out.
     """
-    columns = [column.column for column in exported]
+    columns = [column for column, _ in exported]
     table = _ensure_table(connection, name, columns)
     for column in columns:
         ensure_column(connection, table, column)
@@ -152,7 +130,7 @@ def export_items(
                 f"the metadata of the item {min(odd)!r} hold a NUL character, which PostgreSQL cannot store: replace "
                 "the item, or leave such items out with --skip-nul"
             )
-        fields = [encode_vectors(column.map(originals), column.column.kind) for column in exported]
+        fields = [encode_vectors(map_originals(originals), column.kind) for column, map_originals in exported]
         rows = [row for row in zip(payloads, *fields, strict=True) if row[0][0] not in odd]
         with connection.transaction():
             _copy_batch(connection, rows)
@@ -164,7 +142,7 @@ def export_items(
         done += len(payloads)
         on_progress(min(done / max(items.count, 1), 1.0), f"{done:,} of {items.count:,} items")
     deleted = _delete_others(connection, name) if delete_others else 0
-    return _ExportCounts(done - len(skipped), changed, sorted(skipped), deleted)
+    return done - len(skipped), changed, sorted(skipped), deleted
 
 
 def _ensure_table(connection: Connection, name: TableName, columns: Sequence[VectorColumn]) -> PgvectorTable:

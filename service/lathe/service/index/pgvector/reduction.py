@@ -43,21 +43,6 @@ class _FullVectors:
     dimensions: int
 
 
-@dataclass(frozen=True)
-class _ReducedRows:
-    """Outcome of a reduction.
-
-    Attributes:
-        written: number of rows that got a reduced vector.
-        without: number of rows whose full vector is NULL.
-        zero: number of rows whose full vector is zero; they get no reduced vector.
-    """
-
-    written: int
-    without: int
-    zero: int
-
-
 def find_full_vectors(connection: Connection, table: PgvectorTable, name: str) -> _FullVectors:
     """Look up a table's column of full vectors, and return it with its type and number of dimensions.
 
@@ -107,7 +92,7 @@ def reduce_column(
     reduce: Callable[[Vectors], Vectors],
     on_ready: Callable[[], object],
     on_progress: Progress,
-) -> _ReducedRows:
+) -> tuple[int, int, int]:
     """Reduce the vectors of one table column and write them to another, for rows that lack them. Return counts.
 
     Rows are reduced in order of the primary key. Each batch is a transaction that locks its rows, so a row that is
@@ -145,7 +130,7 @@ def reduce_column(
         with connection.transaction():
             keys, vectors = _read_batch(connection, full, statements, last)
             if not keys:
-                return _ReducedRows(seen - zero, without, zero)
+                return seen - zero, without, zero
             directed = np.asarray(vectors.any(axis=1))
             rows = [key for key, kept in zip(keys, directed, strict=True) if kept]
             if rows:

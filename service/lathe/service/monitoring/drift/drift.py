@@ -143,7 +143,9 @@ class Drift:
         """
         reference = loaded.fit_distribution
         unknown = str(reference) if isinstance(reference, ArtifactError) else None
-        evaluated = [] if unknown else [(w, t) for w, t in self.evaluate_all() if _is_window_of(w, loaded)]
+        version = (loaded.ref, loaded.digest)
+        windows = [] if unknown else list(self.evaluate_all())
+        evaluated = [(w, t) for w, t in windows if (w.loaded.ref, w.loaded.digest) == version]
         return {
             "chain": loaded.ref,
             "unknown": unknown or (None if self.on else "LATHE_DRIFT is off"),
@@ -181,10 +183,6 @@ class Drift:
 
 def _build_key(observed: ObservedVectors) -> Key:
     return observed.encoder, observed.loaded.ref, observed.loaded.digest
-
-
-def _is_window_of(window: Window, loaded: LoadedChain) -> bool:
-    return (window.loaded.ref, window.loaded.digest) == (loaded.ref, loaded.digest)
 
 
 def update_drift_gauges(drift: Drift) -> None:

@@ -131,11 +131,12 @@ class Tally:
 
         docs/drift.md explains them.
         """
+        outside = self.outside / self.energy if reference.outside is not None and self.energy else None
         return {
             "rows": self.rows,
             "requests": self.requests,
             **self._compare_means(reference),
-            "outside": {"fitted": reference.outside, "live": self._compute_outside_share(reference)},
+            "outside": {"fitted": reference.outside, "live": outside},
             "odd_norms": self.outliers / self.rows,
             "clipped": None if np.isnan(self.clipped) else self.clipped / self.rows,
             "out_of_domain": self.out_of_domain,
@@ -162,9 +163,6 @@ class Tally:
             "mean_norm": {"fitted": gaussian.mean_norm, "live": norm},
             "mean_noise": float(gaussian.spread) * float(np.sqrt(variance / self.summed)),
         }
-
-    def _compute_outside_share(self, reference: FitDistribution) -> float | None:
-        return self.outside / self.energy if reference.outside is not None and self.energy else None
 
 
 Rows = NDArray[np.float32]

@@ -14,13 +14,13 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lathe.training.advice.places.forms import (
+    GRAPH_LINK_BYTES,
     LINKS,
     Candidate,
     Element,
     Place,
     PlaceCost,
     StoredForm,
-    count_link_bytes,
     list_reductions,
 )
 from lathe.training.advice.places.recall import K
@@ -84,7 +84,7 @@ def _align(size: int) -> int:
 
 def _measure_graph(candidate: Candidate, rows: int) -> PlaceCost:
     beside = 0 if candidate.beside is None else candidate.beside.bytes * rows
-    return PlaceCost(candidate.form.bytes * rows, count_link_bytes() * rows, beside)
+    return PlaceCost(candidate.form.bytes * rows, GRAPH_LINK_BYTES * rows, beside)
 
 
 def _measure_refined(candidate: Candidate, rows: int) -> PlaceCost:

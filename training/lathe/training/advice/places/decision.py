@@ -11,11 +11,10 @@ from lathe.training.advice.places.recall import (
     PART,
     ExpectedRecall,
     K,
+    bound_recall,
     count_found,
     extrapolate,
     find_nearest,
-    limit_recall,
-    raise_recall,
 )
 from lathe.training.advice.request import DEFAULT_RECALL, Metric
 from lathe.training.advice.sample import Sample
@@ -197,12 +196,14 @@ def _measure_options(
                 continue
             counts = zip(count_found(scores, nearest), count_found(scores[:, :part], nearest_in_part), strict=True)
             expected = [extrapolate(*both, len(base), rows, seed) for both in counts]
-            by_form[candidate.form] = list(accumulate(expected, lambda fewer, more: raise_recall(more, fewer)))
+            # More candidates that are ranked by the full vectors do not find fewer rows.
+            by_form[candidate.form] = list(accumulate(expected, lambda fewer, more: bound_recall(max, more, fewer)))
 
         expected = by_form[candidate.form]
         if candidate.beside in by_form:  # in full precision, ranking loses nothing
+            # Candidates that are ranked by a form are not found more often than that form finds rows by itself.
             ranking = by_form[candidate.beside][0]
-            expected = [expected[0], *(limit_recall(ranked, ranking) for ranked in expected[1:])]
+            expected = [expected[0], *(bound_recall(min, ranked, ranking) for ranked in expected[1:])]
         options.append(_build_option(goal, rows, base.shape[1], candidate, expected))
 
     if rows > SURE_FACTOR * len(base):

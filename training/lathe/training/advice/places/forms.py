@@ -116,7 +116,8 @@ class FormSearch:
             "pq": lambda vectors: _encode_by_product_quantizer(vectors, form.code_bytes),
         }
         if form.element == "bit":
-            return np.asarray(_take_signs(queries) @ _take_signs(rows).T, np.float32)
+            query_signs, row_signs = (np.where(side > 0, np.float32(1), np.float32(-1)) for side in (queries, rows))
+            return np.asarray(query_signs @ row_signs.T, np.float32)
         if form.element == "rabitq":
             return _score_rabitq(rows, queries)
 
@@ -159,10 +160,6 @@ def _round_on_each_scale(vectors: FloatArray) -> FloatArray:
     return np.asarray(np.round((vectors - lowest) / scale) * scale + lowest, np.float32)
 
 
-def _take_signs(vectors: FloatArray) -> FloatArray:
-    return np.where(vectors > 0, np.float32(1), np.float32(-1))
-
-
 def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatArray:
     """Encode and decode vectors `(n, d)` by FAISS's product quantizer with `code_bytes` bytes a vector.
     It is fitted on the vectors themselves. Return the decoded ones.
@@ -203,6 +200,8 @@ MULTIPLE = 8
 """Divisor of every reduced number of dimensions."""
 LINKS = 16
 """Links of a graph per vector, the default of all places. There are twice as many on the lowest level."""
+GRAPH_LINK_BYTES = 4 * (2 * LINKS + 1) + 4 * LINKS // (LINKS - 1)
+"""Average bytes of a vector's links in an HNSW graph in memory, over all levels, at 4 bytes a link."""
 
 Counted = Literal["total", "memory"]
 """Which bytes are compared: all, or those that should be in memory."""
@@ -275,8 +274,3 @@ def list_reductions(dimensions: int) -> Iterator[tuple[int, str]]:
         size = round(dimensions * share / MULTIPLE) * MULTIPLE
         if 0 < size < dimensions:
             yield size, f"pca:{size},center=none"
-
-
-def count_link_bytes() -> int:
-    """Return the average bytes of a vector's links in an HNSW graph in memory, over all levels, at 4 bytes a link."""
-    return 4 * (2 * LINKS + 1) + 4 * LINKS // (LINKS - 1)

@@ -125,28 +125,15 @@ def extrapolate(
     )
 
 
-def limit_recall(recall: ExpectedRecall, limit: ExpectedRecall) -> ExpectedRecall:
-    """Return a recall that is at most another one in its value and both bounds.
-
-    Candidates that are ranked by a form are not found more often than that form finds rows by itself.
-    """
-    return _pick(min, recall, limit)
-
-
-def raise_recall(recall: ExpectedRecall, least: ExpectedRecall) -> ExpectedRecall:
-    """Return a recall that is at least another one in its value and both bounds.
-
-    More candidates that are ranked by the full vectors do not find fewer rows.
-    """
-    return _pick(max, recall, least)
-
-
-def _pick(pick: Callable[[float, float], float], recall: ExpectedRecall, other: ExpectedRecall) -> ExpectedRecall:
+def bound_recall(
+    bound: Callable[[float, float], float], recall: ExpectedRecall, other: ExpectedRecall
+) -> ExpectedRecall:
+    """Return a recall whose value and both bounds are at most (`min`) or at least (`max`) those of another one."""
     return replace(
         recall,
-        value=pick(recall.value, other.value),
-        low=pick(recall.low, other.low),
-        high=pick(recall.high, other.high),
+        value=bound(recall.value, other.value),
+        low=bound(recall.low, other.low),
+        high=bound(recall.high, other.high),
     )
 
 

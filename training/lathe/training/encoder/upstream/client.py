@@ -1,6 +1,6 @@
 """Calls to an embeddings API, with retries, rate limits and a circuit breaker."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,7 +14,6 @@ from lathe.training.endpoint_client import (
     CallError,
     EndpointClient,
     RateLimiter,
-    Received,
     RetryPolicy,
     extract_message,
 )
@@ -170,16 +169,16 @@ class UpstreamClient:
         url = f"{self.spec.url.rstrip('/')}{self.protocol.path}"
         limit = OTHER_BYTES + len(texts) * self.dimensions * NUMBER_BYTES
         try:
-            received = await self.endpoint.post(url, orjson.dumps(body), limit)
+            headers, payload = await self.endpoint.post(url, orjson.dumps(body), limit)
         except CallError as error:
             raise self._describe_status(error) from None
 
-        self._require_plausible(received.payload, len(texts))
-        content = self._parse_json(received)
+        self._require_plausible(payload, len(texts))
+        content = self._parse_json(headers, payload)
         redact = self.endpoint.redact
 
         try:
-            answer = self.protocol.read_answer(content, received.headers, len(texts))
+            answer = self.protocol.read_answer(content, headers, len(texts))
         except MalformedAnswerError as error:
             message = f": {extract_message(content)}" if isinstance(content, dict) and "error" in content else ""
             raise CallError(OTHER_JSON, redact(f"it answered {error}{message}"), retryable=False) from None
@@ -216,16 +215,16 @@ class UpstreamClient:
             message = f"it answered {values:,} values in {containers:,} lists and objects for {texts} texts"
             raise CallError(OTHER_JSON, message, retryable=False)
 
-    def _parse_json(self, received: Received) -> Any:
+    def _parse_json(self, headers: Mapping[str, str], payload: bytes) -> Any:
         """Parse the payload of a response as JSON, and return its value.
 
         Raises:
             CallError: if it is not JSON, which is retryable: a proxy may answer for a server that restarts.
         """
         try:
-            return orjson.loads(received.payload)
+            return orjson.loads(payload)
         except orjson.JSONDecodeError:
-            kind = self.endpoint.redact(received.headers.get("content-type", "nothing it names"))
+            kind = self.endpoint.redact(headers.get("content-type", "nothing it names"))
             raise CallError(NOT_JSON, f"not JSON but {kind} came back", retryable=True) from None
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.encoder.spec import UPSTREAM_ADDRESSES, Side, UpstreamProtocol, UpstreamSpec
+from lathe.training.encoder.spec import UPSTREAM_PATHS, Side, UpstreamProtocol, UpstreamSpec
 
 SPACE_HEADER = "x-space-id"
 """Header in which another Lathe names the space of its vectors."""
@@ -86,7 +86,7 @@ class EmbeddingsProtocol(Protocol):
 class OpenAIProtocol:
     """OpenAI's protocol, which vLLM, TEI, Ollama, llama.cpp, Voyage, Infinity, LM Studio and Lathe speak too."""
 
-    path = UPSTREAM_ADDRESSES["openai"].path
+    path = UPSTREAM_PATHS["openai"]
     prompts: Mapping[str, str] = {}
     default_prompt: str | None = None
     cuts_left = False
@@ -123,7 +123,7 @@ class OpenAIProtocol:
 class CohereProtocol:
     """Cohere's protocol, version 2. It has no prompts but an `input_type`: the text of a prompt is its value."""
 
-    path = UPSTREAM_ADDRESSES["cohere"].path
+    path = UPSTREAM_PATHS["cohere"]
     prompts: Mapping[str, str] = {
         "document": "search_document",
         "query": "search_query",

@@ -55,7 +55,16 @@ def _load_or_compute_relations(
     Raises:
         JobError: if the folder is of another encoder, other pairs or other settings.
     """
-    depends = _build_manifest(encoder, mixture, settings)
+    # All that the targets depend on; the weight of the loss changes none of them.
+    depends = {
+        "encoder": encoder.fingerprint,
+        "dimensions": encoder.dimensions,
+        "max_length": encoder.max_length,
+        "pairs": len(mixture),
+        "mixture": mixture.digest_pairs(),
+        "sources": mixture.names,
+        "regularizer": settings.model_dump(exclude={"loss_weight"}, exclude_defaults=True),
+    }
     _require_same_manifest(folder, depends)
     shape = (len(mixture), 2 * encoder.dimensions)
     known = (folder / MANIFEST).is_file()  # written last: without it, rows may be of anything
@@ -71,21 +80,6 @@ def _load_or_compute_relations(
     replace_synced(folder / MANIFEST, orjson.dumps(depends, option=orjson.OPT_INDENT_2))
 
     return relations, False
-
-
-def _build_manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSettings) -> dict[str, object]:
-    """Build a JSON-serializable dict of all that the targets depend on.
-    It has the encoder, a digest of the pairs, and the regularizer's settings without the loss weight.
-    """
-    return {
-        "encoder": encoder.fingerprint,
-        "dimensions": encoder.dimensions,
-        "max_length": encoder.max_length,
-        "pairs": len(mixture),
-        "mixture": mixture.digest_pairs(),
-        "sources": mixture.names,
-        "regularizer": settings.model_dump(exclude={"loss_weight"}, exclude_defaults=True),
-    }
 
 
 def _require_same_manifest(folder: Path, depends: dict[str, object]) -> None:

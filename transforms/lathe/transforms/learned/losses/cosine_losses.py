@@ -266,7 +266,7 @@ def blend(
     weights = [[share / max(loss, 1e-12) for share, loss in zip(SHARES, start, strict=True)] for start in starts]
 
     def prepare(original_cosines: Tensor) -> AnchorLoss:
-        targets, probabilities = _standardize_rows(original_cosines), _neighbour_probabilities(original_cosines)
+        targets, probabilities = _standardize_rows(original_cosines), (original_cosines / TEMPERATURE).softmax(1)
 
         def anchor_loss(index: int, cosines: Tensor) -> AnchorLossAndGradient:
             """Return the weighted sum of both losses of each anchor `(b,)`, and its gradient w.r.t. `cosines`."""
@@ -298,7 +298,7 @@ def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
         return lambda _index, cosines: _one_minus_pearson(targets, cosines)
 
     def neighbours(original_cosines: Tensor) -> AnchorLoss:
-        probabilities = _neighbour_probabilities(original_cosines)
+        probabilities = (original_cosines / TEMPERATURE).softmax(1)
         return lambda _index, cosines: neighbour_divergence(probabilities, cosines)
 
     results = [
@@ -323,8 +323,3 @@ def neighbour_divergence(target_probabilities: Tensor, cosines: Tensor) -> Ancho
     losses = torch.xlogy(p, p).sum(1) - torch.linalg.vecdot(p, log_q)
     # ∂KL(p‖q)/∂cosines = (q − p)/temperature, written over log q to save a block of memory.
     return losses, log_q.exp_().sub_(p).div_(TEMPERATURE)
-
-
-def _neighbour_probabilities(cosines: Tensor) -> Tensor:
-    """Return softmax(cosines/`TEMPERATURE`) of each row, `(b, n)`: how likely each other row is a neighbour."""
-    return (cosines / TEMPERATURE).softmax(1)
