@@ -23,7 +23,7 @@ def has(replica, name):
 
 
 def test_a_chain_that_cannot_be_copied_is_retried_and_delays_no_other(open_replica, chains, caplog):
-    """One warning is logged, and it does not contain the path."""
+    """One warning is logged, not one for each try, and it does not contain the path."""
     caplog.set_level(logging.INFO)
     here, there = open_replica("here"), open_replica("there")
     obstacle = there.registry.root / "mine"
@@ -37,8 +37,10 @@ def test_a_chain_that_cannot_be_copied_is_retried_and_delays_no_other(open_repli
     assert there.connection.up and not has(there, "mine")
     tries = counted_tries(there)
     eventually(lambda: tries() >= 3)
-    said = [record for record in caplog.records if "mine cannot be copied" in record.getMessage()]
-    assert len(said) == 1
+    messages = [record.getMessage() for record in caplog.records]
+    said = sum("mine cannot be copied" in message for message in messages)
+    outages = sum("Redis cannot be reached" in message for message in messages)  # a slow machine's; all is copied again
+    assert 1 <= said <= 1 + outages
     obstacle.unlink()
     eventually(lambda: has(there, "mine"), 5)
     eventually(lambda: there.warnings() == [], 5)
