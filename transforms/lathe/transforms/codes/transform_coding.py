@@ -25,7 +25,15 @@ from lathe.transforms.codes.code_decoder import CodeDecoder
 from lathe.transforms.codes.lloyd_max import MAX_BITS, normal_quantizer
 from lathe.transforms.codes.quantization import Quantizer
 from lathe.transforms.errors import ArtifactError, InputError, NotFittedError, StepError
-from lathe.transforms.statistics import Moments, Spectrum, moments_of, query_metric_roots, row_norms, without_direction
+from lathe.transforms.statistics import (
+    Moments,
+    Spectrum,
+    draw_rotation,
+    moments_of,
+    query_metric_roots,
+    row_norms,
+    without_direction,
+)
 from lathe.transforms.vectors import Vectors, as_tensor
 
 CODEC_VERSION = 1
@@ -259,10 +267,7 @@ class TransformCoding(Quantizer):
         The rotation becomes part of the encoder's matrix, so a fast Hadamard transform would save nothing.
         """
         leading = min(total // (self.bits or 1), int((variances > 0).sum()))
-        normal_entries = np.random.default_rng(self.seed).standard_normal((leading, leading))
-        rotation, triangle = np.linalg.qr(normal_entries)
-        rotation = rotation * np.sign(np.diag(triangle))  # without the signs the rotation would not be uniform
-
+        rotation = draw_rotation(leading, np.random.default_rng(self.seed))
         return (
             np.concatenate([rotation @ axes[:leading], axes[leading:]]),
             np.concatenate([rotation**2 @ variances[:leading], np.zeros(len(variances) - leading)]),

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from lathe.transforms.base import FitContext, Signature, require_flag, require_seed, require_whole
 from lathe.transforms.errors import InputError
 from lathe.transforms.linear.affine import Linear
-from lathe.transforms.statistics import Moments, unit_rows
+from lathe.transforms.statistics import Moments, draw_rotation, unit_rows
 from lathe.transforms.vectors import Vectors, as_tensor, finite_blocks
 
 MAX_ROWS = 20_000
@@ -81,7 +81,7 @@ class ITQ(Linear):
         if self.aligned:
             frame = _frame_of(rows.mean(axis=0))
             rows = (rows @ frame[1:].T) - (rows.mean(axis=0) @ frame[1:].T)
-        rotation = _random_rotation(rows.shape[1], random)
+        rotation = draw_rotation(rows.shape[1], random)
         for number in range(self.iterations):
             context.report(number / self.iterations, f"{self.kind}, round {number + 1} of {self.iterations}")
             signs = np.where(rows @ rotation.T >= 0, 1.0, -1.0)
@@ -110,9 +110,3 @@ def _frame_of(mean: NDArray[np.float64]) -> NDArray[np.float64]:
     frame = np.eye(len(mean)) - 2 * np.outer(normal, normal) / (normal @ normal)
     frame[0] = direction
     return np.asarray(frame)
-
-
-def _random_rotation(dimensions: int, random: np.random.Generator) -> NDArray[np.float64]:
-    """Return an orthogonal matrix drawn uniformly."""
-    rotation, triangle = np.linalg.qr(random.standard_normal((dimensions, dimensions)))
-    return np.asarray(rotation * np.sign(np.diag(triangle)))

@@ -28,12 +28,14 @@ from lathe.transforms.statistics.spectrum import (
     Gaussian,
     Spectrum,
     Subspace,
+    draw_rotation,
     participation_ratio,
     query_metric_roots,
     tempered_power,
 )
 
 __all__ = [
+    "draw_rotation",
     "Gaussian",
     "MIN_ORDINARY_NORM",
     "Moments",

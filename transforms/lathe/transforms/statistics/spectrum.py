@@ -272,3 +272,9 @@ def _find_knee(curve: NDArray[np.float64]) -> int:
     # Both axes on [0, 1], so that the distance does not depend on the scale of the eigenvalues.
     line = np.linspace(1, 0, len(curve))
     return int((line - (curve - curve[-1]) / height).argmax())
+
+
+def draw_rotation(dimensions: int, random: np.random.Generator) -> NDArray[np.float64]:
+    """Return an orthogonal matrix `(d, d)`, drawn uniformly."""
+    rotation, triangle = np.linalg.qr(random.standard_normal((dimensions, dimensions)))
+    return np.asarray(rotation * np.sign(np.diag(triangle)))  # without the signs it would not be uniform
