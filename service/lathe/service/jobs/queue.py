@@ -76,7 +76,7 @@ class JobQueue(Protocol):
         """
 
     def open_output(self, job_id: str) -> AbstractContextManager[IO[bytes] | None]:
-        """Open the file for the output of a job's process; None for the output of the runner."""
+        """Open the file for the output of a job's process, or return None in its place for that of the runner."""
 
     # What the process of a job does
 

@@ -195,7 +195,7 @@ class RedisQueue:
         return {name: workers for name, (_, workers) in self.seen.items()} if self.seen and self.connection.up else None
 
     def warnings(self) -> builtins.list[str]:
-        """Return a warning for each class of which jobs wait while no worker is alive; none while Redis is down."""
+        """Return a warning for each class of which jobs wait while no worker is alive. None while Redis is down."""
         return [
             f"{name} wait ({waiting}) and {_describe_missing_worker(build_queue_name(name))}"
             for name, (waiting, workers) in self.seen.items()

@@ -280,7 +280,10 @@ class OwnWorker:
         self.not_before = 0.0
 
     def step(self) -> None:
-        """Start the worker if jobs wait for it and it is not running; after an error, `RESTART_SECONDS` later."""
+        """Start the worker if jobs wait for it and it is not running.
+
+        After an error, that is `RESTART_SECONDS` later.
+        """
         if self.process is not None and (status := self.process.poll()) is not None:
             self.process = None
             if status:

@@ -177,8 +177,7 @@ class SharedVersions(VersionFolder, ABC):
         """
         while True:  # another version may take the number while this one is written
             with self.connection.reached() as client:
-                content: Any = client.hgetall(build_key(self.kind, name))
-            record = VersionRecord.parse(self.kind, name, content)
+                record = read_record(client, self.kind, name)
             # A job whose worker was lost runs again, perhaps after it has published.
             if (published := record.find_published(job)) is not None:
                 return published, record.pointer.live == published
@@ -227,8 +226,9 @@ class SharedVersions(VersionFolder, ABC):
             job: id of the job that publishes the version; None without a job.
 
         Raises:
-            ArtifactError: if a file is missing, or does not have the digest in the manifest.
-            UnavailableError: if Redis is unreachable, or full. What was written is removed after either error.
+            ArtifactError: if a file does not have the digest in the manifest.
+            OSError: if a file cannot be read.
+            UnavailableError: if Redis is unreachable, or full. What was written is removed after any of these errors.
         """
         stamp = VersionStamp(compute_digest(manifest), job)
         key = f"{build_files_key(stamp)}:{secrets.token_hex(8)}"

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from redis import Redis
 from redis.client import Pipeline
 
 from lathe.service.chains.pointer import Pointer
@@ -90,9 +91,9 @@ def build_key(kind: str, name: str) -> str:
     return f"lathe:{kind}:{name}"
 
 
-def read_record(pipe: Pipeline, kind: str, name: str) -> VersionRecord:
-    """Read the record of a name (pointer and versions) within a Redis transaction that watches its key."""
-    content: Any = pipe.hgetall(build_key(kind, name))
+def read_record(client: Redis, kind: str, name: str) -> VersionRecord:
+    """Read the record of a name (pointer and versions), within a transaction if `client` is its pipeline."""
+    content: Any = client.hgetall(build_key(kind, name))
     return VersionRecord.parse(kind, name, content)
 
 
