@@ -12,10 +12,10 @@ from lathe.service.errors import UnknownNameError
 from lathe.service.home import Home
 from lathe.service.jobs import folder as folder_queue
 from lathe.service.jobs.folder import FolderQueue
-from lathe.service.jobs.job import PIECE_BYTES
 from lathe.service.jobs.process import run_job
 from lathe.service.jobs.runner import JobRunner
 from lathe.service.settings import read_settings
+from lathe.transforms.files import PIECE_BYTES
 
 FILES = {"source.npy": b"vectors", "source.texts.json": b"{}"}
 

@@ -6,9 +6,11 @@ must be a regular file without further hard links. Lathe's own JSON files may be
 """
 
 import errno
+import hashlib
 import json
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from io import BufferedRandom
 from pathlib import Path
@@ -16,6 +18,8 @@ from typing import Any, BinaryIO
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 """Permission bits that give access to the owner only."""
+PIECE_BYTES = 1 << 20
+"""Bytes of a piece of a file, 1 MiB."""
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 """Flag of `os.open`: fail if the path is a symbolic link."""
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)
@@ -173,6 +177,24 @@ def replace_synced(path: Path, payload: bytes, private: bool = False) -> None:
     except BaseException:
         staging.unlink(missing_ok=True)  # on a full disk it would keep the last bytes
         raise
+
+
+def read_pieces(file: BinaryIO) -> Iterator[bytes]:
+    """Yield what is left of an open file in pieces of `PIECE_BYTES`."""
+    while piece := file.read(PIECE_BYTES):
+        yield piece
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes]) -> str:
+    """Write pieces to a new file, sync it to disk, and return the SHA-256 of its content as hexadecimal text."""
+    hashed = hashlib.sha256()
+    with create_file(path) as file:
+        for piece in pieces:
+            hashed.update(piece)
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return hashed.hexdigest()
 
 
 def sync_folder(path: Path) -> None:

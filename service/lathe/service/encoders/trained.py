@@ -6,7 +6,6 @@ trained/<name>/<version>/
 """
 
 import hashlib
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
@@ -23,16 +22,13 @@ from lathe.service.errors import BadValueError
 from lathe.training.encoder.devices import Dtype
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.files import create_file, make_folder, sync_folder, write_synced
+from lathe.transforms.files import make_folder, read_pieces, sync_folder, write_pieces, write_synced
 
 SCHEMA = 1
 """Version of the manifest's format."""
 
 SUFFIXES = frozenset({".json", ".txt", ".safetensors", ".model", ".jinja", ".md"})
 """Endings of the files that a model may have: weights are safetensors, nothing is a pickle or code."""
-
-PIECE_BYTES = 1 << 20
-"""Bytes that are read of a file at once."""
 
 
 class TrainedEncoders(VersionFolder):
@@ -245,12 +241,7 @@ def _copy_model(source: Path, target: Path, files: Mapping[str, str]) -> None:
     """Copy the files of a model, each synced to disk, and check that they are still those with the digests."""
     for path, digest in files.items():
         make_parents(target, path)
-        hashed = hashlib.sha256()
-        with (source / path).open("rb") as read, create_file(target / path) as written:
-            while piece := read.read(PIECE_BYTES):
-                hashed.update(piece)
-                written.write(piece)
-            written.flush()
-            os.fsync(written.fileno())
-        if hashed.hexdigest() != digest:
+        with (source / path).open("rb") as file:
+            copied = write_pieces(target / path, read_pieces(file))
+        if copied != digest:
             raise ArtifactError(f"the file {path} of the model changed while it was copied")

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lathe.service.codec import dump_json
 from lathe.transforms.artifact import MANIFEST, TENSORS
+from lathe.transforms.files import read_pieces
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
@@ -40,9 +41,6 @@ INPUT_NAMES = frozenset(
 
 VECTORS, REPORT, LOG = "vectors.npy", "report.html", "log.jsonl"
 """Names of result files: the transformed vectors of a fit's source, the page of an advice, the log of a training."""
-
-PIECE_BYTES = 1 << 20
-"""Bytes of a piece of a file, 1 MiB."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,6 @@ class ResultFile:
 
         def pieces() -> Iterator[bytes]:
             with file:
-                while piece := file.read(PIECE_BYTES):
-                    yield piece
+                yield from read_pieces(file)
 
         return cls(os.fstat(file.fileno()).st_size, pieces())

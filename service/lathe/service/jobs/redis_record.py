@@ -28,9 +28,10 @@ from redis import Redis
 from redis import exceptions as redis_errors
 from redis.client import Pipeline
 
-from lathe.service.jobs.job import INPUT_NAMES, MAX_JOBS, PIECE_BYTES, Job, ResultFile, is_job_id, parse_job
+from lathe.service.jobs.job import INPUT_NAMES, MAX_JOBS, Job, ResultFile, is_job_id, parse_job
 from lathe.service.jobs.requests import KINDS, InputName
 from lathe.service.redis.connection import note_damage
+from lathe.transforms.files import PIECE_BYTES
 
 JOBS = "lathe:jobs"
 RECORD = "lathe:job:"

@@ -7,7 +7,6 @@ unreachable, the replica serves from the copy.
 
 import hashlib
 import logging
-import os
 import secrets
 import shutil
 from abc import ABC, abstractmethod
@@ -25,7 +24,7 @@ from redis.client import Pipeline
 from lathe.service.chains.names import is_name
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.version_folder import PointerChange, VersionFolder
-from lathe.service.encoders.trained import PIECE_BYTES, make_parents
+from lathe.service.encoders.trained import make_parents
 from lathe.service.errors import UnavailableError
 from lathe.service.redis.connection import RedisConnection, convert_wrong_type_errors
 from lathe.service.redis.version_record import (
@@ -43,7 +42,7 @@ from lathe.service.redis.version_record import (
 from lathe.transforms.artifact import MANIFEST, read_file
 from lathe.transforms.beneath import open_beneath
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.files import create_file, make_folder, parse_json, sync_folder, write_synced
+from lathe.transforms.files import make_folder, parse_json, read_pieces, sync_folder, write_pieces, write_synced
 
 GRACE_SECONDS = 2.0
 """Seconds that a new, empty replica waits before it starts a record in an empty Redis, so that replicas with versions
@@ -428,17 +427,10 @@ class SharedVersions(VersionFolder, ABC):
             return False
         for path, digest in files.items():
             make_parents(folder, path)
-            hashed = hashlib.sha256()
             pieces = self._fetch_pieces(stamp, path)
             if (first := next(pieces, None)) is None and digest is None:
                 continue
-            with create_file(folder / path) as file:
-                for piece in chain([first or b""], pieces):
-                    hashed.update(piece)
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            if digest not in (None, hashed.hexdigest()):
+            if write_pieces(folder / path, chain([first or b""], pieces)) != digest and digest is not None:
                 return False
             sync_folder((folder / path).parent)
         return True
@@ -466,5 +458,4 @@ def build_files_key(stamp: VersionStamp) -> str:
 
 def _read_pieces(path: Path, root: Path | None) -> Iterator[bytes]:
     with path.open("rb") if root is None else open_beneath(root, path.relative_to(root).as_posix()) as file:
-        while piece := file.read(PIECE_BYTES):
-            yield piece
+        yield from read_pieces(file)

@@ -37,10 +37,11 @@ from lathe.service.index.items import parse_metadata, require_ids, require_small
 from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
 from lathe.service.index.query import parse_filter
 from lathe.service.index.spec import IndexRequest, IndexSpec, ReindexRequest, require_same_settings
-from lathe.service.jobs.job import PIECE_BYTES, ResultFile
+from lathe.service.jobs.job import ResultFile
 from lathe.service.services import ADMIN, USE, WRITE, Services, ServicesDep
 from lathe.training.encoder.text_encoder import SIDE_PROMPTS
 from lathe.transforms.errors import ArtifactError
+from lathe.transforms.files import PIECE_BYTES
 
 router = APIRouter(route_class=StrictRoute, prefix="/indexes", tags=["indexes"], responses=ERRORS)
 
