@@ -7,6 +7,7 @@ from typing import Any
 from lathe.training.advice.evidence import MIN_ROWS, Evidence, measure_evidence
 from lathe.training.advice.places.databases import PLACES, NamedSource
 from lathe.training.advice.places.decision import PlaceDecision, PlaceGoal, decide
+from lathe.training.advice.places.engines import require_engine
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.advice.sample import (
     Sample,
@@ -78,9 +79,12 @@ def advise(
     Raises:
         SourceError: if the source cannot be read.
         AdviceError: if the source has fewer than `MIN_DISTINCT_ROWS` distinct rows, holds texts but no encoder is
-            given, or the encoder fails on so many texts that too few are left.
+            given, the encoder fails on so many texts that too few are left, or the request wants the decision verified
+            and no engine of the place is installed.
         EncoderError: if the encoder fails on every text.
     """
+    if request.verify:
+        require_engine(request.place)
     source = open_source(request.source.location)
     on_progress(0.0, f"reading {source.name}")
     # One pass over the source: everything later is measured on this sample.
@@ -107,7 +111,7 @@ def advise(
         measuring = part_of(on_progress, ENCODED, 1.0)
 
     named = NamedSource(request.source.location, row_sample.vectors is None, request.encoder, request.fit)
-    goal = PlaceGoal(PLACES[request.place], request.rows, request.metric, request.recall, named)
+    goal = PlaceGoal(PLACES[request.place], request.rows, request.metric, request.recall, named, request.verify)
     decision = decide(goal, sample, part_of(measuring, 0.0, DECIDED if request.evidence else 1.0), request.seed)
     on_decision(decision)
     measured = measure_evidence(sample, request.seed, part_of(measuring, DECIDED, 1.0)) if request.evidence else None
