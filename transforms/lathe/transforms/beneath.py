@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 
-from lathe.transforms.files import NO_LINK, NO_WAIT, read_within, require_plain
+from lathe.transforms.files import NO_LINK, NO_WAIT, open_plain, read_within
 
 MAX_LINKS = 40
 """Maximum number of links followed on the way to one file, as in Linux."""
@@ -46,9 +46,7 @@ def open_beneath(root: Path, name: str) -> BufferedReader:
         FileNotFoundError, IsADirectoryError, OSError: as `open`; also for pipes and devices, and for too many links.
     """
     with _open_descriptor(root, name) as descriptor:
-        require_plain(descriptor, name)
-        # Duplicated, because leaving the block closes `descriptor`, and the file must stay open.
-        return os.fdopen(os.dup(descriptor), "rb")
+        return open_plain(descriptor, name)
 
 
 def read_beneath(root: Path, name: str, max_bytes: int | None = None) -> bytes:

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from io import BufferedRandom
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -96,20 +96,29 @@ def read_plain_file(path: Path, max_bytes: int | None = None) -> bytes:
     """
     descriptor = os.open(path, os.O_RDONLY | NO_WAIT)
     try:
-        require_plain(descriptor, path.name)
-        with os.fdopen(os.dup(descriptor), "rb") as file:
+        with open_plain(descriptor, path.name) as file:
             return read_within(file, max_bytes)
     finally:
         os.close(descriptor)
 
 
-def require_plain(descriptor: int, name: str) -> None:
-    """Check that an open file is a regular one. Raises `OSError` otherwise, with `name` in the message."""
+def open_plain(descriptor: int, name: str) -> BufferedReader:
+    """Check that a file descriptor is open on a regular file, and return a stream that reads its bytes. The stream has
+    a duplicate of the descriptor, so that both are closed separately.
+
+    Args:
+        descriptor: descriptor that is open for reading.
+        name: name of the file, for the error.
+
+    Raises:
+        OSError: for a folder, a pipe, a device or anything else that is no regular file.
+    """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "it is not a plain file", name)
+    return os.fdopen(os.dup(descriptor), "rb")
 
 
 def read_within(file: BinaryIO, max_bytes: int | None) -> bytes:

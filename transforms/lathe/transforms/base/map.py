@@ -5,7 +5,7 @@ impossible chains early. A view transforms rows when they are read.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, overload
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lathe.transforms.base.validation import ParameterRule
 from lathe.transforms.errors import InputError, NotFittedError, StepError
 from lathe.transforms.statistics import RowTransform, SharedVectors
 from lathe.transforms.vectors import Vectors, as_tensor, standardize_layout
@@ -83,6 +84,8 @@ class Map(nn.Module):
     """
 
     kind: ClassVar[str]
+    parameter_rules: ClassVar[Mapping[str, ParameterRule]] = {}
+    """Rules of the parameters of `__init__` by name, checked in this order by `check_parameters`."""
     nested: bool = False
     """Whether outputs may be truncated to any number of leading dimensions and renormalized (Matryoshka)."""
     two_sided: bool = False
@@ -208,13 +211,15 @@ class Map(nn.Module):
         return next((b.shape[-1] for b in self.buffers() if b.ndim and b.numel()), None)
 
     def check_parameters(self) -> None:
-        """Check that parameters have the right types and ranges.
-
-        By default nothing is checked.
+        """Check the parameters of `__init__` by the rules in `parameter_rules`.
 
         Raises:
-            StepError: if one has not.
+            StepError: for the first parameter whose value is not allowed, with the value and what is allowed.
         """
+        for name, rule in self.parameter_rules.items():
+            value = getattr(self, name)
+            if (allowed := rule(value)) is not None:
+                raise StepError(f"{self.kind}: {name} must be {allowed}, got {value!r}")
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the signature (dimensions, rank) of the outputs, given that of the inputs.
@@ -345,7 +350,7 @@ def _like_tensor(module: FittedMap, rows: Any) -> Tensor:
     return torch.empty(0, dtype=dtype, device=device)
 
 
-class TransformedView:
+class _TransformedView:
     """A lazy view `(n, k)` of vectors `(n, d)`: indexing reads the chosen rows and transforms them.
 
     Args:
@@ -371,4 +376,4 @@ def view_through(vectors: Vectors, chain: RowTransform) -> Vectors:
         return vectors.view_through(chain)
     # Not `transform`: a fit names the rows with NaN and inf itself.
     transform = partial(apply, chain)  # type: ignore[arg-type]  # a chain is a `FittedMap`, too
-    return TransformedView(vectors, chain.dimensions_after(vectors.shape[1]), transform)
+    return _TransformedView(vectors, chain.dimensions_after(vectors.shape[1]), transform)

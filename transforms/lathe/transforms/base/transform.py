@@ -17,8 +17,8 @@ from torch import Tensor
 from lathe.transforms.base.map import Map, Signature, parameter_names
 from lathe.transforms.base.query_pairs import QueryPairs
 from lathe.transforms.base.training import Checkpoint, CheckpointPath, TrainingLog
-from lathe.transforms.base.validation import Shape, require_restorable, require_shapes
-from lathe.transforms.errors import InputError, StepError
+from lathe.transforms.base.validation import Shape
+from lathe.transforms.errors import ArtifactError, InputError, StepError
 from lathe.transforms.kinds import KINDS
 from lathe.transforms.progress import Progress, no_progress
 from lathe.transforms.statistics import Moments, PairedMoments, PairedRows, moments_of
@@ -76,6 +76,8 @@ class Transform(Map):
     """Whether the fit learns from queries and the documents that are relevant to them."""
     shapes: ClassVar[Mapping[str, Shape]] = {}
     """Shapes of the fitted buffers, as in `{"weight": ("k", "d"), "mean": ("d",)}`, which loaded tensors must have."""
+    entry_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """Least and greatest entry allowed in loaded tensors, by buffer; buffers without a range may hold any number."""
     training_log: TrainingLog | None = None
     """Log of the last training; None if the fit has no training steps, or after loading."""
 
@@ -208,22 +210,66 @@ class Transform(Map):
         Raises:
             ArtifactError: if a tensor is missing or unknown, or has a dtype, shape or entries that no fit gives.
         """
-        require_restorable(self.kind, dict(self.named_buffers()), tensors)
+        buffers = dict(self.named_buffers())
+        if set(tensors) != set(buffers):
+            raise ArtifactError(f"{self.kind} needs the tensors {sorted(buffers)}, the artifact has {sorted(tensors)}")
+
+        for name, tensor in tensors.items():
+            dtype = buffers[name].dtype
+            if tensor.dtype != dtype:
+                raise ArtifactError(
+                    f"the tensor {name!r} of {self.kind} is of dtype {tensor.dtype}; it must be {dtype}"
+                )
+            if not torch.isfinite(tensor).all():
+                raise ArtifactError(f"the tensor {name!r} of {self.kind} is not finite")
+
         for name, tensor in tensors.items():
             _set_buffer(self, name, tensor)
-        self.require_valid_tensors()
+        self.check_tensors()
         return self
 
-    def require_valid_tensors(self) -> None:
-        """Raise `ArtifactError` if buffers have shapes or entries that no fit gives."""
-        require_shapes(self.kind, self.shapes, dict(self.named_buffers()))
-        self.check_tensors()
-
     def check_tensors(self) -> None:
-        """Raise `ArtifactError` if buffers hold entries that no fit gives.
+        """Check that loaded buffers have the shapes in `shapes` and entries within `entry_ranges`. An axis that several
+        shapes name must have one length. A subclass may check more.
 
-        By default, nothing is checked.
+        An artifact may come from somebody else: its digests are then right, and its tensors may hold anything.
+
+        Raises:
+            ArtifactError: if a buffer has another shape, or holds an entry that no fit gives.
         """
+        buffers, lengths = dict(self.named_buffers()), dict[str, int]()
+        for name, axes in self.shapes.items():
+            if name not in buffers:
+                continue
+
+            shape = tuple(buffers[name].shape)
+            # An axis that several buffers name has one length, which the first of them sets.
+            fits = len(shape) == len(axes) and all(
+                0 < length == (axis if isinstance(axis, int) else lengths.setdefault(axis, length))
+                for axis, length in zip(axes, shape, strict=True)
+            )
+            if not fits:
+                expected = ", ".join(str(lengths.get(axis, axis) if isinstance(axis, str) else axis) for axis in axes)
+                raise ArtifactError(
+                    f"the tensor {name!r} of {self.kind} has the shape {shape}; it must be ({expected})"
+                )
+
+        for name, (low, high) in self.entry_ranges.items():
+            self._check_entries(name, buffers[name], low, high)
+
+    def _check_entries(self, name: str, tensor: Tensor, low: float, high: float) -> None:
+        """Check that all entries of a buffer lie from `low` to `high`. `tensor` is the buffer of that `name`, or a part
+        of it.
+
+        Raises:
+            ArtifactError: with the first entry that does not.
+        """
+        outside = (tensor < low) | (tensor > high)
+        if outside.any():
+            entry = tensor[outside].flatten()[0].item()
+            raise ArtifactError(
+                f"the tensor {name!r} of {self.kind} holds {entry:g}; it must be from {low:g} to {high:g}"
+            )
 
 
 @contextmanager
@@ -302,14 +348,10 @@ def build_transform(spec: Mapping[str, Any]) -> Transform:
         takes = f"it takes {', '.join(known)}" if known else "it takes none"
         advice = f"did you mean {similar}? {takes.capitalize()}" if similar else takes
         raise StepError(f"{kind} has no parameter {', '.join(map(repr, unknown))}; {advice}")
-    if missing := [name for name in _required_parameters(cls) if name not in parameters]:
+    defaults = {name: inspect.signature(cls.__init__).parameters[name].default for name in known}
+    if missing := [name for name in known if defaults[name] is inspect.Parameter.empty and name not in parameters]:
         raise StepError(f"{kind} needs {', '.join(missing)}, as in {kind}:128")
 
     transform = cls(**parameters)
     transform.check_parameters()
     return transform
-
-
-def _required_parameters(cls: type[Transform]) -> list[str]:
-    parameters = inspect.signature(cls.__init__).parameters
-    return [name for name in parameter_names(cls) if parameters[name].default is inspect.Parameter.empty]

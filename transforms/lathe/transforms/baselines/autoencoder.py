@@ -4,16 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lathe.transforms.base import (
-    FitContext,
-    Inverse,
-    Map,
-    Signature,
-    Transform,
-    require_flag,
-    require_training,
-    require_whole,
-)
+from lathe.transforms.base import FLAG, FitContext, Inverse, Map, Signature, Transform, training_rules, whole_number
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.descent import (
     Batches,
@@ -54,6 +45,7 @@ class Autoencoder(Transform):
     """
 
     kind = "autoencoder"
+    parameter_rules = {"dimensions": whole_number(1), "literal": FLAG, **training_rules()}
     shapes = {
         "weight": ("k", "d"),
         "bias": ("k",),
@@ -84,14 +76,6 @@ class Autoencoder(Transform):
 
         for name in ("weight", "bias", "decoder_weight", "decoder_bias"):
             self.register_buffer(name, torch.empty(0))
-
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` unless `dimensions` ≥ 1, `literal` is a bool, and the
-        training parameters are in range.
-        """
-        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
-        require_flag(self.kind, "literal", self.literal)
-        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the signature with `dimensions` dimensions.

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_flag, require_seed
+from lathe.transforms.base import FLAG, SEED, FitContext, Inverse, Map, Signature, Transform
 from lathe.transforms.linear.affine import InverseAffine, Normalize, translation
 from lathe.transforms.linear.debias import DirectionRemoval, mean_warnings
 from lathe.transforms.statistics import (
@@ -24,14 +24,11 @@ class RandomDirection(DirectionRemoval):
     """Removal of one random direction, drawn by `seed`, followed by L2 normalization: the control that R2 must beat."""
 
     kind = "rand"
+    parameter_rules = {"seed": SEED}
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.seed = seed
-
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `seed` is an integer from 0 to `MAX_SEED`."""
-        require_seed(self.kind, self.seed)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Draw a uniformly random unit direction `(d,)` with `seed`.
@@ -99,6 +96,7 @@ class R1(Transform):
     """
 
     kind = "r1"
+    parameter_rules = {"renormalize": FLAG}
     shapes = {"mean": ("d",), "noise_floor": ()}
 
     def __init__(self, renormalize: bool = True) -> None:
@@ -108,10 +106,6 @@ class R1(Transform):
         self.noise_floor: Tensor
         self.register_buffer("mean", torch.empty(0))
         self.register_buffer("noise_floor", torch.empty(0))
-
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `renormalize` is a bool."""
-        require_flag(self.kind, "renormalize", self.renormalize)
 
     @property
     def mean_norm(self) -> Tensor:

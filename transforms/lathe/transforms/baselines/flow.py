@@ -15,9 +15,10 @@ from lathe.transforms.base import (
     TrainingConfig,
     Transform,
     apply,
-    require_between,
-    require_training,
-    require_whole,
+    number,
+    or_none,
+    training_rules,
+    whole_number,
 )
 from lathe.transforms.errors import InputError, NotFittedError, StepError
 from lathe.transforms.learned.descent import (
@@ -90,6 +91,12 @@ class Flow(Transform):
     """
 
     kind = "flow"
+    parameter_rules = {
+        "blocks": whole_number(1, MAX_BLOCKS),
+        "noise": number(0, 1),
+        "hidden": or_none(whole_number(1, MAX_HIDDEN)),
+        **training_rules(),
+    }
     shapes = {
         "offset": ("blocks", "d"),
         "log_scale": ("blocks", "d"),
@@ -128,16 +135,6 @@ class Flow(Transform):
 
         for name in BUFFERS:
             self.register_buffer(name, torch.empty(0))
-
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` unless `blocks`, `hidden`, `noise` and the training
-        parameters are in range.
-        """
-        require_whole(self.kind, "blocks", self.blocks, at_least=1, at_most=MAX_BLOCKS)
-        require_between(self.kind, "noise", self.noise, 0, 1)
-        if self.hidden is not None:
-            require_whole(self.kind, "hidden", self.hidden, at_least=1, at_most=MAX_HIDDEN)
-        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the input signature unchanged, since a flow keeps the dimensions.

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_seed, require_whole
+from lathe.transforms.base import SEED, FitContext, Inverse, Map, Signature, whole_number
 from lathe.transforms.linear.affine import Linear
-from lathe.transforms.linear.selection import ScatterColumns, Selection, require_columns
+from lathe.transforms.linear.selection import FittedSelection, ScatterColumns, Selection
 from lathe.transforms.statistics import Moments, dimensions_of
 from lathe.transforms.vectors import Vectors
 
@@ -20,16 +20,12 @@ class RandomProjection(Linear):
     """
 
     kind = "random_projection"
+    parameter_rules = {"dimensions": whole_number(1), "seed": SEED}
 
     def __init__(self, dimensions: int, seed: int = 0) -> None:
         super().__init__()
         self.dimensions = dimensions
         self.seed = seed
-
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `dimensions` is a positive integer and `seed` an integer from 0 to `MAX_SEED`."""
-        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
-        require_seed(self.kind, self.seed)
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the input signature reduced to `dimensions` dimensions.
@@ -54,20 +50,15 @@ class RandomProjection(Linear):
         self.set_map(torch.from_numpy(entries / np.sqrt(self.dimensions)))
 
 
-class RandomSelection(Selection, Transform):
+class RandomSelection(FittedSelection):
     """Selection of k random columns, drawn without replacement by `seed`, in order: a baseline of the GeoPres paper."""
 
     kind = "random_selection"
-    shapes = {"columns": ("k",), "width": ()}
+    parameter_rules = {"dimensions": whole_number(1), "seed": SEED}
 
     def __init__(self, dimensions: int, seed: int = 0) -> None:
         super().__init__(dimensions)
         self.seed = seed
-
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `dimensions` is a positive integer and `seed` an integer from 0 to `MAX_SEED`."""
-        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
-        require_seed(self.kind, self.seed)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Draw k distinct column positions at random with `seed`, and store them sorted. Of the data, only the number
@@ -76,10 +67,6 @@ class RandomSelection(Selection, Transform):
         width = dimensions_of(data)
         positions = np.random.default_rng(self.seed).choice(width, self.dimensions, replace=False)
         self.columns, self.width = torch.from_numpy(np.sort(positions)), torch.tensor(width)
-
-    def check_tensors(self) -> None:
-        """Raise `ArtifactError` unless there are `dimensions` columns, each within the width."""
-        require_columns(self)
 
     def primitives(self) -> list[Map]:
         """Return a list of one `Selection`, of the drawn columns."""

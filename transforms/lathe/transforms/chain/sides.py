@@ -91,12 +91,14 @@ class Sides(Transform):
                 side.chain.fit(rows, on_progress=context.report)
 
     def check_tensors(self) -> None:
-        """Check that all steps of both sides have tensors that a fit could give them. Raises `ArtifactError`
-        otherwise.
+        """Check the loaded tensors of all steps, those of queries and those of documents.
+
+        Raises:
+            ArtifactError: if a tensor has a shape or an entry that no fit gives.
         """
         for step in (*self.query_side.chain.transforms, *self.document_side.chain.transforms):
             if isinstance(step, Transform):
-                step.require_valid_tensors()
+                step.check_tensors()
 
     @property
     def input_dimensions(self) -> int | None:

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lathe.transforms.base import require_seed, require_whole
+from lathe.transforms.base import whole_number
 from lathe.transforms.codes.allocation import CodeLayout, lay_out_in_whole_bytes
 from lathe.transforms.codes.code_decoder import CodeDecoder
 from lathe.transforms.codes.transform_coding import CODEC_VERSION, TransformCoding
@@ -51,6 +51,7 @@ class ProductCoding(TransformCoding):
     """
 
     kind = "product_codes"
+    parameter_rules = {**TransformCoding.parameter_rules, "iterations": whole_number(0)}
     shapes = {**TransformCoding.shapes, "centroids": ("m", CENTROIDS), "deviations": ("m",)}
 
     def __init__(
@@ -68,14 +69,6 @@ class ProductCoding(TransformCoding):
         self.deviations: Tensor
         self.register_buffer("centroids", torch.empty(0))
         self.register_buffer("deviations", torch.empty(0))
-
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` for one out of range, or a codec that is newer than this
-        one.
-        """
-        super().check_parameters()
-        require_whole(self.kind, "iterations", self.iterations, at_least=0)
-        require_seed(self.kind, self.seed)
 
     def _lay_out(self, bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
         """Place the bits of the coordinates so that none crosses a byte."""

@@ -1,5 +1,6 @@
 """Quantizers: codes of one byte or one bit per dimension, as the last step of a chain."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_entries
+from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform
 from lathe.transforms.statistics import Moments
 from lathe.transforms.vectors import Vectors, as_tensor, finite_blocks
 
@@ -113,6 +114,7 @@ class Int8(Quantizer):
 
     kind = "int8"
     shapes = {"scale": ("k",), "zero_point": ("k",)}
+    entry_ranges = {"scale": (torch.finfo(torch.float32).tiny, math.inf), "zero_point": (-128, 127)}
     code_dtype = torch.int8
 
     def __init__(self) -> None:
@@ -135,11 +137,6 @@ class Int8(Quantizer):
         self.scale = torch.from_numpy(scale).float()
         # The lower end becomes −128; the zero point is rounded to a whole code, so that 0 decodes to exactly 0.
         self.zero_point = torch.from_numpy(np.clip(np.round(-128 - low / scale), -128, 127)).float()
-
-    def check_tensors(self) -> None:
-        """Raise `ArtifactError` unless scales are above 0 and zero points are codes."""
-        require_entries(self.kind, "scale", self.scale, float(torch.finfo(torch.float32).tiny), float("inf"))
-        require_entries(self.kind, "zero_point", self.zero_point, -128, 127)
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode rows `(n, k)` as int8 codes `(n, k)`.
@@ -189,6 +186,7 @@ class Binary(Quantizer):
 
     kind = "binary"
     shapes = {"size": ("k",)}
+    entry_ranges = {"size": (0, math.inf)}
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,10 +207,6 @@ class Binary(Quantizer):
         else:
             size = sum(np.abs(block).sum(0, dtype=np.float64) for block in finite_blocks(data)) / data.shape[0]
         self.size = torch.from_numpy(np.maximum(size, MIN_MAGNITUDE)).float()
-
-    def check_tensors(self) -> None:
-        """Raise `ArtifactError` if a magnitude is below 0."""
-        require_entries(self.kind, "size", self.size, 0, float("inf"))
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode rows `(n, k)` as one bit per dimension, packed as uint8 `(n, ⌈k/8⌉)`. A bit is 1 where x > 0."""

@@ -1,5 +1,6 @@
 """Query-weighted transform coding: vectors in a budget of bytes, with the bits where scores would err most."""
 
+import math
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -8,18 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from lathe.transforms.base import (
-    FitContext,
-    Map,
-    Signature,
-    apply,
-    require_between,
-    require_choice,
-    require_entries,
-    require_flag,
-    require_seed,
-    require_whole,
-)
+from lathe.transforms.base import FLAG, SEED, FitContext, Map, Signature, apply, number, one_of, or_none, whole_number
 from lathe.transforms.codes.allocation import BYTE, CodeLayout, allocate_bits, equal_bits, lay_out, lay_out_in_sequence
 from lathe.transforms.codes.code_decoder import CodeDecoder
 from lathe.transforms.codes.lloyd_max import MAX_BITS, normal_quantizer
@@ -109,6 +99,15 @@ class TransformCoding(Quantizer):
     """
 
     kind = "codes"
+    parameter_rules = {
+        "codec_version": whole_number(1),
+        "bytes": whole_number(1),
+        "weighting": number(0, 1),
+        "bits": or_none(whole_number(1, MAX_BITS)),
+        "rotation": one_of(*get_args(Rotation)),
+        "seed": SEED,
+        "restore_norm": FLAG,
+    }
     shapes = {
         "mean": ("d",),
         "encoder": ("m", "d"),
@@ -117,6 +116,7 @@ class TransformCoding(Quantizer):
         "norm": (1,),
         "query_count": (1,),
     }
+    entry_ranges = {"norm": (0, math.inf), "query_count": (0, math.inf)}
     takes_queries = True
 
     def __init__(
@@ -152,23 +152,17 @@ class TransformCoding(Quantizer):
         self._prepared: tuple[tuple[Tensor, ...], CodeDecoder] | None = None
 
     def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` for one out of range, or a codec that is newer than this
-        one.
+        """Check that the codec is not newer than this code, then the parameters by their rules.
+
+        Raises:
+            StepError: for a newer codec, which asks for an upgrade, or a parameter out of range.
         """
-        require_whole(self.kind, "codec_version", self.codec_version, at_least=1)
-        if self.codec_version > CODEC_VERSION:
+        # Before the rules, because a newer codec may allow values that these do not.
+        if isinstance(self.codec_version, int) and self.codec_version > CODEC_VERSION:
             raise StepError(
                 f"{self.kind} of codec version {self.codec_version}; this Lathe reads up to {CODEC_VERSION}: upgrade it"
             )
-
-        require_whole(self.kind, "bytes", self.bytes, at_least=1)
-        require_between(self.kind, "weighting", self.weighting, 0, 1)
-        if self.bits is not None:
-            require_whole(self.kind, "bits", self.bits, at_least=1, at_most=MAX_BITS)
-
-        require_choice(self.kind, "rotation", self.rotation, get_args(Rotation))
-        require_seed(self.kind, self.seed)
-        require_flag(self.kind, "restore_norm", self.restore_norm)
+        super().check_parameters()
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the signature (dimensions and kind) of the outputs: that of the inputs, marked as codes.
@@ -274,22 +268,20 @@ class TransformCoding(Quantizer):
         )
 
     def check_tensors(self) -> None:
-        """Check that the bits of all coordinates lie within the code without overlap. Norm and query count must not be
-        negative.
+        """Check shapes and ranges of the loaded tensors, and that the bits of all coordinates lie within the code
+        without overlap.
 
         Raises:
-            ArtifactError: if they are not.
+            ArtifactError: if they do not.
         """
+        super().check_tensors()
         for row, (low, high) in zip(self.layout, [(1, MAX_BITS), (0, self.bytes - 1), (0, BYTE - 1)], strict=True):
-            require_entries(self.kind, "layout", row, low, high)
+            self._check_entries("layout", row, low, high)
 
         starts, order = torch.sort(BYTE * self.layout[1] + self.layout[2])
         ends = self._ends()[order]
         if int(ends[-1]) > BYTE * self.bytes or bool((starts[1:] < ends[:-1]).any()):
             raise ArtifactError(f"the tensor 'layout' of {self.kind} has bits that overlap or lie beyond the code")
-
-        require_entries(self.kind, "norm", self.norm, 0, float("inf"))
-        require_entries(self.kind, "query_count", self.query_count, 0, float("inf"))
 
     def coordinates(self, x: Tensor) -> Tensor:
         """Return the coordinates of rows `(n, d)` in standard deviations, `(m, n)`: one row for each coordinate."""

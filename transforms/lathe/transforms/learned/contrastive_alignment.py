@@ -5,11 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lathe.transforms.base import (
-    FitContext,
-    require_between,
-    require_training,
-)
+from lathe.transforms.base import FitContext, number, training_rules
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.descent import Batches
 from lathe.transforms.learned.difference import make_config, train_difference
@@ -45,6 +41,11 @@ class ContrastiveAlignment(Alignment):
     """
 
     kind = "contrastive_alignment"
+    parameter_rules = {
+        "temperature": number(1e-3, 10),
+        **training_rules(),
+        "weight_decay": number(0, 100),
+    }
 
     def __init__(
         self,
@@ -62,12 +63,6 @@ class ContrastiveAlignment(Alignment):
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.seed = seed
-
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` for a value of another type or out of range."""
-        require_between(self.kind, "temperature", self.temperature, 1e-3, 10)
-        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
-        require_between(self.kind, "weight_decay", self.weight_decay, 0, 100)
 
     def join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
         """Return vectors and targets as `PairedRows`, because the training reads rows.

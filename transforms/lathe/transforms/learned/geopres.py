@@ -7,16 +7,17 @@ import torch
 from torch import Tensor
 
 from lathe.transforms.base import (
+    FLAG,
     Checkpoint,
     FitContext,
     Signature,
     TrainingConfig,
     TrainingLog,
-    require_between,
-    require_choice,
-    require_flag,
-    require_training,
-    require_whole,
+    number,
+    one_of,
+    or_none,
+    training_rules,
+    whole_number,
 )
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.descent import (
@@ -115,6 +116,14 @@ class GeoPres(Linear):
     """
 
     kind = "geopres"
+    parameter_rules = {
+        "dimensions": whole_number(1),
+        "nested": FLAG,
+        "preset": one_of(*PRESET_LOSSES),
+        "loss": or_none(one_of(*LOSSES)),
+        "rank_strength": number(1e-6, 1),
+        **training_rules(min_steps=0),
+    }
 
     def __init__(
         self,
@@ -138,18 +147,6 @@ class GeoPres(Linear):
         self.learning_rate = learning_rate
         self.rank_strength = rank_strength
         self.seed = seed
-
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` for an unknown preset or loss, or a value of another
-        type or out of range.
-        """
-        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
-        require_flag(self.kind, "nested", self.nested)
-        require_choice(self.kind, "preset", self.preset, tuple(PRESET_LOSSES))
-        if self.loss is not None:
-            require_choice(self.kind, "loss", self.loss, tuple(LOSSES))
-        require_between(self.kind, "rank_strength", self.rank_strength, 1e-6, 1)
-        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed, min_steps=0)
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the signature with `dimensions` dimensions.

@@ -1,5 +1,6 @@
 """Query adapter: a linear map of queries only, learned from queries and their relevant documents."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -17,10 +18,9 @@ from lathe.transforms.base import (
     TrainingConfig,
     Transform,
     measure_relevance,
-    require_between,
-    require_entries,
-    require_training,
-    require_whole,
+    number,
+    training_rules,
+    whole_number,
 )
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.difference import make_config, train_difference
@@ -77,10 +77,17 @@ class QueryAdapter(Transform):
     """
 
     kind = "query_adapter"
+    parameter_rules = {
+        "temperature": number(1e-3, 10),
+        "negatives": whole_number(0, MINED),
+        **training_rules(),
+        "weight_decay": number(0, 100),
+    }
     takes_pairs = True
     two_sided = True
     queries_only = True
     shapes = {"weight": ("d", "d"), "query_count": (1,)}
+    entry_ranges = {"query_count": (0, math.inf)}
 
     def __init__(
         self,
@@ -105,17 +112,6 @@ class QueryAdapter(Transform):
         self.heldout_gain: tuple[float, float] | None = None
         self.register_buffer("weight", torch.empty(0))
         self.register_buffer("query_count", torch.empty(0, dtype=torch.int64))
-
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` for a value of another type or out of range."""
-        require_between(self.kind, "temperature", self.temperature, 1e-3, 10)
-        require_whole(self.kind, "negatives", self.negatives, at_least=0, at_most=MINED)
-        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
-        require_between(self.kind, "weight_decay", self.weight_decay, 0, 100)
-
-    def check_tensors(self) -> None:
-        """Raise `ArtifactError` if the number of queries is below 0."""
-        require_entries(self.kind, "query_count", self.query_count, 0, float("inf"))
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the input signature: queries and documents keep their dimensions."""

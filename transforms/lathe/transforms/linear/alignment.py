@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lathe.transforms.base import FitContext, Map, Signature, require_between, require_flag, require_whole
+from lathe.transforms.base import FLAG, FitContext, Map, Signature, number, or_none, whole_number
 from lathe.transforms.errors import InputError
 from lathe.transforms.linear.affine import Affine, InverseAffine, Linear, pseudo_inverse
 from lathe.transforms.statistics import Moments, PairedMoments, Spectrum, drop_rounding_residue
@@ -90,14 +90,11 @@ class Procrustes(Alignment):
     """
 
     kind = "procrustes"
+    parameter_rules = {"center": FLAG}
 
     def __init__(self, center: bool = False) -> None:
         super().__init__(center)
         self.center = center
-
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `center` is a bool."""
-        require_flag(self.kind, "center", self.center)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Compute the orthogonal map that best maps the vectors to their targets, and store it as the weight.
@@ -124,19 +121,12 @@ class LowRankAffine(Alignment):
     """
 
     kind = "low_rank_affine"
+    parameter_rules = {"rank": or_none(whole_number(1)), "ridge": number(0, 1e6)}
 
     def __init__(self, rank: int | None = None, ridge: float = 1e-3) -> None:
         super().__init__(centered=True)
         self.rank = rank
         self.ridge = ridge
-
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` unless `rank` is None or a positive integer, and `ridge`
-        a number from 0 to 1e6.
-        """
-        if self.rank is not None:
-            require_whole(self.kind, "rank", self.rank, at_least=1)
-        require_between(self.kind, "ridge", self.ridge, 0, 1e6)
 
     def output_rank(self, rank: int) -> int:
         """Return the rank of the outputs given that of the inputs.

@@ -6,7 +6,7 @@ All-but-the-Top subtracts the mean and removes the directions of largest varianc
 import torch
 from torch import Tensor
 
-from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_flag, require_whole
+from lathe.transforms.base import FLAG, FitContext, Inverse, Map, Signature, Transform, or_none, whole_number
 from lathe.transforms.errors import InputError, StepError
 from lathe.transforms.linear.affine import InverseAffine, Normalize, Projection
 from lathe.transforms.statistics import Moments, Spectrum, drop_rounding_residue, moments_of, unit_image, unit_moments
@@ -124,6 +124,7 @@ class ABTT(Transform):
     """
 
     kind = "abtt"
+    parameter_rules = {"directions": or_none(whole_number(1)), "literal": FLAG, "renormalize": FLAG}
     shapes = {"mean": ("d",), "removed": ("r", "d")}
 
     def __init__(self, directions: int | None = None, literal: bool = False, renormalize: bool = True) -> None:
@@ -135,15 +136,6 @@ class ABTT(Transform):
         self.removed: Tensor
         self.register_buffer("mean", torch.empty(0))
         self.register_buffer("removed", torch.empty(0))
-
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` unless `directions` is None or a positive integer, and
-        the two flags are bools.
-        """
-        if self.directions is not None:
-            require_whole(self.kind, "directions", self.directions, at_least=1)
-        require_flag(self.kind, "literal", self.literal)
-        require_flag(self.kind, "renormalize", self.renormalize)
 
     def removed_count(self, dimensions: int) -> int:
         """Return D, the number of directions to remove.

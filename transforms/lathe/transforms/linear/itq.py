@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lathe.transforms.base import FitContext, Signature, require_flag, require_seed, require_whole
+from lathe.transforms.base import FLAG, SEED, FitContext, Signature, whole_number
 from lathe.transforms.errors import InputError
 from lathe.transforms.linear.affine import Linear
 from lathe.transforms.statistics import Moments, draw_rotation, unit_rows
@@ -43,6 +43,7 @@ class ITQ(Linear):
     """
 
     kind = "itq"
+    parameter_rules = {"aligned": FLAG, "iterations": whole_number(0), "seed": SEED}
     orthogonal_rows = True
     shapes = {"weight": ("d", "d")}
 
@@ -51,12 +52,6 @@ class ITQ(Linear):
         self.aligned = aligned
         self.iterations = iterations
         self.seed = seed
-
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `aligned` is a bool, and `iterations` and `seed` are whole numbers from 0 on."""
-        require_flag(self.kind, "aligned", self.aligned)
-        require_whole(self.kind, "iterations", self.iterations, at_least=0)
-        require_seed(self.kind, self.seed)
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the signature of the inputs: a rotation changes neither size nor rank."""

@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 import torch
 
-from lathe.transforms.base import FitContext, Signature, require_choice, require_whole
+from lathe.transforms.base import FitContext, Signature, one_of, or_none, whole_number
 from lathe.transforms.linear.affine import Linear
 from lathe.transforms.statistics import Moments, Spectrum, moments_of
 from lathe.transforms.vectors import Vectors
@@ -28,6 +28,7 @@ class PCA(Linear):
     """
 
     kind = "pca"
+    parameter_rules = {"dimensions": or_none(whole_number(1)), "center": one_of(*get_args(Center))}
     nested = True
     orthogonal_rows = True
 
@@ -35,14 +36,6 @@ class PCA(Linear):
         super().__init__(centered=center == "data")
         self.dimensions = dimensions
         self.center = center
-
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` unless `dimensions` is None or a positive integer, and
-        `center` is one of `Center`.
-        """
-        if self.dimensions is not None:
-            require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
-        require_choice(self.kind, "center", self.center, get_args(Center))
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the input signature reduced to `dimensions` dimensions.

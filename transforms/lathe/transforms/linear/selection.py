@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lathe.transforms.base import FitContext, Map, Signature, Transform, require_entries, require_whole
+from lathe.transforms.base import FitContext, Map, Signature, Transform, whole_number
 from lathe.transforms.base.validation import MAX_WHOLE
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.linear.affine import Affine, Normalize
@@ -86,31 +86,33 @@ class ScatterColumns(Map):
         return y
 
 
-def require_columns(selection: Selection) -> None:
-    """Check that a restored selection has as many columns as `dimensions`, each within the inputs' width.
+class FittedSelection(Selection, Transform, registered=False):
+    """Base class of transforms that select columns, whose positions the fit stores."""
 
-    Raises:
-        ArtifactError: if it has not.
-    """
-    require_entries(selection.kind, "width", selection.width, 1, MAX_WHOLE)
-    require_entries(selection.kind, "columns", selection.columns, 0, int(selection.width) - 1)
-    if len(selection.columns) != selection.dimensions:
-        raise ArtifactError(f"{selection.kind} to {selection.dimensions} has {len(selection.columns)} columns")
+    shapes = {"columns": ("k",), "width": ()}
+    entry_ranges = {"width": (1, MAX_WHOLE)}
+
+    def check_tensors(self) -> None:
+        """Check that the loaded columns are as many as `dimensions`, each one of the `width` input columns.
+
+        Raises:
+            ArtifactError: if they are not.
+        """
+        super().check_tensors()
+        self._check_entries("columns", self.columns, 0, int(self.width) - 1)
+        if len(self.columns) != self.dimensions:
+            raise ArtifactError(f"{self.kind} to {self.dimensions} has {len(self.columns)} columns")
 
 
-class Truncation(Selection, Transform):
+class Truncation(FittedSelection):
     """Truncation to the first k columns, then L2 normalization, as `dimensions` does for Matryoshka encoders."""
 
     kind = "truncation"
-    shapes = {"columns": ("k",), "width": ()}
+    parameter_rules = {"dimensions": whole_number(1)}
     nested = True
 
     def __init__(self, dimensions: int) -> None:
         super().__init__(dimensions)
-
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `dimensions` is a positive integer."""
-        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Store the column positions 0 to k − 1.
@@ -120,10 +122,12 @@ class Truncation(Selection, Transform):
         self.columns, self.width = torch.arange(self.dimensions), torch.tensor(dimensions_of(data))
 
     def check_tensors(self) -> None:
-        """Check that the columns restored from an artifact are the first ones, as many as `dimensions`. Raises
-        `ArtifactError` otherwise.
+        """Check that the loaded columns are the first ones, 0 to `dimensions` − 1.
+
+        Raises:
+            ArtifactError: if they are not.
         """
-        require_columns(self)
+        super().check_tensors()
         if self.columns.tolist() != list(range(self.dimensions)):
             raise ArtifactError(f"the tensor 'columns' of {self.kind} must hold 0 to {self.dimensions - 1}")
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lathe.transforms.base import FitContext, Signature, require_between, require_choice, require_flag, require_whole
+from lathe.transforms.base import FLAG, FitContext, Signature, number, one_of, or_none, or_word, whole_number
 from lathe.transforms.errors import InputError, StepError
 from lathe.transforms.linear.affine import Linear
 from lathe.transforms.statistics import RANK_TOLERANCE, Moments, Spectrum, moments_of, tempered_power
@@ -61,6 +61,16 @@ class Whitening(Linear):
     """
 
     kind = "whitening"
+    parameter_rules = {
+        "dimensions": or_none(whole_number(1)),
+        "form": one_of(*get_args(Form)),
+        "power": or_word(AUTO, number(0, 2)),
+        "epsilon": number(0, 1e6),
+        "relative": FLAG,
+        "shrinkage": or_none(or_word("ledoit-wolf", number(0, 1))),
+        "rcond": or_none(number(0, 1)),
+        "renormalize": FLAG,
+    }
     shapes = {**Linear.shapes, "chosen_power": ()}
 
     def __init__(
@@ -86,35 +96,6 @@ class Whitening(Linear):
         if power == AUTO:
             self.chosen_power: Tensor
             self.register_buffer("chosen_power", torch.empty(0))
-
-    def check_parameters(self) -> None:
-        """Check the parameters of the step. Raises `StepError` for a value of another type or out of range: `power` is
-        `auto` or from 0 to 2, `epsilon` from 0 to 1e6, `shrinkage` and `rcond` from 0 to 1.
-        """
-        if self.dimensions is not None:
-            require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
-
-        require_choice(self.kind, "form", self.form, get_args(Form))
-        if isinstance(self.power, str) and self.power != AUTO:
-            raise StepError(f"{self.kind}: power must be {AUTO} or a number from 0 to 2, got {self.power!r}")
-
-        if not isinstance(self.power, str):
-            require_between(self.kind, "power", self.power, 0, 2)
-
-        require_between(self.kind, "epsilon", self.epsilon, 0, 1e6)
-        require_flag(self.kind, "relative", self.relative)
-        if isinstance(self.shrinkage, str) and self.shrinkage != "ledoit-wolf":
-            raise StepError(
-                f"{self.kind}: shrinkage must be ledoit-wolf or a number from 0 to 1, got {self.shrinkage!r}"
-            )
-
-        if not isinstance(self.shrinkage, str | None):
-            require_between(self.kind, "shrinkage", self.shrinkage, 0, 1)
-
-        if self.rcond is not None:
-            require_between(self.kind, "rcond", self.rcond, 0, 1)
-
-        require_flag(self.kind, "renormalize", self.renormalize)
 
     @property
     def nested(self) -> bool:  # type: ignore[override]  # depends on the form
