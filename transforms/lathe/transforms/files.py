@@ -230,7 +230,7 @@ def parse_json(content: bytes | str) -> Any:
         parsed = json.loads(content)
     except RecursionError:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from None
-    _require_portable(parsed)
+    _check_portable(parsed)
     return parsed
 
 
@@ -256,7 +256,7 @@ def read_json_file(path: Path) -> Any:
     return parse_json(read_plain_file(path))
 
 
-def _require_portable(value: Any, depth: int = 0) -> None:
+def _check_portable(value: Any, depth: int = 0) -> None:
     """Check that a JSON value holds nothing that other parsers refuse: deep nesting, long integers and lone surrogates.
 
     An object's keys are checked like its values.
@@ -275,7 +275,7 @@ def _require_portable(value: Any, depth: int = 0) -> None:
     elif isinstance(value, dict):
         for key, inner in value.items():
             key.encode()
-            _require_portable(inner, depth + 1)
+            _check_portable(inner, depth + 1)
     elif isinstance(value, list):
         for inner in value:
-            _require_portable(inner, depth + 1)
+            _check_portable(inner, depth + 1)

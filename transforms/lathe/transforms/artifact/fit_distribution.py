@@ -180,11 +180,11 @@ class FitDistribution:
         low, high = described["norms"]
         count, heldout, outside = (described[name] for name in ("count", "heldout", "outside"))
         restored = cls(count, heldout, gaussian, arrays["scores"], (low, high), outside)
-        restored._require_plausible()
+        restored._check_arrays()
 
         return restored
 
-    def _require_plausible(self) -> None:
+    def _check_arrays(self) -> None:
         """Check that the arrays and numbers have shapes and ranges that a measured distribution can have.
 
         A file from somebody else has the right digest, and may hold anything.

@@ -143,7 +143,7 @@ class Map(nn.Module):
         """
         return self
 
-    def on_side(self, side: Side) -> "Map":
+    def map_for(self, side: Side) -> "Map":
         """Return the map of one side of a search: `query_map()` for queries, this map for documents."""
         return self.query_map() if side == "query" and self.two_sided else self
 
@@ -269,7 +269,7 @@ class Map(nn.Module):
         return parameters if self.fitted else f"{parameters}, not fitted".removeprefix(", ")
 
 
-class FittedMap(Protocol):
+class _FittedMap(Protocol):
     """Protocol of what `apply` takes: a map or a chain."""
 
     @property
@@ -290,7 +290,7 @@ class FittedMap(Protocol):
         """
 
 
-def apply(module: FittedMap, rows: Any, require_finite: bool = False, **keywords: Any) -> Any:
+def apply(module: _FittedMap, rows: Any, require_finite: bool = False, **keywords: Any) -> Any:
     """Apply a fitted map or chain to rows without recording gradients. Returns a tensor for a tensor, else a NumPy
     array.
 
@@ -334,7 +334,7 @@ def parameter_names(cls: type[nn.Module]) -> list[str]:
     return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
 
-def _like_tensor(module: FittedMap, rows: Any) -> Tensor:
+def _like_tensor(module: _FittedMap, rows: Any) -> Tensor:
     """Return a tensor whose dtype and device a map's computation uses. It is the map's first float buffer, else an
     empty tensor.
 
@@ -375,5 +375,5 @@ def view_through(vectors: Vectors, chain: RowTransform) -> Vectors:
     if isinstance(vectors, SharedVectors):
         return vectors.view_through(chain)
     # Not `transform`: a fit names the rows with NaN and inf itself.
-    transform = partial(apply, chain)  # type: ignore[arg-type]  # a chain is a `FittedMap`, too
+    transform = partial(apply, chain)  # type: ignore[arg-type]  # a chain is a `_FittedMap`, too
     return _TransformedView(vectors, chain.dimensions_after(vectors.shape[1]), transform)

@@ -9,13 +9,13 @@ from lathe.transforms.errors import InputError
 from lathe.transforms.learned.descent import (
     Batches,
     autograd_loss,
-    checkpoint_for,
-    mean_of_varied,
-    paper_config,
+    build_paper_config,
+    compute_checked_mean,
+    draw_uniform_weights,
+    prepare_checkpoint,
     train,
-    uniform_start,
 )
-from lathe.transforms.statistics import Moments, zero_where_zero
+from lathe.transforms.statistics import Moments, zero_outputs_of_zero_rows
 from lathe.transforms.vectors import Vectors
 
 
@@ -24,7 +24,7 @@ class Autoencoder(Transform):
 
     The baseline of *Geometry-Preserving Dimensionality Reduction for Text Embeddings* (section
     4.3): one layer each way, the squared error of reconstruction, and the training config of the paper's linear map
-    (`paper_config.PAPER`). The loss does not preserve distances. At that learning rate outputs can
+    (`build_paper_config.PAPER`). The loss does not preserve distances. At that learning rate outputs can
     become constant, and losses swing: the certificate counts constant outputs, `training_log` has the losses.
 
     Args:
@@ -98,8 +98,8 @@ class Autoencoder(Transform):
         if isinstance(data, Moments):
             raise InputError("autoencoder is trained on vectors and cannot be fitted on moments")
 
-        mean = mean_of_varied(self.kind, data)
-        config = paper_config(data.shape[0], self.steps, self.batch, self.learning_rate)
+        mean = compute_checked_mean(self.kind, data)
+        config = build_paper_config(data.shape[0], self.steps, self.batch, self.learning_rate)
         parameters = self._initial_parameters(data.shape[1])
 
         def loss_of(batch: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class Autoencoder(Transform):
             decoded = functional.linear(codes, parameters["decoder_weight"], parameters["decoder_bias"])
             return (batch - (decoded.relu() if self.literal else decoded)).square().sum(1).mean()
 
-        checkpoint = checkpoint_for(context, self.spec(), config, data, mean)
+        checkpoint = prepare_checkpoint(context, self.spec(), config, data, mean)
         batches = Batches(data, config, self.seed, self.device)
         loss = autograd_loss(parameters, loss_of)
         self.training_log = train(self.kind, parameters, loss, batches, config, context, checkpoint)
@@ -127,7 +127,7 @@ class Autoencoder(Transform):
 
         return {
             # `requires_grad_` comes last: a tensor that `.to` copied from it would be no leaf, which AdamW refuses.
-            name: uniform_start(shape, fan_in[name], generator).to(self.device).requires_grad_()
+            name: draw_uniform_weights(shape, fan_in[name], generator).to(self.device).requires_grad_()
             for name, shape in shapes.items()
         }
 
@@ -141,7 +141,7 @@ class Autoencoder(Transform):
 
         Rows of x that are zero become zero, whatever the bias.
         """
-        return zero_where_zero(functional.linear(x, self.weight, self.bias).relu(), x)
+        return zero_outputs_of_zero_rows(functional.linear(x, self.weight, self.bias).relu(), x)
 
     @property
     def inverse_kind(self) -> Inverse:
@@ -150,10 +150,10 @@ class Autoencoder(Transform):
 
     def inverse(self) -> Map:
         """Return the trained decoder as a map, `(n, k)` to `(n, d)`, that reconstructs inputs approximately."""
-        return AutoencoderDecoder(self.decoder_weight, self.decoder_bias, self.literal)
+        return _AutoencoderDecoder(self.decoder_weight, self.decoder_bias, self.literal)
 
 
-class AutoencoderDecoder(Map):
+class _AutoencoderDecoder(Map):
     """Decoder of a fitted `Autoencoder`: z ↦ Dz + d, or relu(Dz + d) if `literal`, `(n, k)` to `(n, d)`."""
 
     kind = "autoencoder_decoder"

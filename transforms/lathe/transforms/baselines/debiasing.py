@@ -6,14 +6,14 @@ from torch import Tensor
 
 from lathe.transforms.base import FLAG, SEED, FitContext, Inverse, Map, Signature, Transform
 from lathe.transforms.linear.affine import InverseAffine, Normalize, translation
-from lathe.transforms.linear.debias import DirectionRemoval, mean_warnings
+from lathe.transforms.linear.debias import DirectionRemoval, list_mean_warnings
 from lathe.transforms.statistics import (
     Moments,
     dimensions_of,
     drop_rounding_residue,
     moments_of,
+    normalize_outputs,
     norms_of,
-    unit_image,
     unit_moments,
     unit_rows,
 )
@@ -132,7 +132,7 @@ class R1(Transform):
         Zero rows, and outputs that are only rounding error, become zero.
         """
         unit = unit_rows(x)
-        return (unit_image if self.renormalize else drop_rounding_residue)(unit - self.mean, unit)
+        return (normalize_outputs if self.renormalize else drop_rounding_residue)(unit - self.mean, unit)
 
     def primitives(self) -> list[Map]:
         """Return `Normalize`, the translation by −μ as an `Affine`, and a second `Normalize` if `renormalize`."""
@@ -140,4 +140,4 @@ class R1(Transform):
 
     def fit_warnings(self) -> list[str]:
         """Return a one-item list with a warning if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, else an empty list."""
-        return mean_warnings(self.kind, self.mean_norm, self.noise_floor)
+        return list_mean_warnings(self.kind, self.mean_norm, self.noise_floor)

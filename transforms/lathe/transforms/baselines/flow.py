@@ -24,12 +24,12 @@ from lathe.transforms.errors import InputError, NotFittedError, StepError
 from lathe.transforms.learned.descent import (
     Batches,
     autograd_loss,
-    checkpoint_for,
-    mean_of_varied,
+    compute_checked_mean,
+    draw_uniform_weights,
+    prepare_checkpoint,
     train,
-    uniform_start,
 )
-from lathe.transforms.statistics import Moments, Spectrum, moments_of, zero_where_zero
+from lathe.transforms.statistics import Moments, Spectrum, moments_of, zero_outputs_of_zero_rows
 from lathe.transforms.vectors import Vectors
 
 CONFIG = TrainingConfig(
@@ -157,11 +157,11 @@ class Flow(Transform):
         if isinstance(data, Moments):
             raise InputError("flow is trained on vectors and cannot be fitted on moments")
 
-        mean = mean_of_varied(self.kind, data)
+        mean = compute_checked_mean(self.kind, data)
         # Without noise, the likelihood of a direction that has no variance grows without bound.
         if self.noise == 0:
             moments = moments_of(data)
-            spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
+            spectrum = Spectrum.from_matrix(moments.covariance(ddof=0), moments.rounding_variance())
             spectrum.require_rank("flow with noise=0", data.shape[1], data.shape[0])
 
         config = CONFIG.override(self.steps, self.batch, self.learning_rate)
@@ -175,7 +175,7 @@ class Flow(Transform):
         self._set_buffers(parameters)
         loss = autograd_loss(parameters, lambda batch: -self.log_densities(batch).mean())
 
-        checkpoint = checkpoint_for(context, self.spec(), config, data, mean)
+        checkpoint = prepare_checkpoint(context, self.spec(), config, data, mean)
         self.training_log = train(self.kind, parameters, loss, batches, config, context, checkpoint)
         self._set_buffers({name: parameter.detach() for name, parameter in parameters.items()})
 
@@ -195,7 +195,7 @@ class Flow(Transform):
             "offset": torch.zeros(blocks, d),
             "log_scale": torch.zeros(blocks, d),
             "mixing": rotations,
-            "hidden_weight": uniform_start((blocks, hidden, half), half, generator),
+            "hidden_weight": draw_uniform_weights((blocks, hidden, half), half, generator),
             "hidden_bias": torch.zeros(blocks, hidden),
             # Zeros in a coupling's last layer make it the identity at the start, as in Glow (section 3.3).
             "coupling_weight": torch.zeros(blocks, 2 * second_half, hidden),
@@ -257,7 +257,7 @@ class Flow(Transform):
         """
         if not self.fitted:
             raise NotFittedError("call fit before log_likelihood")
-        return apply(LogDensity(self), rows)
+        return apply(_LogDensity(self), rows)
 
     @property
     def learned_directions(self) -> int:
@@ -271,7 +271,7 @@ class Flow(Transform):
         z = x
         for block in range(self.blocks):
             z, _ = self._apply_block(block, z)
-        return zero_where_zero(z, x)
+        return zero_outputs_of_zero_rows(z, x)
 
     @property
     def inverse_kind(self) -> Inverse:
@@ -280,7 +280,7 @@ class Flow(Transform):
 
     def inverse(self) -> Map:
         """Return the exact inverse as a map from z to x, which uses this flow's buffers."""
-        return InverseFlow(self)
+        return _InverseFlow(self)
 
 
 def _split_halves(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -288,7 +288,7 @@ def _split_halves(x: Tensor) -> tuple[Tensor, Tensor]:
     return x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
 
 
-class InverseFlow(Map):
+class _InverseFlow(Map):
     """Inverse of a fitted `Flow`, z ↦ x, which inverts the blocks in reverse order.
 
     Mixings are inverted once, in float64.
@@ -317,7 +317,7 @@ class InverseFlow(Map):
         return x
 
 
-class LogDensity(Map):
+class _LogDensity(Map):
     """Log-density of a fitted `Flow` as a map, rows `(n, d)` to `(n,)`, for use with `apply`."""
 
     kind = "log_density"

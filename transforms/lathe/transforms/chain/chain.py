@@ -181,7 +181,7 @@ class Chain(nn.Module):
         if queries is not None and not any(step.takes_queries for step in to_fit.values()):
             raise InputError("no step is fitted on queries; codes are")
 
-        self._require_pairs_or_none(to_fit.values(), pairs, vectors.shape[1])
+        self._check_pairs(to_fit.values(), pairs, vectors.shape[1])
         # All steps are checked before the first is fitted, so that a later one is not refused after that work.
         self.signature(vectors.shape[1], refit, None if targets is None else targets.shape[1])
         with restore_on_error(self.transforms):
@@ -191,13 +191,13 @@ class Chain(nn.Module):
                     # The given path is a folder: each step has its own file in it.
                     checkpoint = Checkpoint.at(checkpoints)
                     checkpoint = replace(checkpoint, path=checkpoint.path / f"{index}-{step.kind}.safetensors")
-                self.fit_step(index, vectors, on_progress, targets, checkpoint, queries, pairs)
+                self._fit_step(index, vectors, on_progress, targets, checkpoint, queries, pairs)
 
         on_progress(1.0, "fitted")
         return self
 
     @staticmethod
-    def _require_pairs_or_none(steps: Iterable[Transform], pairs: QueryPairs | None, dimensions: int) -> None:
+    def _check_pairs(steps: Iterable[Transform], pairs: QueryPairs | None, dimensions: int) -> None:
         """Check that pairs of these dimensions are given if a step learns from pairs, and only then. A pair is a query
         with a relevant document.
 
@@ -237,7 +237,7 @@ class Chain(nn.Module):
         """Fit the chain to vectors `(n, d)` as `fit` does, and return them transformed, `(n, k)`."""
         return self.fit(vectors, *others, **options).transform(vectors)
 
-    def fit_step(
+    def _fit_step(
         self,
         index: int,
         vectors: Vectors,
@@ -264,7 +264,7 @@ class Chain(nn.Module):
 
         if len(before) or before.normalize:  # the first step learns from the vectors in their own precision
             vectors = view_through(vectors, before)
-            queries = None if queries is None else view_through(queries, before.query_side())
+            queries = None if queries is None else view_through(queries, before.query_chain())
             pairs = None if pairs is None else pairs.map(before.transform_queries, before.transform)
 
         step.fit(vectors, report, targets, checkpoint, queries, pairs)
@@ -280,7 +280,7 @@ class Chain(nn.Module):
             if isinstance(step, Quantizer):
                 quantizer = step
             else:
-                x = step.on_side(side)(x)
+                x = step.map_for(side)(x)
 
         # Cut first, because a prefix of a unit row is no unit row; quantize last, because codes cannot be normalized.
         x = x if dimensions is None else x[..., :dimensions]
@@ -330,12 +330,12 @@ class Chain(nn.Module):
         """
         return Chain(self.float_steps, self.normalize)
 
-    def query_side(self) -> "Chain":
+    def query_chain(self) -> "Chain":
         """Return a chain of the maps of queries, without a quantizer: its `transform` is `transform_queries` of this.
 
         The chain shares its tensors with this one and cannot be fitted or saved.
         """
-        return Chain([step.on_side("query") for step in self.float_steps], self.normalize)
+        return Chain([step.map_for("query") for step in self.float_steps], self.normalize)
 
     @property
     def two_sided(self) -> bool:
@@ -465,7 +465,7 @@ class Chain(nn.Module):
 
         self.require_dimensions(dimensions)
         normalize = self.normalize if normalize is None else normalize
-        primitives = [primitive for step in self.float_steps for primitive in step.on_side(side).primitives()]
+        primitives = [primitive for step in self.float_steps for primitive in step.map_for(side).primitives()]
         like = next(self.buffers(), None)
 
         if dimensions is not None and like is not None:
@@ -483,7 +483,7 @@ class Chain(nn.Module):
         # `Module.to` casts float buffers only, so the columns of a selection stay integers.
         return chain if like is None else chain.to(dtype=dtype, device=like.device)
 
-    def cut_folded(self, dimensions: int) -> "Chain | None":
+    def truncate_folded(self, dimensions: int) -> "Chain | None":
         """Return a copy of a folded chain whose outputs are only the first `dimensions` dimensions. The result is None
         if its last map is not affine.
 
@@ -636,8 +636,8 @@ class Chain(nn.Module):
         manifest, tensors = read_artifact(Path(path), root)
         try:
             chain = cls.from_tensors(manifest["steps"], manifest["normalize"], tensors)
-            chain._require_described(manifest, tensors)
-            chain._require_applicable()
+            chain._check_against_manifest(manifest, tensors)
+            chain._check_by_applying()
         except Exception as error:  # steps that get tensors of somebody else may fail in any way
             reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise ArtifactError(f"the chain at {display_name(Path(path))} cannot be rebuilt: {reason}") from error
@@ -645,7 +645,7 @@ class Chain(nn.Module):
         chain.metadata = manifest
         return chain
 
-    def _require_described(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
+    def _check_against_manifest(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
         """Check that a manifest states this chain's dimensions, and that every tensor belongs to it.
 
         Raises:
@@ -662,7 +662,7 @@ class Chain(nn.Module):
         if unknown := [name for name in tensors if name not in self.tensors()]:
             raise ArtifactError(f"the tensor {unknown[0]!r} belongs to no step")
 
-    def _require_applicable(self) -> None:
+    def _check_by_applying(self) -> None:
         """Check that the chain maps two test rows, zeros and a unit row, to finite outputs of the right shape. Both
         sides of a search are tested.
 

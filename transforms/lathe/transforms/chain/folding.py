@@ -68,7 +68,7 @@ def _merge(before: Map, step: Map) -> Map | None:
     return None
 
 
-def affine_parts(step: Map) -> list[Affine] | None:
+def list_affine_maps(step: Map) -> list[Affine] | None:
     """Return the affine maps that a fitted step consists of, in order, without its normalizations. The result is None
     if any other map is among them.
 

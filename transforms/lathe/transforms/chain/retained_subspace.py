@@ -5,7 +5,7 @@ from itertools import takewhile
 import numpy as np
 
 from lathe.transforms.chain.chain import Chain
-from lathe.transforms.chain.folding import affine_parts
+from lathe.transforms.chain.folding import list_affine_maps
 from lathe.transforms.statistics import Subspace
 from lathe.transforms.vectors import as_float64
 
@@ -27,7 +27,7 @@ def retained_subspace(chain: Chain) -> Subspace | None:
 
     product = np.eye(d)
     for step in chain.float_steps:
-        parts = affine_parts(step)
+        parts = list_affine_maps(step)
         if parts is None:
             return None
         for part in parts:
@@ -42,7 +42,7 @@ def retained_subspace(chain: Chain) -> Subspace | None:
     return Subspace((directions[rank:] if complement else directions[:rank]).astype(np.float32), complement)
 
 
-def leading_query_maps(chain: Chain) -> Chain | None:
+def build_leading_query_maps(chain: Chain) -> Chain | None:
     """Return the maps of queries of the steps before the first that changes documents, as a chain.
 
     The result is None if there are none.

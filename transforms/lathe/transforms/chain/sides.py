@@ -38,7 +38,7 @@ class Sides(Transform):
     def __init__(self, query: Sequence[Mapping[str, Any]], document: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
         self.query_side, self.document_side = (
-            Side(_build_side(name, steps)) for name, steps in (("query", query), ("document", document))
+            _ChainMap(_build_steps_of(name, steps)) for name, steps in (("query", query), ("document", document))
         )
         self.query: list[Spec] = self.query_side.chain.specs()
         self.document: list[Spec] = self.document_side.chain.specs()
@@ -125,7 +125,7 @@ class Sides(Transform):
         return [Selection(d, torch.arange(d, device=self.device), d)]
 
 
-class Side(Map):
+class _ChainMap(Map):
     """Fitted steps of one side as one map."""
 
     kind = "side"
@@ -160,7 +160,7 @@ class Side(Map):
         return [part for step in self.chain.transforms for part in step.primitives()]
 
 
-def _build_side(name: str, steps: Sequence[Mapping[str, Any]]) -> Chain:
+def _build_steps_of(name: str, steps: Sequence[Mapping[str, Any]]) -> Chain:
     """Build the chain of one side's steps, not fitted yet, and check that they can stand on one side. `name` says
     whether queries or documents pass them.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.transforms.codes.lloyd_max import MAX_BITS, distortions
+from lathe.transforms.codes.lloyd_max import MAX_BITS, compute_distortions
 
 BYTE = 8
 """Number of bits in a byte."""
@@ -54,7 +54,7 @@ def allocate_bits(variances: NDArray[np.float64], total: int) -> NDArray[np.int6
         variances: variance of each coordinate `(d,)`, nonnegative.
         total: number of bits to give.
     """
-    gains = -np.diff(distortions())
+    gains = -np.diff(compute_distortions())
     bits = np.zeros(len(variances), np.int64)
     # The index breaks ties, so that equal variances get their bits in order on every machine.
     queue = [(-float(variance) * float(gains[0]), i) for i, variance in enumerate(variances) if variance > 0]
@@ -71,7 +71,7 @@ def allocate_bits(variances: NDArray[np.float64], total: int) -> NDArray[np.int6
     return bits
 
 
-def equal_bits(variances: NDArray[np.float64], total: int, bits: int) -> NDArray[np.int64]:
+def allocate_equal_bits(variances: NDArray[np.float64], total: int, bits: int) -> NDArray[np.int64]:
     """Give `bits` bits to each of the `total // bits` coordinates of largest variance. Returns the number of bits of
     each coordinate `(d,)`, 0 for the others and for those without variance.
     """
@@ -94,7 +94,7 @@ def lay_out(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int
     whole_bytes = lay_out_in_whole_bytes(bits, variances, octets)
     allocated = np.zeros_like(bits)
     allocated[whole_bytes.coordinates] = whole_bytes.bits
-    ideal_error, error = ((variances * distortions()[bit_counts]).sum() for bit_counts in (bits, allocated))
+    ideal_error, error = ((variances * compute_distortions()[bit_counts]).sum() for bit_counts in (bits, allocated))
     return whole_bytes if error <= MAX_EXCESS * ideal_error else lay_out_in_sequence(bits, variances)
 
 

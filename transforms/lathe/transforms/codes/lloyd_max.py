@@ -36,7 +36,7 @@ class _NormalQuantizer:
 
 
 @cache
-def normal_quantizer(bits: int) -> _NormalQuantizer:
+def build_normal_quantizer(bits: int) -> _NormalQuantizer:
     """Compute the scalar quantizer of `bits` bits that has the least squared error for the unit normal (Lloyd–Max).
     Returns its levels, thresholds and distortion.
 
@@ -75,17 +75,19 @@ def normal_quantizer(bits: int) -> _NormalQuantizer:
     return _NormalQuantizer(bits, levels, (levels[1:] + levels[:-1]) / 2, distortion)
 
 
-def distortions() -> NDArray[np.float64]:
+def compute_distortions() -> NDArray[np.float64]:
     """Return the mean squared error of the Lloyd–Max quantizer of the unit normal for 0, 1, …, 8 bits, `(9,)`."""
-    return np.array([normal_quantizer(bits).distortion for bits in range(MAX_BITS + 1)])
+    return np.array([build_normal_quantizer(bits).distortion for bits in range(MAX_BITS + 1)])
 
 
-def threshold_table() -> NDArray[np.float64]:
+def build_threshold_table() -> NDArray[np.float64]:
     """Return the thresholds of 0 to 8 bits in one table `(512,)`.
 
     Those of b bits begin at entry 2^b, followed by one inf.
     """
-    return np.concatenate([np.zeros(1), *([*normal_quantizer(b).thresholds, np.inf] for b in range(MAX_BITS + 1))])
+    return np.concatenate(
+        [np.zeros(1), *([*build_normal_quantizer(b).thresholds, np.inf] for b in range(MAX_BITS + 1))]
+    )
 
 
 def _cell_edges(positive: NDArray[np.float64]) -> NDArray[np.float64]:

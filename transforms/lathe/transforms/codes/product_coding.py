@@ -12,7 +12,7 @@ from lathe.transforms.codes.allocation import CodeLayout, lay_out_in_whole_bytes
 from lathe.transforms.codes.code_decoder import CodeDecoder
 from lathe.transforms.codes.transform_coding import CODEC_VERSION, TransformCoding
 from lathe.transforms.errors import InputError
-from lathe.transforms.statistics import Moments, row_norms, without_direction
+from lathe.transforms.statistics import Moments, is_near_zero, row_norms
 from lathe.transforms.vectors import Vectors, as_tensor
 
 CENTROIDS = 256
@@ -97,7 +97,7 @@ class ProductCoding(TransformCoding):
         # Coordinates (m, n) in standard deviations; centroids of a byte are learned from its rows of y.
         y = self.coordinates(as_tensor(data[chosen], like=self.mean))
         self.deviations = deviations
-        self.centroids = super()._build_decoder().byte_levels()
+        self.centroids = super()._build_decoder().build_level_table()
 
         for octet in range(self.bytes):
             in_byte = self.layout[1] == octet
@@ -111,7 +111,7 @@ class ProductCoding(TransformCoding):
         become zeros.
         """
         rows = x.reshape(-1, x.shape[-1])
-        books, offsets, positions = self.prepare_books()
+        books, offsets, positions = self._arrange_codebooks()
         width, blocks = books.shape[1], []
 
         for block in torch.split(rows, BLOCK_ROWS):
@@ -122,10 +122,10 @@ class ProductCoding(TransformCoding):
             blocks.append(torch.baddbmm(offsets, points, books, alpha=-1).argmin(2).T.to(torch.uint8))
 
         code = torch.cat(blocks) if blocks else x.new_empty(0, self.bytes, dtype=torch.uint8)
-        code = code.masked_fill(without_direction(row_norms(rows), rows.dtype), 0)
+        code = code.masked_fill(is_near_zero(row_norms(rows), rows.dtype), 0)
         return code.reshape(*x.shape[:-1], self.bytes)
 
-    def prepare_books(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _arrange_codebooks(self) -> tuple[Tensor, Tensor, Tensor]:
         """Arrange the centroids of all bytes in tensors of equal size. With them, one batched product finds the nearest
         centroids.
 
@@ -148,10 +148,10 @@ class ProductCoding(TransformCoding):
 
         return books.reshape(self.bytes, width, CENTROIDS), offsets.unsqueeze(1), positions
 
-    def _build_decoder(self) -> "ProductDecoder":
-        return ProductDecoder(self.mean, self.decoder, self.layout, self.norm, self.centroids, self.bytes)
+    def _build_decoder(self) -> "_ProductDecoder":
+        return _ProductDecoder(self.mean, self.decoder, self.layout, self.norm, self.centroids, self.bytes)
 
-    def _find_factors(self, y: Tensor) -> Tensor:
+    def _find_norm_factors(self, y: Tensor) -> Tensor:
         """Find the factor by which decoding scaled each vector to the fitted norm. Returns the factors `(n,)`, given
         the coordinates `(m, n)` of the decoded vectors.
         """
@@ -177,7 +177,7 @@ class ProductCoding(TransformCoding):
         return shortened
 
 
-class ProductDecoder(CodeDecoder):
+class _ProductDecoder(CodeDecoder):
     """Decoder of the codes of `ProductCoding`, whose levels are those of the codebooks."""
 
     kind = "product_decoder"
@@ -189,11 +189,11 @@ class ProductDecoder(CodeDecoder):
         self.centroids: Tensor
         self.register_buffer("centroids", centroids)
 
-    def values(self, codes: Tensor) -> Tensor:
+    def decode_coordinates(self, codes: Tensor) -> Tensor:
         """Return the value ŷ of every coordinate in standard deviations, `(m, n)`, of codes `(n, bytes)`."""
         return self.centroids.gather(1, codes.T[self.layout[1]].long())
 
-    def byte_levels(self) -> Tensor:
+    def build_level_table(self) -> Tensor:
         """Return the value of every coordinate for every value of the byte that holds it, `(m, 256)`."""
         return self.centroids
 

@@ -153,10 +153,10 @@ class Int8(Quantizer):
 
     def inverse(self) -> Map:
         """Return the decoder map, (code − zero point) · scale."""
-        return Int8Decoder(self.scale, self.zero_point)
+        return _Int8Decoder(self.scale, self.zero_point)
 
 
-class Int8Decoder(Map):
+class _Int8Decoder(Map):
     """Decoder of int8 codes: (code − zero point) · scale."""
 
     kind = "int8_decoder"
@@ -220,10 +220,10 @@ class Binary(Quantizer):
 
         A code of all zeros becomes zero.
         """
-        return BinaryDecoder(self.size)
+        return _BinaryDecoder(self.size)
 
 
-class BinaryDecoder(Map):
+class _BinaryDecoder(Map):
     """Decoder of packed bits to ±a in each dimension.
 
     A code of all zeros becomes zero.

@@ -10,19 +10,26 @@ from torch import Tensor
 from torch.nn import functional
 
 from lathe.transforms.base import FLAG, SEED, FitContext, Map, Signature, apply, number, one_of, or_none, whole_number
-from lathe.transforms.codes.allocation import BYTE, CodeLayout, allocate_bits, equal_bits, lay_out, lay_out_in_sequence
+from lathe.transforms.codes.allocation import (
+    BYTE,
+    CodeLayout,
+    allocate_bits,
+    allocate_equal_bits,
+    lay_out,
+    lay_out_in_sequence,
+)
 from lathe.transforms.codes.code_decoder import CodeDecoder
-from lathe.transforms.codes.lloyd_max import MAX_BITS, normal_quantizer
+from lathe.transforms.codes.lloyd_max import MAX_BITS, build_normal_quantizer
 from lathe.transforms.codes.quantization import Quantizer
 from lathe.transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from lathe.transforms.statistics import (
     Moments,
     Spectrum,
+    compute_query_metric_roots,
     draw_rotation,
+    is_near_zero,
     moments_of,
-    query_metric_roots,
     row_norms,
-    without_direction,
 )
 from lathe.transforms.vectors import Vectors, as_tensor
 
@@ -210,9 +217,9 @@ class TransformCoding(Quantizer):
         if self.weighting == 0:
             # M_0 = I whatever the queries: a fit that they did not change can be refitted without them.
             queries = None
-        root, inverse_root = query_metric_roots(moments if queries is None else queries, self.weighting)
+        root, inverse_root = compute_query_metric_roots(moments if queries is None else queries, self.weighting)
         # The principal axes of M_λ^½ (x − μ): the error of a score is the squared error of these coordinates.
-        spectrum = Spectrum.of(root @ moments.covariance(ddof=0) @ root)
+        spectrum = Spectrum.from_matrix(root @ moments.covariance(ddof=0) @ root)
         # The weighting scales rounding error too, by up to the ratio of the metric's eigenvalues.
         noise = moments.rounding_variance() * float(np.linalg.eigvalsh(root)[-1]) ** 2
         variances = np.where(np.arange(moments.dimensions) < spectrum.rank, spectrum.values, 0)
@@ -224,7 +231,9 @@ class TransformCoding(Quantizer):
         if self.rotation == "random":
             axes, variances = self._rotate(axes, variances, total)
 
-        bits = allocate_bits(variances, total) if self.bits is None else equal_bits(variances, total, self.bits)
+        bits = (
+            allocate_bits(variances, total) if self.bits is None else allocate_equal_bits(variances, total, self.bits)
+        )
         layout = self._lay_out(bits, variances)
         chosen = axes[layout.coordinates]
         deviations = np.sqrt(variances[layout.coordinates])[:, None]
@@ -319,7 +328,7 @@ class TransformCoding(Quantizer):
         code = code[:-1]
         code[last] |= (code == 0).all(dim=0).to(torch.uint8) << shifts[-1]
 
-        return code.T.masked_fill(without_direction(row_norms(rows), rows.dtype), 0).contiguous()
+        return code.T.masked_fill(is_near_zero(row_norms(rows), rows.dtype), 0).contiguous()
 
     def recode(self, floats: Any) -> Any:
         """Return the codes `(n, bytes)` that decode to `floats` `(n, d)`, which `inverse_transform` returned. It is a
@@ -333,20 +342,20 @@ class TransformCoding(Quantizer):
 
         rows = rows.reshape(-1, rows.shape[-1])
         with torch.no_grad():
-            factors = self._find_factors(self.coordinates(rows))
+            factors = self._find_norm_factors(self.coordinates(rows))
             unscaled = (rows - self.mean) / factors.unsqueeze(1) + self.mean
-            unscaled = unscaled.masked_fill(without_direction(row_norms(rows), rows.dtype).reshape(-1, 1), 0)
+            unscaled = unscaled.masked_fill(is_near_zero(row_norms(rows), rows.dtype).reshape(-1, 1), 0)
 
         codes = apply(self, unscaled)
         return codes.to(floats.device) if isinstance(floats, Tensor) else codes.cpu().numpy()
 
-    def _find_factors(self, y: Tensor) -> Tensor:
+    def _find_norm_factors(self, y: Tensor) -> Tensor:
         """Find the factor by which decoding scaled each vector to the fitted norm. Returns the factors `(n,)`, given
         the coordinates `(m, n)` of the decoded vectors.
         """
         # The last coordinate has the fewest bits, so f is one of few ratios to its levels.
         fewest_bits = int(self.layout[0, -1])
-        positive = torch.from_numpy(normal_quantizer(fewest_bits).levels[2 ** (fewest_bits - 1) :]).to(y)
+        positive = torch.from_numpy(build_normal_quantizer(fewest_bits).levels[2 ** (fewest_bits - 1) :]).to(y)
         best, factors = torch.full_like(y[0], torch.inf), torch.ones_like(y[0])
 
         for level in positive:
@@ -363,7 +372,7 @@ class TransformCoding(Quantizer):
         bits = self.layout[0].tolist()
         error = y.new_zeros(y.shape[1])
         for start, stop in _equal_runs(bits):
-            levels = torch.from_numpy(normal_quantizer(bits[start]).levels).to(y)
+            levels = torch.from_numpy(build_normal_quantizer(bits[start]).levels).to(y)
             error += (y[start:stop] - levels[_find_cells(y[start:stop], bits[start]).int()]).square().sum(0)
         return error / len(bits)
 
@@ -428,7 +437,8 @@ class TransformCoding(Quantizer):
         coder, packed = self._prepare(codes)
         with torch.no_grad():
             blocks = [
-                coder.factors(coder.values(packed[i : i + SCORE_ROWS])) for i in range(0, len(packed), SCORE_ROWS)
+                coder.compute_norm_factors(coder.decode_coordinates(packed[i : i + SCORE_ROWS]))
+                for i in range(0, len(packed), SCORE_ROWS)
             ]
         factors = torch.cat(blocks) if blocks else self.mean.new_empty(0)
         return factors.to(codes.device) if isinstance(codes, Tensor) else factors.cpu().numpy()
@@ -455,7 +465,7 @@ class TransformCoding(Quantizer):
 
         with torch.no_grad():
             use_tables = len(encoded) <= TABLE_QUERIES and coder.whole_bytes
-            tables = coder.byte_tables(encoded) if known is not None and use_tables else None
+            tables = coder.build_score_tables(encoded) if known is not None and use_tables else None
             blocks = []
             for start in range(0, len(packed), SCORE_ROWS):
                 block = packed[start : start + SCORE_ROWS]
@@ -518,7 +528,7 @@ class TransformCoding(Quantizer):
         # Coordinate i is the within[i]-th of its byte, and so that dimension of the byte's centroids.
         within = [octets[:i].count(octet) for i, octet in enumerate(octets)]
         centroids = self.decoder.new_zeros(self.bytes, 8, 256)
-        centroids[octets, within] = coder.byte_levels()
+        centroids[octets, within] = coder.build_level_table()
 
         return centroids.transpose(1, 2).contiguous(), torch.tensor(
             [8 * o + w for o, w in zip(octets, within, strict=True)]
@@ -559,7 +569,7 @@ def _find_cells(y: Tensor, bits: int) -> Tensor:
     """Return the number of the quantizer's cell that each value lies in, uint8 of the shape of `y`. It is how many
     thresholds lie below the value.
     """
-    thresholds = torch.from_numpy(normal_quantizer(bits).thresholds).to(y)
+    thresholds = torch.from_numpy(build_normal_quantizer(bits).thresholds).to(y)
     if bits > COMPARISON_BITS:
         return torch.bucketize(y, thresholds, out_int32=True).to(torch.uint8)
     cells = torch.zeros(y.shape, dtype=torch.uint8, device=y.device)

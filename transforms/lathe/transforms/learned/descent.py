@@ -102,7 +102,7 @@ class Batches:
         return torch.from_numpy(values).to(self.device)
 
 
-def checkpoint_for(
+def prepare_checkpoint(
     context: FitContext, spec: Spec, config: TrainingConfig, vectors: Vectors, mean: NDArray[np.float64]
 ) -> Checkpoint | None:
     """Return the training's checkpoint with a key that is a digest of spec, config and data, and create its folder. The
@@ -231,7 +231,7 @@ def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], 
 
 
 @contextmanager
-def one_thread_if_small(rows: int, device: torch.device) -> Iterator[None]:
+def limit_threads(rows: int, device: torch.device) -> Iterator[None]:
     """Run the block with one torch thread if the device is a CPU and the batch has at most `SMALL_BATCH` rows. The
     number of threads is restored after it.
 
@@ -247,7 +247,7 @@ def one_thread_if_small(rows: int, device: torch.device) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def mean_of_varied(kind: str, vectors: Vectors) -> NDArray[np.float64]:
+def compute_checked_mean(kind: str, vectors: Vectors) -> NDArray[np.float64]:
     """Compute the mean of all rows, `(d,)` float64, and check that the rows are finite and not all equal.
 
     Raises:
@@ -353,7 +353,7 @@ def _restore_state(
             optimizer.state[parameter] = {"step": torch.tensor(float(log.steps)), **averages}
 
 
-def uniform_start(shape: Sequence[int], fan_in: int, generator: torch.Generator) -> Tensor:
+def draw_uniform_weights(shape: Sequence[int], fan_in: int, generator: torch.Generator) -> Tensor:
     """Draw a float32 CPU tensor of `shape` from U(−1/√fan_in, 1/√fan_in), as `torch.nn.Linear` does."""
     start: Tensor = (2 * torch.rand(*shape, generator=generator) - 1) / fan_in**0.5
     return start
@@ -368,7 +368,7 @@ PAPER = TrainingConfig(
     heldout=10_000,
     patience=3,
 )
-"""Section 4.2 of the GeoPres paper; `paper_config` sets `steps` and `check_every` from the number of rows."""
+"""Section 4.2 of the GeoPres paper; `build_paper_config` sets `steps` and `check_every` from the number of rows."""
 
 PAPER_EPOCHS = 10
 """Epochs of a training if `steps` is not set."""
@@ -380,7 +380,7 @@ On 10,000 rows, an evaluation at every second step ends training after 18 steps:
 """
 
 
-def paper_config(rows: int, steps: int | None, batch: int | None, learning_rate: float | None) -> TrainingConfig:
+def build_paper_config(rows: int, steps: int | None, batch: int | None, learning_rate: float | None) -> TrainingConfig:
     """Return the training config of the GeoPres paper for a fit on `rows` rows. It has ten epochs unless `steps` is
     set, and arguments that are not None replace the paper's values.
 

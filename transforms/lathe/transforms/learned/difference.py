@@ -12,8 +12,8 @@ from lathe.transforms.base import FitContext, Spec, TrainingConfig, TrainingLog
 from lathe.transforms.learned.descent import (
     BatchSampler,
     autograd_loss,
-    checkpoint_for,
-    one_thread_if_small,
+    limit_threads,
+    prepare_checkpoint,
     train,
 )
 from lathe.transforms.vectors import Vectors
@@ -22,7 +22,7 @@ CHECK_EVERY, PATIENCE = 10, 8
 """Number of steps between two evaluations, and of evaluations without a lower loss after which training stops."""
 
 
-class TrainedMap(Protocol):
+class _TrainedMap(Protocol):
     """A transform whose parameters are those of the training of a map.
 
     Attributes:
@@ -49,7 +49,7 @@ class TrainedMap(Protocol):
         """Return kind and parameters."""
 
 
-def make_config(step: TrainedMap, heldout: int) -> TrainingConfig:
+def make_config(step: _TrainedMap, heldout: int) -> TrainingConfig:
     """Return the config of a step's training, with up to `heldout` rows held out to decide when to stop."""
     return TrainingConfig(
         steps=step.steps,
@@ -64,7 +64,7 @@ def make_config(step: TrainedMap, heldout: int) -> TrainingConfig:
 
 
 def train_difference(
-    step: TrainedMap,
+    step: _TrainedMap,
     start: Tensor,
     loss_of: Callable[[Tensor, Tensor], Tensor],
     batches: BatchSampler,
@@ -90,8 +90,8 @@ def train_difference(
     difference = torch.zeros_like(start, requires_grad=True)
     parameters = {"difference": difference}
     loss = autograd_loss(parameters, lambda batch: loss_of(start + difference, batch))
-    checkpoint = checkpoint_for(context, step.spec(), config, vectors, mean)
-    with one_thread_if_small(step.batch, step.device):
+    checkpoint = prepare_checkpoint(context, step.spec(), config, vectors, mean)
+    with limit_threads(step.batch, step.device):
         step.training_log = train(
             step.kind, parameters, loss, batches, config, context, checkpoint, evaluate_start=True
         )

@@ -22,12 +22,12 @@ from lathe.transforms.base import (
 from lathe.transforms.errors import InputError
 from lathe.transforms.learned.descent import (
     Batches,
-    checkpoint_for,
-    mean_of_varied,
-    one_thread_if_small,
-    paper_config,
+    build_paper_config,
+    compute_checked_mean,
+    draw_uniform_weights,
+    limit_threads,
+    prepare_checkpoint,
     train,
-    uniform_start,
 )
 from lathe.transforms.learned.losses import LOSSES, Loss, LossSetup, prefix_losses
 from lathe.transforms.linear import Linear
@@ -58,7 +58,7 @@ class GeoPres(Linear):
     **Preset `lathe`**, the default, trains on unit vectors and unit outputs, as they are served. W
     starts as the best map for Gaussian data: the projection on the top uncentred principal directions, the
     i-th scaled by √(1 + T/((k+2)λ_i)), with T the sum of the other eigenvalues. W is trained with AdamW on
-    random batches, in the coordinates of the principal axes. The loss is `losses.blend`: the paper's angular
+    random batches, in the coordinates of the principal axes. The loss is `losses.blended_loss`: the paper's angular
     loss, the correlation of an anchor's cosines before and after, and the divergence of its neighbours.
 
     With `nested`, every prefix of the output is usable too: the loss is the mean of the blends of the
@@ -168,19 +168,19 @@ class GeoPres(Linear):
         if isinstance(data, Moments):
             if self.preset == "paper":
                 raise InputError("geopres: the preset paper is trained on vectors and cannot be fitted on moments")
-            self.set_map(_spectral_start(data, self.dimensions)[0])
+            self.set_map(_compute_spectral_start(data, self.dimensions)[0])
             self.training_log = None
             return
 
         if self.preset == "paper":
-            mean = mean_of_varied(self.kind, data)
-            start, axes = random_start(data.shape[1], self.dimensions, self.seed), None
+            mean = compute_checked_mean(self.kind, data)
+            start, axes = draw_random_weight(data.shape[1], self.dimensions, self.seed), None
         else:
             moments = unit_moments(data)
-            mean, (start, axes) = moments.mean, _spectral_start(moments, self.dimensions)
+            mean, (start, axes) = moments.mean, _compute_spectral_start(moments, self.dimensions)
 
         config = self._training_config(data.shape[0])
-        checkpoint = checkpoint_for(context, self.spec(), config, data, mean)
+        checkpoint = prepare_checkpoint(context, self.spec(), config, data, mean)
         if config.steps:
             weight, log = self._train(start, axes, data, config, context, checkpoint)
         else:
@@ -197,7 +197,7 @@ class GeoPres(Linear):
         """
         overrides = (self.steps, self.batch, self.learning_rate)
         if self.preset == "paper":
-            return paper_config(rows, *overrides)
+            return build_paper_config(rows, *overrides)
         return (replace(LATHE, steps=NESTED_STEPS) if self.nested else LATHE).override(*overrides)
 
     def _train(
@@ -243,7 +243,7 @@ class GeoPres(Linear):
             # The gradient is that of the sum: Adam's steps do not depend on a constant factor.
             return sum(i * loss for i, loss in zip(importance, losses, strict=True)) / len(losses)
 
-        with one_thread_if_small(batches.size, self.device):
+        with limit_threads(batches.size, self.device):
             log = train(self.kind, {"weight": weight}, loss_function, batches, config, context, checkpoint)
 
         if normalized:  # such a loss does not depend on the scale
@@ -267,7 +267,7 @@ class GeoPres(Linear):
         return loss, [1 / start if start > 0 else 1.0 for start in starts]
 
 
-def _spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
+def _compute_spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
     """Compute the weight at which training starts, the scaled top eigenvectors of the uncentred second moment. Returns
     it, `(k, d)`, and all eigenvectors `(d, d)`.
 
@@ -283,7 +283,7 @@ def _spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
     if moments.count < 2 or moments.scatter.trace() <= 1e-12 * moments.count * total:
         raise InputError("geopres needs rows that differ in direction: there are no distances to keep")
 
-    spectrum = Spectrum.of(second, moments.rounding_variance())
+    spectrum = Spectrum.from_matrix(second, moments.rounding_variance())
     eigenvalues = spectrum.values + RIDGE * total / moments.dimensions
     directions = spectrum.directions[:dimensions]
     left_out = eigenvalues[dimensions:].sum()
@@ -292,9 +292,9 @@ def _spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(directions * scales[:, None]), torch.from_numpy(spectrum.directions)
 
 
-def random_start(input_dimensions: int, dimensions: int, seed: int) -> Tensor:
+def draw_random_weight(input_dimensions: int, dimensions: int, seed: int) -> Tensor:
     """Draw a weight `(dimensions, input_dimensions)` from U(−1/√d, 1/√d), as `torch.nn.Linear` does."""
-    return uniform_start((dimensions, input_dimensions), input_dimensions, torch.Generator().manual_seed(seed))
+    return draw_uniform_weights((dimensions, input_dimensions), input_dimensions, torch.Generator().manual_seed(seed))
 
 
 def _best_scale(x: Tensor, weight: Tensor) -> float:

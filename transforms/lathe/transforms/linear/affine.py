@@ -12,7 +12,7 @@ from torch.nn import functional
 from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform
 from lathe.transforms.errors import StepError
 from lathe.transforms.products import multiply_rows
-from lathe.transforms.statistics import Moments, drop_rounding_residue, unit_image, unit_rows
+from lathe.transforms.statistics import Moments, drop_rounding_residue, normalize_outputs, unit_rows
 from lathe.transforms.vectors import Vectors
 
 GAIN_ITERATIONS = 30
@@ -54,7 +54,7 @@ class Affine(Map):
         Zero rows, and outputs that are only rounding error, become zero.
         """
         y = multiply_rows(x, self.weight, self.bias)
-        return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
+        return (normalize_outputs if self.normalize else drop_rounding_residue)(y, x, self.gain)
 
     def normalized(self) -> "Affine":
         """Return this map followed by L2 normalization. It shares the tensors."""
@@ -105,7 +105,7 @@ class Projection(Affine):
         y = x - (x @ self.removed.T) @ self.removed
         if self.bias is not None:
             y = y + self.bias
-        return (unit_image if self.normalize else drop_rounding_residue)(y, x, self.gain)
+        return (normalize_outputs if self.normalize else drop_rounding_residue)(y, x, self.gain)
 
     def normalized(self) -> "Projection":
         """Return this map followed by L2 normalization."""
@@ -218,7 +218,7 @@ class Linear(Transform, registered=False):
         Zero rows, and outputs that are only rounding error, become zero.
         """
         y = functional.linear(x - self.mean if self.centered else x, self.weight)
-        return (unit_image if self.renormalize else drop_rounding_residue)(y, x, self.gain)
+        return (normalize_outputs if self.renormalize else drop_rounding_residue)(y, x, self.gain)
 
     def primitives(self) -> list[Map]:
         """Return the map as a list: one float64 `Affine` with the bias −Wμ, and `Normalize` if `renormalize`."""

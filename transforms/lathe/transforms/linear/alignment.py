@@ -155,14 +155,14 @@ class LowRankAffine(Alignment):
         if level <= moments.rounding_variance():
             raise InputError(f"{self.kind} needs vectors that differ: there is nothing to regress on")
         # `np.linalg.solve` raises no error for a matrix that rounding alone makes invertible, and returns noise.
-        if self.ridge == 0 and Spectrum.of(input_moment, moments.rounding_variance()).rank < len(input_moment):
+        if self.ridge == 0 and Spectrum.from_matrix(input_moment, moments.rounding_variance()).rank < len(input_moment):
             raise InputError(
                 f"{self.kind} without a ridge needs vectors that vary in all {len(input_moment)} directions, these "
                 f"{moments.count} rows do not: set a ridge above 0, or fit on more"
             )
 
         regression = np.linalg.solve(input_moment + self.ridge * level * np.eye(len(input_moment)), cross)
-        top = Spectrum.of(cross.T @ regression).directions[: self.rank]
+        top = Spectrum.from_matrix(cross.T @ regression).directions[: self.rank]
         # W = VᵀV·Bᵀ with V `(r, k)`: multiplied from the right it costs 2rkd; VᵀV first would cost k²d.
         self.set_pair_map(torch.from_numpy(top.T @ (top @ regression.T)), moments)
 

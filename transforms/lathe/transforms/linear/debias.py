@@ -9,7 +9,14 @@ from torch import Tensor
 from lathe.transforms.base import FLAG, FitContext, Inverse, Map, Signature, Transform, or_none, whole_number
 from lathe.transforms.errors import InputError, StepError
 from lathe.transforms.linear.affine import InverseAffine, Normalize, Projection
-from lathe.transforms.statistics import Moments, Spectrum, drop_rounding_residue, moments_of, unit_image, unit_moments
+from lathe.transforms.statistics import (
+    Moments,
+    Spectrum,
+    drop_rounding_residue,
+    moments_of,
+    normalize_outputs,
+    unit_moments,
+)
 from lathe.transforms.vectors import Vectors
 
 MIN_MEAN_NORM = 2.0
@@ -44,7 +51,7 @@ class DirectionRemoval(Transform, registered=False):
 
         Rows parallel to u become zero.
         """
-        return unit_image(x - (x @ self.direction).unsqueeze(-1) * self.direction, x)
+        return normalize_outputs(x - (x @ self.direction).unsqueeze(-1) * self.direction, x)
 
     def primitives(self) -> list[Map]:
         """Return the map as a list: the projection I − uuᵀ as a float64 `Projection`, and `Normalize`."""
@@ -98,10 +105,10 @@ class R2(DirectionRemoval):
 
     def fit_warnings(self) -> list[str]:
         """Return a one-item list with a warning if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, else an empty list."""
-        return mean_warnings(self.kind, self.mean_norm, self.noise_floor)
+        return list_mean_warnings(self.kind, self.mean_norm, self.noise_floor)
 
 
-def mean_warnings(kind: str, mean_norm: Tensor, noise_floor: Tensor) -> list[str]:
+def list_mean_warnings(kind: str, mean_norm: Tensor, noise_floor: Tensor) -> list[str]:
     """Return a list with one warning if the mean is so short that chance could explain it, else an empty list.
 
     It could if ‖μ‖ < `MIN_MEAN_NORM` × noise floor, the norm that chance alone gives.
@@ -174,7 +181,7 @@ class ABTT(Transform):
         """
         moments = moments_of(data)
         count = self.removed_count(moments.dimensions)
-        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
+        spectrum = Spectrum.from_matrix(moments.covariance(ddof=0), moments.rounding_variance())
         spectrum.require_rank(self.kind, count, moments.count)
         self.mean = torch.from_numpy(moments.mean).float()
         self.removed = torch.from_numpy(spectrum.directions[:count].copy()).float()
@@ -189,7 +196,7 @@ class ABTT(Transform):
         centred = x - self.mean
         # Two thin products cost 2dD per row; the projection matrix would cost d².
         y = centred - ((x if self.literal else centred) @ self.removed.T) @ self.removed
-        return (unit_image if self.renormalize else drop_rounding_residue)(y, x)
+        return (normalize_outputs if self.renormalize else drop_rounding_residue)(y, x)
 
     @property
     def inverse_kind(self) -> Inverse:

@@ -59,7 +59,7 @@ class PCA(Linear):
         moments = moments_of(data)
         # ddof does not change eigenvectors, and ddof=0 also takes a single row.
         matrix = moments.second_moment() if self.center == "none" else moments.covariance(ddof=0)
-        spectrum = Spectrum.of(matrix, moments.rounding_variance())
+        spectrum = Spectrum.from_matrix(matrix, moments.rounding_variance())
         dimensions = self.dimensions or moments.dimensions
 
         if dimensions < moments.dimensions:  # a full rotation leaves nothing to chance

@@ -11,7 +11,7 @@ from torch import Tensor
 from lathe.transforms.base import FLAG, FitContext, Signature, number, one_of, or_none, or_word, whole_number
 from lathe.transforms.errors import InputError, StepError
 from lathe.transforms.linear.affine import Linear
-from lathe.transforms.statistics import RANK_TOLERANCE, Moments, Spectrum, moments_of, tempered_power
+from lathe.transforms.statistics import RANK_TOLERANCE, Moments, Spectrum, compute_tempered_power, moments_of
 from lathe.transforms.vectors import Vectors
 
 Form = Literal["pca", "zca"]
@@ -149,14 +149,14 @@ class Whitening(Linear):
             InputError: if the rows do not vary, or if more directions have no variance than ε alone can handle.
         """
         moments = moments_of(data)
-        spectrum = Spectrum.of(self._covariance(moments), moments.rounding_variance())
+        spectrum = Spectrum.from_matrix(self._covariance(moments), moments.rounding_variance())
         dimensions = self.dimensions or moments.dimensions
 
         if not self.regularized:  # ε takes care of the few directions that an encoder leaves empty, not of few rows
             allowed = max(1, dimensions // ALLOWED_EMPTY) if self.epsilon else 0
             spectrum.require_rank(self.kind, dimensions - allowed, moments.count)
 
-        power = tempered_power(spectrum.values, dimensions) if isinstance(self.power, str) else self.power
+        power = compute_tempered_power(spectrum.values, dimensions) if isinstance(self.power, str) else self.power
         directions, scales = spectrum.directions[:dimensions], self._scales(spectrum, power)[:dimensions]
         weight = scales[:, None] * directions
 
@@ -181,7 +181,7 @@ class Whitening(Linear):
         if self.shrinkage is None:
             return moments.covariance()
 
-        weight = ledoit_wolf_weight(moments) if self.shrinkage == "ledoit-wolf" else float(self.shrinkage)
+        weight = compute_shrinkage_weight(moments) if self.shrinkage == "ledoit-wolf" else float(self.shrinkage)
         # ddof=0, because Ledoit and Wolf's sample covariance divides by n.
         covariance = moments.covariance(ddof=0)
         level = covariance.trace() / moments.dimensions
@@ -218,7 +218,7 @@ class Whitening(Linear):
         return factors
 
 
-def ledoit_wolf_weight(moments: Moments) -> float:
+def compute_shrinkage_weight(moments: Moments) -> float:
     """Return the weight, from 0 to 1, with which a covariance is best shrunk towards tr(C)/d · I. It is that of Ledoit
     and Wolf (2004, Lemma 3.3).
 

@@ -13,11 +13,11 @@ from lathe.transforms.quality.metrics import (
     NORMAL_QUANTILE,
     cross_recall_at_k,
     local_spearman,
+    measure_score_errors,
     normalized_rows,
     positional_stress,
     recall_at_k,
-    score_errors,
-    search_recall_of_anchors,
+    search_recall_per_row,
 )
 from lathe.transforms.vectors import FloatArray
 
@@ -63,13 +63,13 @@ def certify(
         isoscore: {before, after}, bytes_per_vector: {before, after}, diagnostics: {before, after},
         out_of_domain: {name: …}, warnings: []}`. `diagnostics` holds the results of `diagnose` for the held-out rows
         and their outputs; `out_of_domain` holds the measures by corpus. A measure that needs more rows is null. For a
-        nested chain, `sizes` holds `geometry_measures` of the first quarter, half and three quarters of the dimensions.
+        nested chain, `sizes` holds `measure_geometry` of the first quarter, half and three quarters of the dimensions.
         Codes are decoded to floats before they are measured. Where a chain ends in `codes`, or queries need another map
         than documents to be compared with them, recall is that of rows mapped as queries; a map that only queries pass
-        is left out. For `codes` the entry of that name holds `code_measures`. If steps derived parameters from the
+        is left out. For `codes` the entry of that name holds `_measure_codes`. If steps derived parameters from the
         data, `chosen` lists them as `[{kind, <parameter>: <value>}]`. With targets, `alignment: {cosine,
         recall_at_10}` holds the mean cosine of an output to its target, and the `cross_recall_at_k` of outputs and
-        targets with k = 10. With pairs, `relevance` holds `relevance_measures`, and in `out_of_domain` those of
+        targets with k = 10. With pairs, `relevance` holds `_measure_relevance_change`, and in `out_of_domain` those of
         `out_of_domain_pairs`.
     """
     after = chain.floats(heldout)
@@ -79,7 +79,7 @@ def certify(
         "n_fit": n_fit,
         "n_heldout": heldout.shape[0],
         "seed": seed,
-        **geometry_measures(heldout, after, queries),
+        **measure_geometry(heldout, after, queries),
         **{key: {side: diagnosed[key] for side, diagnosed in diagnostics.items()} for key in ("mean_norm", "isoscore")},
         "bytes_per_vector": {"before": 4 * heldout.shape[1], "after": chain.bytes_per_vector},
         "diagnostics": diagnostics,
@@ -90,12 +90,12 @@ def certify(
         sizes = sorted({full * quarter // 4 for quarter in (1, 2, 3)} - {0, full})
         # Not a slice of `after`: a chain that normalizes does so again for a prefix.
         certificate["sizes"] = {
-            str(k): geometry_measures(heldout, chain.transform(heldout, dimensions=k)) for k in sizes
+            str(k): measure_geometry(heldout, chain.transform(heldout, dimensions=k)) for k in sizes
         }
 
     if isinstance(chain.quantizer, TransformCoding) and queries is not None:
         floats = chain.without_quantizer().transform(heldout)
-        certificate["codes"] = code_measures(chain.quantizer, floats, queries, after)
+        certificate["codes"] = _measure_codes(chain.quantizer, floats, queries, after)
 
     if chosen := _list_chosen_parameters(chain):
         certificate["chosen"] = chosen
@@ -107,9 +107,9 @@ def certify(
         }
 
     if pairs is not None:
-        certificate["relevance"] = relevance_measures(chain, pairs) | {
+        certificate["relevance"] = _measure_relevance_change(chain, pairs) | {
             "out_of_domain": {
-                name: relevance_measures(chain, domain_pairs)
+                name: _measure_relevance_change(chain, domain_pairs)
                 for name, domain_pairs in (out_of_domain_pairs or {}).items()
             }
         }
@@ -117,7 +117,7 @@ def certify(
     certificate["out_of_domain"] = {
         name: {
             "n": len(vectors),
-            **geometry_measures(vectors, chain.floats(vectors), _query_side(chain, vectors)),
+            **measure_geometry(vectors, chain.floats(vectors), _query_side(chain, vectors)),
         }
         for name, vectors in (out_of_domain or {}).items()
     }
@@ -131,7 +131,7 @@ def certify(
     return certificate
 
 
-def geometry_measures(
+def measure_geometry(
     before: FloatArray, after: FloatArray, queries: FloatArray | None = None
 ) -> dict[str, float | None]:
     """Measure how well rows keep their neighbours and distances from before to after a reduction. Returns local
@@ -148,7 +148,7 @@ def geometry_measures(
     def recall(oversampling: int) -> float:
         if queries is None:
             return recall_at_k(before, after, 10, oversampling)
-        return float(search_recall_of_anchors(before, queries, after, 10, oversampling).mean())
+        return float(search_recall_per_row(before, queries, after, 10, oversampling).mean())
 
     return {
         "local_spearman": local_spearman(before, after) if n >= 3 else None,
@@ -158,7 +158,7 @@ def geometry_measures(
     }
 
 
-def relevance_measures(chain: Chain, pairs: QueryPairs) -> Certificate:
+def _measure_relevance_change(chain: Chain, pairs: QueryPairs) -> Certificate:
     """Measure how a chain changes nDCG@10 and recall@10 of searches with known relevant documents. Returns the values
     before and after it as a dict that can be serialized as JSON.
 
@@ -242,7 +242,7 @@ def _relevance_warnings(certificate: Certificate) -> list[str]:
     return warnings
 
 
-def code_measures(
+def _measure_codes(
     quantizer: TransformCoding, floats: FloatArray, queries: FloatArray, decoded: FloatArray
 ) -> Certificate:
     """Measure the size of a chain's codes and the errors of scores with them. Returns a dict that can be serialized as
@@ -260,7 +260,7 @@ def code_measures(
         decoded: what the codes of the same rows stand for, `(n, d)`.
     """
     bits, counts = np.unique(quantizer.layout[0].cpu().numpy(), return_counts=True)
-    bias, variance = score_errors(queries, floats, decoded) if len(queries) > 1 else (None, None)
+    bias, variance = measure_score_errors(queries, floats, decoded) if len(queries) > 1 else (None, None)
     return {
         "kind": quantizer.kind,
         "bytes": quantizer.bytes,

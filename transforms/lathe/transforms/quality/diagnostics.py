@@ -78,7 +78,7 @@ def _moment_diagnostics(moments: Moments) -> Diagnostics:
     and isotropy.
     """
     covariance = moments.covariance(ddof=0)
-    spectrum = Spectrum.of(covariance)
+    spectrum = Spectrum.from_matrix(covariance)
     total = spectrum.values.sum()
     shares = spectrum.values / total if total > 0 else spectrum.values
     # held[i] is the share of the variance in the first i + 1 directions.

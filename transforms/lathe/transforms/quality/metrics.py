@@ -35,10 +35,10 @@ def local_spearman(before: FloatArray, after: FloatArray) -> float:
     Raises:
         InputError: with fewer than 3 rows, or rows that do not correspond.
     """
-    return float(local_spearman_of_anchors(before, after).mean())
+    return float(local_spearman_per_row(before, after).mean())
 
 
-def local_spearman_of_anchors(before: FloatArray, after: FloatArray) -> NDArray[np.float64]:
+def local_spearman_per_row(before: FloatArray, after: FloatArray) -> NDArray[np.float64]:
     """Compute, for each row, the Spearman correlation of its cosines to the other rows before and after a reduction.
     Returns `(n,)` float64, whose mean is `local_spearman`.
     """
@@ -47,7 +47,7 @@ def local_spearman_of_anchors(before: FloatArray, after: FloatArray) -> NDArray[
     def rank_correlation(original: Tensor, reduced: Tensor) -> Tensor:
         return correlation(average_ranks(original), average_ranks(reduced))
 
-    return _measure_anchors(before, after, None, rank_correlation)
+    return _measure_rows(before, after, None, rank_correlation)
 
 
 def pearson_compat(before: FloatArray, after: FloatArray) -> float:
@@ -60,7 +60,7 @@ def pearson_compat(before: FloatArray, after: FloatArray) -> float:
         InputError: with fewer than 3 rows, or rows that do not correspond.
     """
     _require_same_rows(before, after, at_least=3)
-    return float(_measure_anchors(before, after, None, lambda x, y: correlation(x.double(), y.double())).mean())
+    return float(_measure_rows(before, after, None, lambda x, y: correlation(x.double(), y.double())).mean())
 
 
 def recall_at_k(
@@ -77,10 +77,10 @@ def recall_at_k(
         InputError: if there are not more than k·oversampling rows, k or oversampling is below 1, or rows do not
             correspond.
     """
-    return float(recall_of_anchors(before, after, k, oversampling, compat).mean())
+    return float(recall_per_row(before, after, k, oversampling, compat).mean())
 
 
-def recall_of_anchors(
+def recall_per_row(
     before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
 ) -> NDArray[np.float64]:
     """Compute, for each row, the share of its k nearest neighbours before a reduction that are found after it. Returns
@@ -106,7 +106,7 @@ def recall_of_anchors(
         return right.double().mean(1)
 
     # At −∞ a row is never its own neighbour, and column numbers stay row numbers, which `shares` compares.
-    return _measure_anchors(before, after, -torch.inf, shares)
+    return _measure_rows(before, after, -torch.inf, shares)
 
 
 def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
@@ -128,7 +128,7 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
     x, y = (normalized_rows(a, np.float32) for a in (outputs, targets))
     recalls = np.empty(len(x))
 
-    for rows in anchor_blocks(len(x)):
+    for rows in row_slices(len(x)):
         # Target i is left out of both searches: as its own query it would always be found first.
         own_columns = torch.arange(rows.start, rows.stop).unsqueeze(1)
         nearest, returned = (
@@ -139,7 +139,7 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
     return float(recalls.mean())
 
 
-def search_recall_of_anchors(
+def search_recall_per_row(
     before: FloatArray, queries: FloatArray, documents: FloatArray, k: int = 10, oversampling: int = 1
 ) -> NDArray[np.float64]:
     """Compute the recall@k of searches by inner product in which queries and documents are encoded differently. Returns
@@ -164,7 +164,7 @@ def search_recall_of_anchors(
     query_rows, document_rows = (torch.from_numpy(as_numpy(side)) for side in (queries, documents))
     recalls = np.empty(len(x))
 
-    for rows in anchor_blocks(len(x)):
+    for rows in row_slices(len(x)):
         own_columns = torch.arange(rows.start, rows.stop).unsqueeze(1)
         # nearest (b, k) by cosine before, candidates (b, k·oversampling) by inner product after.
         nearest = (x[rows] @ x.T).scatter(1, own_columns, -torch.inf).topk(k, dim=1).indices
@@ -179,7 +179,7 @@ def search_recall_of_anchors(
     return recalls
 
 
-def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) -> tuple[float, float]:
+def measure_score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) -> tuple[float, float]:
     """Return the mean and the variance of the error that codes cause in a score. The error is ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩,
     taken over all pairs of different rows i and j.
 
@@ -199,7 +199,7 @@ def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) 
     own_errors = (query_rows * errors).sum(1)
     total, squares = -float(own_errors.sum()), -float(own_errors.square().sum())
 
-    for rows in anchor_blocks(len(query_rows)):
+    for rows in row_slices(len(query_rows)):
         block = query_rows[rows] @ errors.T
         total, squares = total + float(block.sum()), squares + float(block.square().sum())
 
@@ -243,7 +243,7 @@ def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
     overwritten by 0.
     """
     total = 0.0
-    for rows in anchor_blocks(n):
+    for rows in row_slices(n):
         block = errors(rows)
         block[torch.arange(len(block)), torch.arange(rows.start, rows.stop)] = 0
         total += float(block.square().sum())
@@ -263,7 +263,7 @@ def isoscore(moments: Moments) -> float:
     return (ratio - 1) / (moments.dimensions - 1) if ratio > 0 else 0.0
 
 
-def anchor_blocks(n: int) -> Iterator[slice]:
+def row_slices(n: int) -> Iterator[slice]:
     """Yield slices that divide n rows into blocks. A block of b rows has at most `MAX_BLOCK_ENTRIES` similarities to
     all rows, b·n, and at least one row.
     """
@@ -272,7 +272,7 @@ def anchor_blocks(n: int) -> Iterator[slice]:
         yield slice(start, min(start + step, n))
 
 
-def _measure_anchors(
+def _measure_rows(
     before: FloatArray, after: FloatArray, self_similarity: float | None, measure: Callable[[Tensor, Tensor], Tensor]
 ) -> NDArray[np.float64]:
     """Apply `measure` to the cosines of every row to all rows, before and after a reduction, in blocks. Returns one
@@ -283,7 +283,7 @@ def _measure_anchors(
     """
     results = np.empty(before.shape[0])
     blocks = _similarity_blocks(before, after, self_similarity)
-    for rows, (original, reduced) in zip(anchor_blocks(len(results)), blocks, strict=True):
+    for rows, (original, reduced) in zip(row_slices(len(results)), blocks, strict=True):
         results[rows] = measure(original, reduced).numpy()
     return results
 
@@ -300,7 +300,7 @@ def _similarity_blocks(
     """
     spaces = [normalized_rows(a, np.float32) for a in (before, after)]
     n = before.shape[0]
-    for rows in anchor_blocks(n):
+    for rows in row_slices(n):
         count = rows.stop - rows.start
         is_self = torch.zeros(count, n, dtype=torch.bool)
         is_self[torch.arange(count), torch.arange(rows.start, rows.stop)] = True
@@ -408,7 +408,7 @@ def _share_neighbours(first: Rows, second: Rows, k: int) -> NDArray[np.float64]:
     shares = np.zeros(len(first))
     is_finite = np.isfinite(first).all(axis=1) & np.isfinite(second).all(axis=1)
     if is_finite.sum() > k:
-        shares[is_finite] = recall_of_anchors(first[is_finite], second[is_finite], k)
+        shares[is_finite] = recall_per_row(first[is_finite], second[is_finite], k)
     return shares
 
 

@@ -309,11 +309,11 @@ def unit_moments(vectors: Vectors) -> Moments:
         return _merge_moments(vectors.block_moments(unit=True))
     moments = Moments()
     for block in row_blocks(vectors):
-        moments.update(at_unit_length(block))
+        moments.update(normalize_in_float64(block))
     return moments
 
 
-def at_unit_length(block: FloatArray) -> NDArray[np.float64]:
+def normalize_in_float64(block: FloatArray) -> NDArray[np.float64]:
     """Return the rows `(n, d)` L2-normalized, as a new float64 array.
 
     Near-zero rows become zeros.

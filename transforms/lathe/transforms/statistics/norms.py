@@ -18,7 +18,7 @@ def row_norms(x: Tensor) -> Tensor:
     return norms_of(x, torch.float64)
 
 
-def without_direction(norms: Tensor, dtype: torch.dtype) -> Tensor:
+def is_near_zero(norms: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a bool mask of the norms below the smallest normal number of `dtype`, whose rows count as zero.
 
     Below that number digits are lost: a float32 entry of 1e-45 has little more than a sign. Such rows are treated as
@@ -34,7 +34,7 @@ def without_direction(norms: Tensor, dtype: torch.dtype) -> Tensor:
 def unit_rows(x: Tensor) -> Tensor:
     """Return the rows divided by their L2 norms. Near-zero rows become zeros, and rows whose norm overflows become NaN.
 
-    `without_direction` says which rows are near zero.
+    `is_near_zero` says which rows are near zero.
     """
     if _allows_fast_path(x):
         quick = norms_of(x)
@@ -46,7 +46,7 @@ def unit_rows(x: Tensor) -> Tensor:
     exact = row_norms(x)
     norms = exact.to(x.dtype)
     # Division by inf turns rows without direction into zeros; rows whose norm overflows must not look like them.
-    return x / norms.masked_fill(norms.isinf(), torch.nan).masked_fill(without_direction(exact, x.dtype), torch.inf)
+    return x / norms.masked_fill(norms.isinf(), torch.nan).masked_fill(is_near_zero(exact, x.dtype), torch.inf)
 
 
 def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
@@ -70,15 +70,15 @@ def drop_rounding_residue(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
 
     before = row_norms(x)
     is_rounding = row_norms(y) <= rounding_threshold(y, gain) * before
-    return torch.where(is_rounding | without_direction(before, x.dtype), 0, y)
+    return torch.where(is_rounding | is_near_zero(before, x.dtype), 0, y)
 
 
-def zero_where_zero(y: Tensor, x: Tensor) -> Tensor:
+def zero_outputs_of_zero_rows(y: Tensor, x: Tensor) -> Tensor:
     """Return a copy of the outputs `y` `(n, k)` with rows set to zero where the inputs `x` `(n, d)` are near zero."""
-    return y.masked_fill(without_direction(row_norms(x), x.dtype), 0)
+    return y.masked_fill(is_near_zero(row_norms(x), x.dtype), 0)
 
 
-def unit_image(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
+def normalize_outputs(y: Tensor, x: Tensor, gain: float = 1.0) -> Tensor:
     """Return a map's outputs `y` divided by their L2 norms, in which rows that are only rounding error become zero. `y`
     may be overwritten.
 

@@ -38,7 +38,7 @@ class Spectrum:
     directions: NDArray[np.float64]
 
     @classmethod
-    def of(cls, matrix: NDArray[np.float64], rounding: float = 0.0) -> "Spectrum":
+    def from_matrix(cls, matrix: NDArray[np.float64], rounding: float = 0.0) -> "Spectrum":
         """Compute the eigenvalues, in descending order, and eigenvectors of a symmetric matrix `(d, d)`. Eigenvalues up
         to `rounding` are set to 0.
         """
@@ -93,7 +93,7 @@ MIN_EIGENVALUE = 1e-6
 because later queries may have it."""
 
 
-def query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def compute_query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute the square root and the inverse root of a matrix that weights directions by queries. Returns both, `(d,
     d)` each. The matrix mixes the identity with the queries' second moment.
 
@@ -111,7 +111,7 @@ def query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.f
     if not weighting or not np.isfinite(level) or level <= 0:
         return np.eye(d), np.eye(d)
 
-    spectrum = Spectrum.of((1 - weighting) * np.eye(d) + weighting / level * moment)
+    spectrum = Spectrum.from_matrix((1 - weighting) * np.eye(d) + weighting / level * moment)
     values = np.maximum(spectrum.values, MIN_EIGENVALUE * spectrum.values[0])
     axes = spectrum.directions
 
@@ -167,7 +167,7 @@ class Gaussian:
         """Fit a Gaussian (probabilistic PCA) to moments, and return it. It has the mean, up to 128 principal directions
         with their variances, and one variance for all other directions.
         """
-        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
+        spectrum = Spectrum.from_matrix(moments.covariance(ddof=0), moments.rounding_variance())
         # At least one direction is left over, because σ² is the mean of the other variances (Eq. 8).
         r = min(MAX_DIRECTIONS, moments.dimensions - 1, spectrum.rank)
         min_variance = max(RANK_TOLERANCE * float(spectrum.values.sum()), float(np.finfo(np.float32).tiny))  # σ divides
@@ -234,7 +234,7 @@ NOISE_SHARE = 0.1
 """Share of the eigenvalues, the smallest, whose mean is taken for the variance of noise."""
 
 
-def tempered_power(values: NDArray[np.float64], dimensions: int) -> float:
+def compute_tempered_power(values: NDArray[np.float64], dimensions: int) -> float:
     """Return the power p, from 0 to 1, with which a reduction to `dimensions` principal directions should be whitened.
     A direction of variance λ is then scaled by λ^{−p/2}.
 

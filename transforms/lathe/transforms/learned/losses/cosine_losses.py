@@ -116,7 +116,7 @@ def _min_length(values: Tensor) -> float:
     return MIN_SPREAD * torch.finfo(values.dtype).eps * math.sqrt(values.shape[1])
 
 
-def angular(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
+def angular_loss(x: Tensor, outputs: Sequence[Tensor]) -> list[LossAndGradient]:
     """Compute, for each output, the mean squared difference between the cosines of two rows in the output and in `x`.
     Returns the loss and its gradient with respect to the output, for each.
 
@@ -210,7 +210,7 @@ def _group_means(values: Tensor, groups: Tensor) -> Tensor:
     return (sums / counts.clamp_(min=1)).gather(1, groups).to(values.dtype)
 
 
-def spearman(
+def spearman_loss(
     x: Tensor, outputs: Sequence[Tensor], strength: float = 1.0, block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
     """Compute, for each output, how badly it keeps the ranks of cosines: 1 − their soft Spearman correlation. The
@@ -245,22 +245,23 @@ TEMPERATURE = 0.05
 """Softmax temperature of `neighbour_divergence`: a cosine smaller by this much has 1/e of the probability."""
 
 SHARES = (0.1, 0.7, 0.2)
-"""Weights of the angular, correlation and neighbour losses in `blend`; `GeoPres` lists results of other weights."""
+"""Weights of the angular, correlation and neighbour losses in `blended_loss`. `GeoPres` lists results of others."""
 
 
-def blend(
+def blended_loss(
     x: Tensor, outputs: Sequence[Tensor], starts: Sequence[Sequence[float]], block_entries: int = MAX_BLOCK_ENTRIES
 ) -> list[LossAndGradient]:
-    """Compute, for each output, a weighted sum of three losses of the cosines between rows, and its gradient. Each loss
-    is divided by its value at the start.
+    """Compute, for each output, a weighted sum of three losses that compare the cosines between its rows with those in
+    `x`. Each of the three is divided by its value in `starts`. Return a list of (loss, gradient with respect to the
+    output `(m, p)`), one pair for each output.
 
-    The losses are `angular`, `_one_minus_pearson` and `neighbour_divergence`, weighted by `SHARES`. They measure the
-    size of every cosine, the order of an anchor's cosines, and which rows are near. Rows must have unit length.
+    The losses are `angular_loss`, `_one_minus_pearson` and `neighbour_divergence`, weighted by `SHARES`. They measure
+    the size of every cosine, the order of an anchor's cosines, and which rows are near. Rows must have unit length.
 
     Args:
         x: batch of rows, `(m, d)`.
         outputs: outputs of the batch, `(m, p)` each.
-        starts: starting values of the three losses for each output, from `blend_starts`.
+        starts: starting values of the three losses for each output, from `compute_starting_losses`.
         block_entries: maximum number of cosines in memory at a time.
     """
     weights = [[share / max(loss, 1e-12) for share, loss in zip(SHARES, start, strict=True)] for start in starts]
@@ -279,7 +280,7 @@ def blend(
         return anchor_loss
 
     # The angular loss has a closed form over all pairs; the other two need each anchor's cosines.
-    of_pairs, of_anchors = angular(x, outputs), _mean_over_anchors(x, outputs, prepare, block_entries)
+    of_pairs, of_anchors = angular_loss(x, outputs), _mean_over_anchors(x, outputs, prepare, block_entries)
     return [
         (weight[0] * pair_loss + anchor_loss, weight[0] * pair_gradient + anchor_gradient)
         for weight, (pair_loss, pair_gradient), (anchor_loss, anchor_gradient) in zip(
@@ -288,9 +289,13 @@ def blend(
     ]
 
 
-def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
-    """Return, for each output, the values of the three losses that `blend` adds up. They are the angular, 1 − Pearson
-    and neighbour loss, by which `blend` divides.
+def compute_starting_losses(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
+    """Compute, for each output, the three losses that `blended_loss` adds up: angular, 1 − Pearson and neighbour loss,
+    in this order. Return a list of three floats for each output, which `blended_loss` takes as `starts`.
+
+    Args:
+        x: batch of rows of unit length, `(m, d)`.
+        outputs: outputs of the batch with the starting weight, `(m, p)` each, rows of unit length.
     """
 
     def correlation(original_cosines: Tensor) -> AnchorLoss:
@@ -302,7 +307,7 @@ def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
         return lambda _index, cosines: neighbour_divergence(probabilities, cosines)
 
     results = [
-        angular(x, outputs),
+        angular_loss(x, outputs),
         _mean_over_anchors(x, outputs, correlation),
         _mean_over_anchors(x, outputs, neighbours),
     ]

@@ -19,7 +19,7 @@ TINY = 1e-30
 """Absolute minimum squared distance, which prevents division by zero where all outputs are equal."""
 
 
-def positional(
+def positional_loss(
     x: Tensor, outputs: Sequence[Tensor], scaled: bool = False, tile: int | None = None
 ) -> list[LossAndGradient]:
     """Compute, for each output, the mean squared difference between the distances of two rows in the output and in `x`.
