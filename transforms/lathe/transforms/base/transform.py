@@ -28,7 +28,7 @@ from lathe.transforms.vectors import Vectors, as_vectors, require_matrix
 
 @dataclass(frozen=True)
 class FitContext:
-    """Progress callback and checkpoint that `fit` passes to `Transform.learn`.
+    """What `fit` passes to `Transform.learn` besides the data: a progress callback, a checkpoint, queries and pairs.
 
     Attributes:
         report: callback called with progress in [0, 1] and a message; an exception it raises stops the fit.
@@ -43,8 +43,8 @@ class FitContext:
     pairs: QueryPairs | None = None
 
     def query_moments(self, dimensions: int) -> Moments | None:
-        """Return the moments of the `queries` given to the fit, or None if there are none. `dimensions` are those that
-        the queries must have.
+        """Return the moments of the queries that were given to the fit, or None if none were. Queries of other than
+        `dimensions` dimensions are refused.
 
         Raises:
             InputError: if they have other dimensions.
@@ -82,7 +82,9 @@ class Transform(Map):
     """Log of the last training; None if the fit has no training steps, or after loading."""
 
     def __init_subclass__(cls, registered: bool = True) -> None:
-        """Add the subclass to `defined` under its kind, unless `registered` is False."""
+        """Add the new subclass to `Transform.defined` under its kind, unless `registered` is False, as for base
+        classes.
+        """
         super().__init_subclass__()
         if registered:
             Transform.defined[cls.kind] = cls
@@ -96,7 +98,8 @@ class Transform(Map):
         queries: Moments | Vectors | None = None,
         pairs: QueryPairs | None = None,
     ) -> Self:
-        """Fit the transform to moments, or to vectors `(n, d)` read in blocks, in place, and return it.
+        """Fit the transform to vectors `(n, d)`, which are read in blocks, or to their moments. Buffers are set in
+        place, and the transform itself is returned.
 
         Buffers stay on their device. After an error they are as before.
 
@@ -152,8 +155,8 @@ class Transform(Map):
         return self.to(device)
 
     def join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
-        """Return the data in the form in which this kind of transform learns. That is `data` unchanged, or the joint
-        moments of vectors and targets if it is fitted on pairs.
+        """Return the data in the form that `learn` takes: the joint moments of vectors and targets for a transform that
+        is fitted on pairs, else `data` unchanged.
 
         A transform that is not `paired` takes `data` unchanged. A paired one takes the `PairedMoments` of vectors and
         targets, which may also be given as `data`.
@@ -174,9 +177,12 @@ class Transform(Map):
         return PairedMoments.from_pairs(data, targets)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute the buffers from the data and store them on self.
+        """Learn from the data, and set the buffers in place. `fit` calls this method after its checks, and subclasses
+        define it.
 
-        `fit` calls this method after its checks.
+        Args:
+            data: the moments, or the vectors `(n, d)`, as `join_pairs` returns them.
+            context: progress callback, checkpoint, queries and pairs of the fit.
         """
         raise TypeError(f"{type(self).__name__} must define learn")
 
@@ -189,23 +195,17 @@ class Transform(Map):
         return 0
 
     def chosen_parameters(self) -> dict[str, float]:
-        """Return by name the parameters that the fit derived from data instead of being given them.
-
-        The dict is empty by default.
-
-        They are part of the certificate.
+        """Return the values that the fit derived from the data for parameters that were left open, by name. The dict is
+        empty by default, and becomes part of the certificate.
         """
         return {}
 
     def fit_warnings(self) -> list[str]:
-        """List sentences about what makes this fit less reliable.
-
-        The list is empty by default.
-        """
+        """Return sentences about what makes this fit less reliable. The list is empty by default."""
         return []
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Set the fitted buffers from an artifact's tensors by name, check them, and return the transform.
+        """Set the fitted buffers from an artifact's tensors by name, check them, and return the transform itself.
 
         Raises:
             ArtifactError: if a tensor is missing or unknown, or has a dtype, shape or entries that no fit gives.
@@ -274,8 +274,8 @@ class Transform(Map):
 
 @contextmanager
 def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
-    """Run the block, and if it raises, assign the original buffers of all steps again and re-raise. Changes within a
-    buffer, in place, are not undone.
+    """Context manager that assigns the original buffers of all steps again if the block raises. The error is then
+    raised again. Changes within a buffer's tensor are not undone.
     """
     # References suffice: a fit assigns new tensors to its buffers and does not write into the old ones.
     earlier = [dict(step.named_buffers()) for step in steps]
@@ -290,7 +290,9 @@ def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
 
 
 def _set_buffer(step: Map, name: str, tensor: Tensor) -> None:
-    """Assign a tensor to the buffer of a dotted name, which may belong to a module inside the step."""
+    """Assign a tensor to the buffer with a dotted name, such as `steps.0.mean`, whose first parts name modules inside
+    the step.
+    """
     owner, _, leaf = name.rpartition(".")
     setattr(step.get_submodule(owner), leaf, tensor)
 
@@ -302,7 +304,7 @@ class Registry(Mapping[str, type[Transform]]):
     """
 
     def __getitem__(self, kind: str) -> type[Transform]:
-        """Return the class of a kind, importing its module if needed.
+        """Return the transform class of a kind. Its module is imported if needed.
 
         Raises:
             KeyError: for an unknown kind.
@@ -326,8 +328,8 @@ TRANSFORMS = Registry()
 
 
 def build_transform(spec: Mapping[str, Any]) -> Transform:
-    """Build a transform, not fitted yet, from its spec, and check its parameters. A spec is such as `{"kind": "pca",
-    "dimensions": 128}`.
+    """Build a transform that is not fitted yet from its spec, such as `{"kind": "pca", "dimensions": 128}`, and return
+    it. Its parameters are checked.
 
     Raises:
         StepError: for an unknown kind or parameter, or a value out of range.
