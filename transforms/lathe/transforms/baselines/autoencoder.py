@@ -42,6 +42,15 @@ class Autoencoder(Transform):
         bias: e, `(k,)`.
         decoder_weight: D, `(d, k)`.
         decoder_bias: d, `(d,)`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Autoencoder
+        >>> rows = np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32)
+        >>> step = Autoencoder(2, steps=20, batch=64).fit(rows)
+        >>> encoded = step.transform(rows)
+        >>> encoded.shape, bool((encoded >= 0).all()), step.inverse_transform(encoded).shape
+        ((300, 2), True, (300, 6))
     """
 
     kind = "autoencoder"
@@ -78,16 +87,16 @@ class Autoencoder(Transform):
             self.register_buffer(name, torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature with `dimensions` dimensions.
+        """Return the input signature reduced to `dimensions` dimensions.
 
         Raises:
-            StepError: if the input is known to have `dimensions` dimensions or fewer.
+            StepError: if the inputs are known to have `dimensions` dimensions or fewer.
         """
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train encoder and decoder to reconstruct the vectors with the least squared error. Sets the buffers and
-        `training_log`.
+        """Train encoder and decoder by gradient descent so that the vectors are reconstructed with a small squared
+        error. Set their weights, their biases and `training_log`.
 
         Weights and biases start as those of `torch.nn.Linear`.
 
@@ -116,8 +125,8 @@ class Autoencoder(Transform):
             setattr(self, name, parameter.detach())
 
     def _initial_parameters(self, d: int) -> dict[str, Tensor]:
-        """Draw random weights and biases for both layers, from U(−1/√fan_in, 1/√fan_in), and return them by name. They
-        require gradients.
+        """Return the weights and biases of both layers at the start of the training, by name. They are drawn from
+        U(−1/√fan_in, 1/√fan_in) and require gradients.
         """
         # The generator is on the CPU, so that a seed draws the same weights for every device.
         generator = torch.Generator().manual_seed(self.seed)
@@ -137,9 +146,8 @@ class Autoencoder(Transform):
         return self.dimensions
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return relu(Ex + e), `(n, d)` to `(n, k)`.
-
-        Rows of x that are zero become zero, whatever the bias.
+        """Return relu(Ex + e) for rows x, `(n, d)` to `(n, k)`. Rows of x that are zero become
+        zero, whatever the bias.
         """
         return zero_outputs_of_zero_rows(functional.linear(x, self.weight, self.bias).relu(), x)
 
@@ -149,7 +157,7 @@ class Autoencoder(Transform):
         return "approximate"
 
     def inverse(self) -> Map:
-        """Return the trained decoder as a map, `(n, k)` to `(n, d)`, that reconstructs inputs approximately."""
+        """Return the trained decoder as a map, `(n, k)` to `(n, d)`, which reconstructs inputs approximately."""
         return _AutoencoderDecoder(self.decoder_weight, self.decoder_bias, self.literal)
 
 
@@ -167,6 +175,6 @@ class _AutoencoderDecoder(Map):
         self.literal = literal
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return Dz + d for each row z, or relu(Dz + d) if `literal`, `(n, k)` to `(n, d)`."""
+        """Return Dz + d for rows z, or relu(Dz + d) if `literal`, `(n, k)` to `(n, d)`."""
         y = functional.linear(x, self.weight, self.bias)
         return y.relu() if self.literal else y

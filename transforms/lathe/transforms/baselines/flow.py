@@ -88,6 +88,16 @@ class Flow(Transform):
         hidden_bias: h, `(blocks, hidden)`.
         coupling_weight: C, `(blocks, 2⌈d/2⌉, hidden)`.
         coupling_bias: c, `(blocks, 2⌈d/2⌉)`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Flow
+        >>> rows = np.random.default_rng(0).normal(3, 2, size=(300, 4)).astype(np.float32)
+        >>> step = Flow(blocks=2, steps=20).fit(rows)
+        >>> step.transform(rows).shape, step.log_likelihood(rows).shape
+        ((300, 4), (300,))
+        >>> bool(np.allclose(step.inverse_transform(step.transform(rows)), rows, atol=1e-3))
+        True
     """
 
     kind = "flow"
@@ -137,7 +147,7 @@ class Flow(Transform):
             self.register_buffer(name, torch.empty(0))
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature unchanged, since a flow keeps the dimensions.
+        """Return the input signature unchanged, because a flow keeps the dimensions.
 
         Raises:
             StepError: for vectors of one dimension, which cannot be split in two halves.
@@ -147,8 +157,8 @@ class Flow(Transform):
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train the flow on the vectors by maximum likelihood, starting from values that fit the first batch. Sets the
-        buffers and `training_log`.
+        """Train the flow by maximum likelihood on the vectors, and set its buffers and `training_log`. The training
+        starts from values that standardize the first batch.
 
         Raises:
             InputError: if `data` are moments, all rows are equal, the training diverges before the first finite
@@ -184,8 +194,8 @@ class Flow(Transform):
             setattr(self, name, tensor)
 
     def _initialize(self, batch: Tensor) -> None:
-        """Set the buffers to the values with which training starts. Mixings are random and orthogonal, couplings change
-        nothing, and actnorms standardize the batch.
+        """Set the buffers to the values with which training starts: random orthogonal mixings, couplings that change
+        nothing, and actnorms that standardize the batch.
         """
         d, blocks = batch.shape[1], self.blocks
         half, second_half, hidden = d // 2, d - d // 2, self.hidden or max(1, d // 2)
@@ -212,8 +222,8 @@ class Flow(Transform):
             x, _ = self._apply_block(block, x)
 
     def _apply_block(self, block: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply one block of the flow to rows. Returns its outputs `(n, d)` and the log-scales of its coupling `(n,
-        ⌈d/2⌉)`.
+        """Apply one block of the flow to rows x `(n, d)`. Return its outputs `(n, d)`, and the log-scales of its
+        coupling `(n, ⌈d/2⌉)`.
         """
         y = (x + self.offset[block]) * self.log_scale[block].exp()
         y = functional.linear(y, self.mixing[block])
@@ -223,15 +233,15 @@ class Flow(Transform):
         return torch.cat([first, second * log_scale.exp() + shift], -1), log_scale
 
     def coupling(self, block: int, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute, from the first half of each row, `(n, ⌊d/2⌋)`, how its second half is changed. Returns log-scale and
-        shift, `(n, ⌈d/2⌉)` each.
+        """Compute how a block changes the second half of each row from the row's first half `(n, ⌊d/2⌋)`. Return the
+        log-scale `(n, ⌈d/2⌉)` and the shift `(n, ⌈d/2⌉)`.
         """
         hidden = functional.linear(first, self.hidden_weight[block], self.hidden_bias[block]).relu()
         raw, shift = functional.linear(hidden, self.coupling_weight[block], self.coupling_bias[block]).chunk(2, dim=-1)
         return LOG_SCALE_LIMIT * torch.tanh(raw / LOG_SCALE_LIMIT), shift
 
     def log_densities(self, x: Tensor) -> Tensor:
-        """Compute the log density that the flow gives each of the rows `(n, d)`. Returns it as `(n,)`, differentiable.
+        """Return the log density of each row under the flow, `(n, d)` to `(n,)`, differentiable in the buffers.
 
         It is log p(x) = log N(z; 0, I) + log|det ∂z/∂x|.
         """
@@ -248,7 +258,7 @@ class Flow(Transform):
         return densities
 
     def log_likelihood(self, rows: Any) -> Any:
-        """Return the natural log of the learned density of each row, `(n, d)` to `(n,)`, without gradients. The result
+        """Return the natural log of the density that the flow gives each row, `(n, d)` to `(n,)`, without gradients. It
         is a tensor for a tensor, else a NumPy array.
 
         Raises:
@@ -265,7 +275,7 @@ class Flow(Transform):
         return self.offset.shape[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows x to z by applying all blocks of the flow in order, both `(n, d)`. Rows of x that are zero become
+        """Map rows x to z by all blocks of the flow in order, `(n, d)` to `(n, d)`. Rows of x that are zero become
         zero.
         """
         z = x
@@ -279,12 +289,12 @@ class Flow(Transform):
         return "exact"
 
     def inverse(self) -> Map:
-        """Return the exact inverse as a map from z to x, which uses this flow's buffers."""
+        """Return the exact inverse of the flow, from z to x, as a map that uses this flow's buffers."""
         return _InverseFlow(self)
 
 
 def _split_halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Split rows `(n, d)` into views of their first ⌊d/2⌋ columns and the other ⌈d/2⌉ columns."""
+    """Return views of the first ⌊d/2⌋ columns and of the other ⌈d/2⌉ columns of rows `(n, d)`."""
     return x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
 
 
@@ -305,7 +315,7 @@ class _InverseFlow(Map):
         self.register_buffer("unmixing", inverses)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map outputs of the flow `(n, d)`, given as `x`, back to the inputs `(n, d)` that the flow maps to them."""
+        """Map outputs of the flow back to the inputs that it maps to them, `(n, d)` to `(n, d)`."""
         for block in reversed(range(self.flow.blocks)):
             first, second = _split_halves(x)
             # A coupling leaves the first half unchanged, so its log-scale and shift can be computed from the outputs.
@@ -318,7 +328,7 @@ class _InverseFlow(Map):
 
 
 class _LogDensity(Map):
-    """Log-density of a fitted `Flow` as a map, rows `(n, d)` to `(n,)`, for use with `apply`."""
+    """Log density of a fitted `Flow` as a map, `(n, d)` to `(n,)`, for use with `apply`."""
 
     kind = "log_density"
 
@@ -327,5 +337,5 @@ class _LogDensity(Map):
         self.flow = flow
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return log p(x) of each row under the flow, `(n, d)` to `(n,)`."""
+        """Return log p(x) of each row x under the flow, `(n, d)` to `(n,)`."""
         return self.flow.log_densities(x)

@@ -54,11 +54,11 @@ class ITQ(Linear):
         self.seed = seed
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the inputs: a rotation changes neither size nor rank."""
+        """Return the signature of the inputs, because a rotation changes neither dimensions nor rank."""
         return inputs
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Learn the rotation in float64, and store it as the weight in float32.
+        """Learn the rotation R by iterative quantization in float64, and store it as the weight `(d, d)` in float32.
 
         Raises:
             InputError: for moments alone, or if `aligned` and the mean is exactly zero, so that it has no direction.
@@ -89,7 +89,7 @@ class ITQ(Linear):
 
 
 def _frame_of(mean: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return an orthogonal matrix `(d, d)` whose first row is the direction of a mean `(d,)`.
+    """Return an orthogonal matrix `(d, d)` whose first row is the direction of the mean `(d,)`.
 
     Raises:
         InputError: if the mean is exactly zero.

@@ -45,25 +45,26 @@ class Selection(Map):
         return inputs.reduce(self.kind, self.dimensions)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a copy of the selected columns, `(n, d)` to `(n, k)`."""
+        """Return a copy of the selected columns of rows, `(n, d)` to `(n, k)`."""
         return x[..., self.columns]
 
     def select_from(self, affine: Affine) -> Affine:
-        """Return one `Affine` that applies `affine` and then this selection: the selected rows of its weight and bias.
-
-        The `normalize` flag of `affine` is ignored.
+        """Return one `Affine` that has the effect of `affine` followed by this selection: it has the selected rows of
+        the weight and bias. The `normalize` flag of `affine` is ignored.
         """
         bias = None if affine.bias is None else affine.bias[self.columns]
         return Affine(affine.weight[self.columns], bias)
 
     def as_affine(self) -> Affine:
-        """Return the selection as an `Affine` whose weight `(k, d)` holds the selected rows of the float64 identity."""
+        """Return the selection as an `Affine` whose weight `(k, d)` holds the selected rows of the identity, in
+        float64.
+        """
         identity = torch.eye(int(self.width), dtype=torch.float64, device=self.columns.device)
         return Affine(identity[self.columns])
 
 
 class ScatterColumns(Map):
-    """Inverse of a `Selection`: puts selected columns back in their positions, with zeros elsewhere."""
+    """Inverse of a `Selection`: puts the selected columns back in their positions, with zeros in the others."""
 
     kind = "scatter_columns"
 
@@ -80,7 +81,9 @@ class ScatterColumns(Map):
         return len(self.columns)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a new tensor `(n, d)` that holds the columns of `(n, k)` at their positions, and zeros elsewhere."""
+        """Return a new tensor `(n, d)` that holds the columns of x `(n, k)` at their positions, and zeros in the
+        others.
+        """
         y = x.new_zeros(*x.shape[:-1], int(self.width))
         y[..., self.columns] = x
         return y
@@ -105,7 +108,18 @@ class FittedSelection(Selection, Transform, registered=False):
 
 
 class Truncation(FittedSelection):
-    """Truncation to the first k columns, then L2 normalization, as `dimensions` does for Matryoshka encoders."""
+    """Truncation to the first k columns, then L2 normalization, as `dimensions` does for Matryoshka encoders.
+
+    Args:
+        dimensions: k.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Truncation
+        >>> rows = np.array([[3, 4, 12]], np.float32)
+        >>> Truncation(2).fit(rows).transform(rows)
+        array([[0.6, 0.8]], dtype=float32)
+    """
 
     kind = "truncation"
     parameter_rules = {"dimensions": whole_number(1)}
@@ -115,10 +129,7 @@ class Truncation(FittedSelection):
         super().__init__(dimensions)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Store the column positions 0 to k − 1.
-
-        Of the data, only d is used.
-        """
+        """Store the column positions 0 to k − 1. Of the data, only the number of dimensions is used."""
         self.columns, self.width = torch.arange(self.dimensions), torch.tensor(dimensions_of(data))
 
     def check_tensors(self) -> None:
@@ -132,12 +143,12 @@ class Truncation(FittedSelection):
             raise ArtifactError(f"the tensor 'columns' of {self.kind} must hold 0 to {self.dimensions - 1}")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the first k columns with rows L2-normalized, `(n, d)` to `(n, k)`.
+        """Return the first k columns of rows, L2-normalized, `(n, d)` to `(n, k)`.
 
-        The columns are sliced, which does not copy them, unlike indexing in `Selection.forward`.
+        The columns are sliced, which does not copy them, unlike the indexing in `Selection.forward`.
         """
         return unit_rows(x[..., : self.dimensions])
 
     def primitives(self) -> list[Map]:
-        """Return the `Selection` of the first k columns, then `Normalize`."""
+        """Return the `Selection` of the first k columns, followed by `Normalize`."""
         return [Selection(self.dimensions, self.columns, int(self.width)), Normalize()]

@@ -58,6 +58,14 @@ class Whitening(Linear):
 
     Attributes:
         chosen_power: the p that `auto` derived, a scalar; a buffer with `auto` only.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Whitening
+        >>> rows = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32) * [4, 3, 2, 1]
+        >>> step = Whitening(renormalize=False).fit(rows)
+        >>> bool(np.allclose(np.cov(step.transform(rows).T), np.eye(4), atol=1e-3))
+        True
     """
 
     kind = "whitening"
@@ -117,8 +125,8 @@ class Whitening(Linear):
         return self.rcond is not None or self.power == 0 or shrunk or softened
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature of the outputs: that of the inputs, reduced to `dimensions`. The form `zca` keeps the
-        number of dimensions and lowers only the rank.
+        """Return the input signature reduced to `dimensions` dimensions. With the form `zca` the number of dimensions
+        stays, and only the rank is reduced.
 
         Raises:
             StepError: if the inputs have too few dimensions, or if zero-variance directions remain and no parameter
@@ -142,8 +150,8 @@ class Whitening(Linear):
         return replace(inputs, zero_variance_directions=reduced.zero_variance_directions + dropped)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute scaled principal directions and the mean from the moments, and store them as weight and mean. For
-        `zca`, the directions are rotated back.
+        """Compute the principal directions, scaled by (λ + ε)^{−p/2}, and the mean from the moments, and store them as
+        weight and mean. For `zca` the weight also rotates back to the original axes.
 
         Raises:
             InputError: if the rows do not vary, or if more directions have no variance than ε alone can handle.
@@ -168,14 +176,13 @@ class Whitening(Linear):
             self.chosen_power = torch.tensor(power, dtype=torch.float32)
 
     def chosen_parameters(self) -> dict[str, float]:
-        """Return the power that was derived from the eigenvalues, as `power`.
-
-        The dict is empty if the power was given.
+        """Return the power that the fit derived from the eigenvalues, as `{"power": p}`. Return an empty dict if the
+        power was given.
         """
         return {"power": float(self.chosen_power)} if self.power == AUTO else {}
 
     def _covariance(self, moments: Moments) -> NDArray[np.float64]:
-        """Return the covariance `(d, d)` with ddof=1. If `shrinkage` is set, it has ddof=0 and is shrunk towards
+        """Return the covariance `(d, d)` with ddof=1, or with `shrinkage` the covariance with ddof=0, shrunk towards
         tr(C)/d · I.
         """
         if self.shrinkage is None:
@@ -190,7 +197,7 @@ class Whitening(Linear):
         return shrunk
 
     def _scales(self, spectrum: Spectrum, power: float) -> NDArray[np.float64]:
-        """Return the factor by which each principal direction is scaled, (λ + ε)^{−p/2}, `(d,)`. It is 0 for directions
+        """Return the factor `(d,)` by which each principal direction is scaled, (λ + ε)^{−p/2}, and 0 for directions
         that are dropped.
 
         Directions are dropped if their variance is at most `rcond` times the largest. Without `rcond`, zero-variance
@@ -219,10 +226,8 @@ class Whitening(Linear):
 
 
 def compute_shrinkage_weight(moments: Moments) -> float:
-    """Return the weight, from 0 to 1, with which a covariance is best shrunk towards tr(C)/d · I. It is that of Ledoit
-    and Wolf (2004, Lemma 3.3).
-
-    The weight is 0 if the covariance is already a multiple of I.
+    """Return the weight, from 0 to 1, with which a covariance is best shrunk towards tr(C)/d · I, by Ledoit and Wolf
+    (2004, Lemma 3.3). It is 0 if the covariance is already a multiple of I.
     """
     # With S the covariance and m = tr(S)/d, the weight is b²/δ²: δ² = ‖S − mI‖² = ‖S‖² − tr(S)²/d, and b² the smaller
     # of δ² and Σ ‖yyᵀ − S‖²/n² = (Σ‖y‖⁴/n − ‖S‖²)/n. The paper's norms have a factor 1/d, which cancels.

@@ -94,11 +94,11 @@ because later queries may have it."""
 
 
 def compute_query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute M^½ `(d, d)` and M^−½ `(d, d)` of a metric M that weights directions by how much queries vary along them,
-    and return both. M mixes the identity with the queries' second moment.
+    """Compute the square root `(d, d)` and the inverse square root `(d, d)` of the metric M_λ, and return both. M_λ
+    mixes the identity with the queries' second moment M, and so weights a direction by how far queries reach along it.
 
-    With M = E[qqᵀ], they are M_λ^½ and M_λ^−½ of M_λ = (1 − λ)·I + λ·M/(tr M/d). The expected squared error of a score
-    ⟨q, e⟩ over queries q is eᵀMe, the squared norm of M^½e. Eigenvalues are at least `MIN_EIGENVALUE` of the largest.
+    M_λ = (1 − λ)·I + λ·M/(tr M/d) with M = E[qqᵀ]. The expected squared error of a score ⟨q, e⟩ over queries q is eᵀMe,
+    the squared norm of M^½e. Eigenvalues are at least `MIN_EIGENVALUE` of the largest.
 
     Args:
         queries: moments of the queries.
