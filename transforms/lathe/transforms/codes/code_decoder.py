@@ -13,9 +13,9 @@ from lathe.transforms.codes.lloyd_max import MAX_BITS, build_normal_quantizer
 
 
 class CodeDecoder(Map):
-    """Decoder of the codes of `TransformCoding`, μ + f·Σᵢ ŷᵢ·decoderᵢ.
+    """Decoder of the byte codes of `TransformCoding`, μ + f·Σᵢ ŷᵢ·decoderᵢ. A code of zeros becomes the zero vector.
 
-    A code of zeros becomes the zero vector.
+    ŷᵢ is the quantized value of coordinate i, and f the factor that restores the norm of the fitted vectors.
     """
 
     kind = "code_decoder"
@@ -43,8 +43,8 @@ class CodeDecoder(Map):
         return self.octets
 
     def decode_coordinates(self, codes: Tensor) -> Tensor:
-        """Look up the quantized value ŷ of every coordinate in codes `(n, bytes)`. Returns them in standard deviations,
-        `(m, n)`.
+        """Look up the quantized value of every coordinate in codes `(n, bytes)`. Return the values in standard
+        deviations, `(m, n)`: one row for each coordinate.
         """
         bits, octets, shifts = self.layout.int()
         cells = codes.T[octets].int()
@@ -62,8 +62,13 @@ class CodeDecoder(Map):
         return self.decoder @ self.decoder.T
 
     def compute_norm_factors(self, values: Tensor) -> Tensor:
-        """Compute the factor `(n,)` that gives each decoded vector the norm that all fitted vectors had. It is 1 if
-        those norms varied. For quantized coordinates ŷ, it is the f so that ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is the fitted norm.
+        """Compute the factor f `(n,)` by which the decoded offset from the mean is scaled, so that each decoded vector
+        has the norm that all fitted vectors had. Return 1 for each if those norms varied.
+
+        ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is then the fitted norm.
+
+        Args:
+            values: quantized coordinates ŷ `(m, n)`, as `decode_coordinates` returns them.
         """
         if not self.norm.any():
             return values.new_ones(values.shape[1])
@@ -72,8 +77,11 @@ class CodeDecoder(Map):
         return self._solve(squares, (self.decoder @ self.mean) @ values)
 
     def _solve(self, squares: Tensor, along: Tensor) -> Tensor:
-        """Solve ‖μ + f·r‖ = norm for the positive factor f of each residual r. Given ‖r‖² and ⟨μ, r⟩, `(n,)` each, it
-        returns f, `(n,)`, which is 1 where r is zero.
+        """Return the positive factor f `(n,)` with ‖μ + f·r‖ = norm for each residual r, which is 1 where r is zero.
+
+        Args:
+            squares: ‖r‖², `(n,)`.
+            along: ⟨μ, r⟩, `(n,)`.
         """
         # f²‖r‖² + 2f⟨μ, r⟩ − (norm² − ‖μ‖²) = 0. A mean of vectors of one norm is shorter than they are.
         squared_rest = (self.norm.square() - self.mean.square().sum()).clamp(min=0)
@@ -81,7 +89,7 @@ class CodeDecoder(Map):
         return torch.where(squares > 0, (root - along) / squares.clamp(min=torch.finfo(squares.dtype).tiny), 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Decode codes `(n, bytes)` to floats `(n, d)`. A code of all zeros becomes a row of zeros."""
+        """Decode codes `(n, bytes)` to floats `(n, d)`. A code of zeros becomes a row of zeros."""
         codes = x.reshape(-1, x.shape[-1]).to(torch.uint8)
         residuals = self.decode_coordinates(codes).T @ self.decoder
         if self.norm.any():
@@ -91,8 +99,8 @@ class CodeDecoder(Map):
         return decoded.reshape(*x.shape[:-1], len(self.mean))
 
     def score(self, encoded: Tensor, codes: Tensor, factors: Tensor | None, tables: Tensor | None) -> Tensor:
-        """Compute the inner products `(a, n)` of encoded queries with the vectors that codes stand for. A code of all
-        zeros scores 0.
+        """Return the inner products `(a, n)` of encoded queries with the vectors that codes `(n, bytes)` stand for. A
+        code of zeros scores 0.
 
         Args:
             encoded: queries as `TransformCoding.encode_queries` returns them.
@@ -114,13 +122,17 @@ class CodeDecoder(Map):
         return (scores + encoded[:, -1:]).masked_fill((codes == 0).all(dim=1), 0)
 
     def build_score_tables(self, encoded: Tensor) -> Tensor:
-        """Return the contribution of every value of every byte to the score, `(a, bytes, 256)`, without ⟨q, μ⟩."""
+        """Return what each of the 256 values of each byte adds to the score of each encoded query, `(a, bytes, 256)`.
+        The term ⟨q, μ⟩ is left out.
+        """
         # (a, m, 256): what each value of a byte adds through each of its coordinates.
         contributions = encoded[:, :-1].unsqueeze(2) * self.build_level_table()
         return encoded.new_zeros(len(encoded), self.octets, 256).index_add_(1, self.layout[1], contributions)
 
     def build_level_table(self) -> Tensor:
-        """Return the quantized value of every coordinate for each value of its byte, `(m, 256)`."""
+        """Return the quantized value of every coordinate for each of the 256 values of the byte that holds it, `(m,
+        256)`.
+        """
         bits, _, shifts = self.layout.unsqueeze(2)
         values = torch.arange(256, device=self.levels.device)
         entries = ((values >> shifts) & ((1 << bits) - 1)) + (1 << bits)

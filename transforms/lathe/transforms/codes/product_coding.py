@@ -48,6 +48,15 @@ class ProductCoding(TransformCoding):
     Attributes:
         centroids: `(m, 256)`, value of each coordinate, in standard deviations, for every value of its byte.
         deviations: `(m,)`, standard deviation of each coordinate in the metric of scores.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import ProductCoding
+        >>> rows = np.random.default_rng(0).normal(size=(600, 16)).astype(np.float32)
+        >>> step = ProductCoding(bytes=4, iterations=5).fit(rows)
+        >>> codes = step.transform(rows)
+        >>> codes.dtype, codes.shape, step.score(rows[:2], codes).shape
+        (dtype('uint8'), (600, 4), (2, 600))
     """
 
     kind = "product_codes"
@@ -71,12 +80,12 @@ class ProductCoding(TransformCoding):
         self.register_buffer("deviations", torch.empty(0))
 
     def _lay_out(self, bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
-        """Place the bits of the coordinates so that none crosses a byte."""
+        """Lay the bits of the coordinates in the code so that no coordinate crosses a byte, and return the layout."""
         return lay_out_in_whole_bytes(bits, variances, self.bytes)
 
     def _learn_levels(self, data: Moments | Vectors, deviations: Tensor) -> None:
-        """Learn the 256 centroids of each byte by k-means, starting from the levels of scalar codes. Sets `centroids`
-        and `deviations`.
+        """Learn the 256 centroids of each byte by k-means, and set `centroids` and `deviations`. K-means starts from
+        the levels of the scalar quantizers.
 
         Raises:
             InputError: for moments, fewer rows than centroids, or so many bytes that none holds two coordinates.
@@ -107,7 +116,7 @@ class ProductCoding(TransformCoding):
                 self.centroids[in_byte] = moved.T / scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode rows `(n, d)` as the index of the nearest centroid in each byte, uint8 `(n, bytes)`. Near-zero rows
+        """Encode rows `(n, d)` as the number of the nearest centroid for each byte, uint8 `(n, bytes)`. Near-zero rows
         become zeros.
         """
         rows = x.reshape(-1, x.shape[-1])
@@ -126,8 +135,8 @@ class ProductCoding(TransformCoding):
         return code.reshape(*x.shape[:-1], self.bytes)
 
     def _arrange_codebooks(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Arrange the centroids of all bytes in tensors of equal size. With them, one batched product finds the nearest
-        centroids.
+        """Arrange the centroids of all bytes in tensors of equal size, with which one batched product finds the nearest
+        centroids. Return the weighted centroids, their offsets and the positions of the coordinates.
 
         Returns:
             Centroids weighted by the variances `(bytes, k, 256)`, where k is the largest number of coordinates of a
@@ -152,8 +161,8 @@ class ProductCoding(TransformCoding):
         return _ProductDecoder(self.mean, self.decoder, self.layout, self.norm, self.centroids, self.bytes)
 
     def _find_norm_factors(self, y: Tensor) -> Tensor:
-        """Find the factor by which decoding scaled each vector to the fitted norm. Returns the factors `(n,)`, given
-        the coordinates `(m, n)` of the decoded vectors.
+        """Return the factor `(n,)` by which decoding scaled each vector to give it the fitted norm, from the
+        coordinates `(m, n)` of the decoded vectors.
         """
         # In the byte with the most coordinates, f·ŷ is parallel to one centroid.
         in_byte = self.layout[1] == self.layout[1].mode().values
@@ -165,7 +174,8 @@ class ProductCoding(TransformCoding):
         return factors.gather(0, nearest.unsqueeze(0)).squeeze(0).clamp(min=torch.finfo(y.dtype).tiny)
 
     def shorten(self, octets: int) -> Self:
-        """Return a fitted step for codes of `octets` bytes, which are the first bytes of this step's codes.
+        """Return a fitted step for shorter codes, of `octets` bytes. Such a code is the first `octets` bytes of this
+        step's code.
 
         Raises:
             NotFittedError: before `fit`.
@@ -190,17 +200,19 @@ class _ProductDecoder(CodeDecoder):
         self.register_buffer("centroids", centroids)
 
     def decode_coordinates(self, codes: Tensor) -> Tensor:
-        """Return the value ŷ of every coordinate in standard deviations, `(m, n)`, of codes `(n, bytes)`."""
+        """Look up the quantized value of every coordinate in codes `(n, bytes)`. Return the values in standard
+        deviations, `(m, n)`: one row for each coordinate.
+        """
         return self.centroids.gather(1, codes.T[self.layout[1]].long())
 
     def build_level_table(self) -> Tensor:
-        """Return the value of every coordinate for every value of the byte that holds it, `(m, 256)`."""
+        """Return the value of every coordinate for each of the 256 values of the byte that holds it, `(m, 256)`."""
         return self.centroids
 
 
 def _move_centroids(points: Tensor, centroids: Tensor, iterations: int) -> Tensor:
-    """Run iterations of k-means on points `(n, k)`, starting from the centroids `(256, k)`. Returns the moved
-    centroids.
+    """Run `iterations` rounds of k-means on points `(n, k)`, starting from the centroids `(256, k)`. Return the moved
+    centroids `(256, k)`.
 
     A centroid without points moves to the point that is farthest from its own centroid.
     """

@@ -103,6 +103,17 @@ class TransformCoding(Quantizer):
         layout: `(3, m)` integers: bits of each coordinate, the byte with the lowest of them, and its position there.
         norm: the norm of all fitted rows, `(1,)`; 0 if their norms differ or are not restored.
         query_count: number of queries that M was measured on; 0 if the fitted rows stood for them, or if λ = 0.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import Chain, TransformCoding
+        >>> rows = np.random.default_rng(0).normal(size=(500, 32)).astype(np.float32)
+        >>> chain = Chain([TransformCoding(bytes=16)]).fit(rows)
+        >>> codes = chain.transform(rows)
+        >>> codes.dtype, codes.shape
+        (dtype('uint8'), (500, 16))
+        >>> bool(((chain.dequantize(codes) * chain.transform_queries(rows)).sum(axis=1) > 0.9).all())
+        True
     """
 
     kind = "codes"
@@ -172,7 +183,7 @@ class TransformCoding(Quantizer):
         super().check_parameters()
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature (dimensions and kind) of the outputs: that of the inputs, marked as codes.
+        """Return the signature of the outputs: that of the inputs, marked as codes, so that no step may follow.
 
         Raises:
             StepError: if the budget is more than 8 bits for every dimension, or less than `bits` would need.
@@ -188,7 +199,7 @@ class TransformCoding(Quantizer):
         return super().output_signature(inputs)
 
     def code_bytes(self, dimensions: int) -> int:
-        """Return the number of bytes of a code."""
+        """Return the number of bytes of a code, which is `bytes` for any number of dimensions."""
         return self.bytes
 
     @property
@@ -197,8 +208,8 @@ class TransformCoding(Quantizer):
         return self.encoder.shape[0]
 
     def fit_warnings(self) -> list[str]:
-        """Return a list with one warning if the fitted vectors vary too little to fill the bytes. Otherwise the list is
-        empty.
+        """Return a list with one warning if the fitted vectors vary in too few directions to fill the bytes, else an
+        empty list.
         """
         filled = -(-int(self._ends().max()) // BYTE) if self.layout.numel() else self.bytes
         if filled < self.bytes:
@@ -206,8 +217,8 @@ class TransformCoding(Quantizer):
         return []
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute mean, encoder, decoder and layout of the codes from moments. They are the moments of the rows, and of
-        the queries if there are any.
+        """Compute mean, encoder, decoder and layout of the codes, and set them as buffers. They follow from the moments
+        of the rows and, if given, of the queries.
 
         Raises:
             InputError: if the rows do not vary, or the moments of the queries have other dimensions.
@@ -246,15 +257,15 @@ class TransformCoding(Quantizer):
         self._learn_levels(data, torch.from_numpy(deviations[:, 0]).float())
 
     def _lay_out(self, bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
+        """Decide where in a code the bits of each coordinate lie, and return the layout."""
         # Whole bytes cannot give all coordinates 3, 5, 6 or 7 bits.
         if self.bits is not None and BYTE % self.bits:
             return lay_out_in_sequence(bits, variances)
         return lay_out(bits, variances, self.bytes)
 
     def _learn_levels(self, data: Moments | Vectors, deviations: Tensor) -> None:
-        """Keep the levels of the normal distribution, whatever the rows.
-
-        Subclasses may learn others.
+        """Do nothing, because the levels are those of the normal distribution. Subclasses may learn levels from the
+        rows.
 
         Args:
             data: what the step is fitted on.
@@ -264,8 +275,8 @@ class TransformCoding(Quantizer):
     def _rotate(
         self, axes: NDArray[np.float64], variances: NDArray[np.float64], total: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Rotate the leading axes, as many as can have bits, by a random orthogonal matrix. Returns the axes and the
-        variances along them.
+        """Rotate the leading axes, as many as can have bits, by a random orthogonal matrix. Return the axes `(d, d)`,
+        and the variances along them `(d,)`.
 
         The rotation becomes part of the encoder's matrix, so a fast Hadamard transform would save nothing.
         """
@@ -293,7 +304,9 @@ class TransformCoding(Quantizer):
             raise ArtifactError(f"the tensor 'layout' of {self.kind} has bits that overlap or lie beyond the code")
 
     def coordinates(self, x: Tensor) -> Tensor:
-        """Return the coordinates of rows `(n, d)` in standard deviations, `(m, n)`: one row for each coordinate."""
+        """Return the coordinates of rows `(n, d)` along the encoder's axes, in standard deviations, `(m, n)`: one row
+        for each coordinate.
+        """
         # The transposed product is half as fast again on a CPU, and keeps every coordinate's values together.
         return self.encoder @ (x - self.mean).T
 
@@ -331,8 +344,8 @@ class TransformCoding(Quantizer):
         return code.T.masked_fill(is_near_zero(row_norms(rows), rows.dtype), 0).contiguous()
 
     def recode(self, floats: Any) -> Any:
-        """Return the codes `(n, bytes)` that decode to `floats` `(n, d)`, which `inverse_transform` returned. It is a
-        tensor for a tensor, else a NumPy array.
+        """Return the codes `(n, bytes)` that decode to `floats` `(n, d)`, which `inverse_transform` returned. They are
+        a tensor for a tensor, else a NumPy array.
 
         `transform` would not do: it takes the residual of a vector whose norm was restored for a longer one.
         """
@@ -350,8 +363,8 @@ class TransformCoding(Quantizer):
         return codes.to(floats.device) if isinstance(floats, Tensor) else codes.cpu().numpy()
 
     def _find_norm_factors(self, y: Tensor) -> Tensor:
-        """Find the factor by which decoding scaled each vector to the fitted norm. Returns the factors `(n,)`, given
-        the coordinates `(m, n)` of the decoded vectors.
+        """Return the factor `(n,)` by which decoding scaled each vector to give it the fitted norm, from the
+        coordinates `(m, n)` of the decoded vectors.
         """
         # The last coordinate has the fewest bits, so f is one of few ratios to its levels.
         fewest_bits = int(self.layout[0, -1])
@@ -368,7 +381,9 @@ class TransformCoding(Quantizer):
         return factors
 
     def _distance_to_levels(self, y: Tensor) -> Tensor:
-        """Return each vector's mean squared distance, `(n,)`, of its coordinates `(m, n)` to their nearest levels."""
+        """Return, for each vector, the mean squared distance of its coordinates to their nearest levels, `(n,)` for
+        coordinates `(m, n)`.
+        """
         bits = self.layout[0].tolist()
         error = y.new_zeros(y.shape[1])
         for start, stop in _equal_runs(bits):
@@ -377,14 +392,15 @@ class TransformCoding(Quantizer):
         return error / len(bits)
 
     def inverse(self) -> CodeDecoder:
-        """Return the decoder from codes to the vectors `(n, d)` that they stand for."""
+        """Return the decoder as a map from codes `(n, bytes)` to the vectors `(n, d)` that they stand for."""
         return self._build_decoder()
 
     def _build_decoder(self) -> CodeDecoder:
         return CodeDecoder(self.mean, self.decoder, self.layout, self.norm, self.bytes)
 
     def shorten(self, octets: int) -> Self:
-        """Return a fitted step for codes of `octets` bytes, which are the first bytes of this step's codes.
+        """Return a fitted step for shorter codes, of `octets` bytes. Such a code is the first `octets` bytes of this
+        step's code.
 
         The bytes with the coordinates of largest variance come first. A step fitted for the smaller budget is better.
 
@@ -408,12 +424,12 @@ class TransformCoding(Quantizer):
         return shorter
 
     def _ends(self) -> Tensor:
-        """Return the position after the last bit of each coordinate within the code, `(m,)`."""
+        """Return the position of the bit after the last bit of each coordinate within the code, `(m,)`."""
         return BYTE * self.layout[1] + self.layout[2] + self.layout[0]
 
     def clipped_share(self, rows: Any) -> float:
-        """Return the share of the coordinates of rows `(n, d)` that are far from the mean, in [0, 1]. Far is more than
-        `CLIP_DEVIATIONS` standard deviations.
+        """Return the share, in [0, 1], of the coordinates of rows `(n, d)` that lie more than `CLIP_DEVIATIONS`
+        standard deviations from the mean.
 
         The outermost cell stands for values near its level; far beyond, the error grows with the value.
         """
@@ -423,16 +439,19 @@ class TransformCoding(Quantizer):
         return clipped / max(1, len(x) * len(self.encoder))
 
     def encode_queries(self, queries: Any) -> Any:
-        """Return queries `(a, d)` as `(a, m + 1)` floats: q' in units of each coordinate's deviation, then ⟨q, μ⟩.
+        """Return queries q `(a, d)` as floats `(a, m + 1)`: the m coordinates q' in units of each coordinate's
+        deviation, then ⟨q, μ⟩. They are a tensor for a tensor, else a NumPy array.
 
-        The inner product with a code's coordinates in deviations, followed by a 1, is ⟨q, x̂⟩.
+        The inner product with a code's coordinates in deviations, followed by a 1, is ⟨q, x̂⟩ where the norm factor is
+        1.
         """
         return apply(_QueryMap(self.mean, self.decoder), queries)
 
     def norm_factors(self, codes: Any) -> Any:
-        """Compute the factor that gives each code's decoded vector the norm that all fitted vectors had. Returns floats
-        `(n,)` for codes `(n, bytes)`, which are 1 if those norms varied. An index that computes the factors once can
-        score by table look-ups.
+        """Compute the factor `(n,)` that gives each code's decoded vector the norm that all fitted vectors had. Return
+        1 for each if those norms varied. The result is a tensor for a tensor of codes, else a NumPy array.
+
+        An index that computes the factors once can score by table look-ups.
         """
         coder, packed = self._prepare(codes)
         with torch.no_grad():
@@ -444,8 +463,8 @@ class TransformCoding(Quantizer):
         return factors.to(codes.device) if isinstance(codes, Tensor) else factors.cpu().numpy()
 
     def score(self, queries: Any, codes: Any, factors: Any = None) -> Any:
-        """Compute the inner products ⟨q, x̂⟩ `(a, n)` of queries with the vectors that codes stand for. Returns a
-        tensor for a tensor of queries, else a NumPy array.
+        """Return the inner products `(a, n)` of queries `(a, d)` with the vectors that codes `(n, bytes)` stand for.
+        They are a tensor for a tensor of queries, else a NumPy array.
 
         The score is asymmetric: only one side is quantized.
 
@@ -476,7 +495,8 @@ class TransformCoding(Quantizer):
         return scores.to(queries.device) if isinstance(queries, Tensor) else scores.cpu().numpy()
 
     def _prepare(self, codes: Any) -> tuple[CodeDecoder, Tensor]:
-        """Check that an array holds codes of this step. Returns the decoder, and the codes as a tensor on its device.
+        """Check that an array holds codes of this step. Return the decoder, and the codes as a uint8 tensor on the
+        step's device.
 
         Raises:
             InputError: unless they are codes.
@@ -489,8 +509,8 @@ class TransformCoding(Quantizer):
         return self._get_decoder(), packed
 
     def _get_decoder(self) -> CodeDecoder:
-        """Return the decoder for the step's present tensors. It is built once and again after a fit or a move, which
-        replaces the tensors.
+        """Return the decoder for the step's present tensors. It is cached, and built again only after a fit or a move
+        to another device has replaced the tensors.
         """
         tensors, prepared = tuple(self.buffers()), self._prepared
         if prepared is None or any(
@@ -501,8 +521,8 @@ class TransformCoding(Quantizer):
         return prepared[1]
 
     def decoded_norms(self, codes: Any) -> Any:
-        """Return the L2 norms `(n,)` of the vectors that codes stand for. They are a tensor for a tensor, else a NumPy
-        array.
+        """Return the L2 norms `(n,)` of the vectors that codes stand for, as a tensor for a tensor of codes, else as a
+        NumPy array.
         """
         if not self.norm.any():
             return super().decoded_norms(codes)
@@ -510,12 +530,12 @@ class TransformCoding(Quantizer):
         return norms if isinstance(codes, Tensor) else norms.numpy()
 
     def product_centroids(self) -> tuple[Tensor, Tensor]:
-        """Express the codes as a product quantizer of 8 bits, as FAISS has them. Returns its centroids `(bytes, 256,
+        """Express the codes as a product quantizer of 8 bits, as FAISS has them. Return its centroids `(bytes, 256,
         8)`, and the position of each coordinate among its `8 · bytes` dimensions, `(m,)`.
 
         FAISS's indexes of 8-bit product quantizers (`IndexPQ`, `IndexIVFPQ`) with these centroids search the codes, by
-        the inner products ⟨q', ŷ⟩ without the norm factors. Coordinate i of `encode_queries` belongs at `place[i]`, and
-        zeros elsewhere.
+        the inner products ⟨q', ŷ⟩ without the norm factors. In a query for FAISS, coordinate i of `encode_queries`
+        stands at the i-th position, and zeros elsewhere.
 
         Raises:
             InputError: if coordinates cross bytes, as where many have 5 to 7 bits.
@@ -535,15 +555,16 @@ class TransformCoding(Quantizer):
         )
 
     def score_codes(self, codes: Any, others: Any) -> Any:
-        """Return the inner products `(a, n)` of the vectors that codes `(a, bytes)` and `(n, bytes)` stand for.
+        """Return the inner products `(a, n)` of the vectors that codes `(a, bytes)` stand for with those that the codes
+        `others` `(n, bytes)` stand for.
 
-        The symmetric score: both sides are quantized, as where documents are compared with documents.
+        The symmetric score: both are quantized, as where documents are compared with documents.
         """
         return self.score(self.inverse_transform(codes), others)
 
 
 class _QueryMap(Map):
-    """q ↦ (decoder·q, ⟨q, μ⟩), `(a, d)` to `(a, m + 1)`."""
+    """Map of queries q ↦ (decoder·q, ⟨q, μ⟩), `(a, d)` to `(a, m + 1)`."""
 
     kind = "query_map"
 
@@ -553,12 +574,14 @@ class _QueryMap(Map):
         self.register_buffer("weight", torch.cat([decoder, mean.unsqueeze(0)]) if decoder.numel() else decoder)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map queries `(a, d)` to `(a, m + 1)`."""
+        """Return the coordinates of queries and, as last column, ⟨q, μ⟩, `(a, d)` to `(a, m + 1)`."""
         return functional.linear(x, self.weight)
 
 
 def _constant_norm(moments: Moments) -> float:
-    """Return the L2 norm that all rows have, or 0 if their norms differ by more than `MAX_NORM_DEVIATION` allows."""
+    """Return the L2 norm that all rows have, from their moments, or 0 if their norms differ by more than
+    `MAX_NORM_DEVIATION` allows.
+    """
     square = float(moments.second_moment().trace())
     # NaN where the fourth moments are unknown: then the norms count as different.
     deviation = float(np.sqrt(np.maximum(moments.squared_norm_variance(), 0)))
@@ -566,7 +589,7 @@ def _constant_norm(moments: Moments) -> float:
 
 
 def _find_cells(y: Tensor, bits: int) -> Tensor:
-    """Return the number of the quantizer's cell that each value lies in, uint8 of the shape of `y`. It is how many
+    """Return the number of the quantizer's cell in which each value lies, uint8 of the shape of `y`: how many
     thresholds lie below the value.
     """
     thresholds = torch.from_numpy(build_normal_quantizer(bits).thresholds).to(y)
@@ -579,14 +602,14 @@ def _find_cells(y: Tensor, bits: int) -> Tensor:
 
 
 def _equal_runs(values: list[int]) -> list[tuple[int, int]]:
-    """Return start and stop of every run of equal neighbours."""
+    """Return start and stop of every run of equal neighbours in a list, as (start, stop) pairs in order."""
     starts = [i for i, value in enumerate(values) if i == 0 or value != values[i - 1]]
     return list(zip(starts, [*starts[1:], len(values)], strict=True))
 
 
 def _distinct_byte_groups(octets: list[int]) -> list[list[int]]:
-    """Divide coordinates into groups within which no two share a byte, given the byte of each. Returns the positions of
-    the coordinates by group.
+    """Divide coordinates into groups within which no two lie in the same byte, given the byte of each. Return, for each
+    group, the positions of its coordinates.
     """
     groups: list[list[int]] = []
     counts: dict[int, int] = {}
