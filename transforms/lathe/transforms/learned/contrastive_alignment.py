@@ -38,6 +38,15 @@ class ContrastiveAlignment(Alignment):
         learning_rate: peak learning rate.
         weight_decay: of the difference to the orthogonal map, as AdamW applies it.
         seed: of the held-out pairs and the batches.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import ContrastiveAlignment
+        >>> rows = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
+        >>> targets = rows[:, :6] + 1
+        >>> step = ContrastiveAlignment(steps=20, batch=64).fit(rows, targets=targets)
+        >>> step.transform(rows).shape
+        (300, 6)
     """
 
     kind = "contrastive_alignment"
@@ -65,7 +74,8 @@ class ContrastiveAlignment(Alignment):
         self.seed = seed
 
     def join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
-        """Return vectors and targets as `PairedRows`, because the training reads rows.
+        """Return vectors `(n, d)` and targets `(n, k)` as `PairedRows`, because the training reads rows and not their
+        moments.
 
         Raises:
             InputError: without targets, or for moments.
@@ -75,7 +85,8 @@ class ContrastiveAlignment(Alignment):
         return PairedRows(data, targets)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Train the weight from the orthogonal map on, and store it with the means of vectors and targets.
+        """Train the weight, starting from the orthogonal map of `Procrustes`, and store it with the means of vectors
+        and targets.
 
         Raises:
             InputError: for fewer than 4 pairs, or if vectors or targets do not differ.
@@ -101,10 +112,11 @@ class ContrastiveAlignment(Alignment):
         self.set_pair_map(weight.cpu(), moments)
 
     def _measure_spread(self, targets: Vectors) -> float:
-        """Return the standard deviation of the cosines between targets of different rows.
+        """Return the standard deviation of the cosines between targets of different rows, for up to `SPREAD_ROWS`
+        targets.
 
         Raises:
-            InputError: if they do not differ.
+            InputError: if it is 0 up to rounding.
         """
         count = targets.shape[0]
         chosen = np.sort(np.random.default_rng(self.seed).permutation(count)[:SPREAD_ROWS])

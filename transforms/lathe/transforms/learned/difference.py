@@ -23,7 +23,7 @@ CHECK_EVERY, PATIENCE = 10, 8
 
 
 class _TrainedMap(Protocol):
-    """A transform whose parameters are those of the training of a map.
+    """Protocol of the transforms that `train_difference` trains: their parameters are those of the training.
 
     Attributes:
         kind: kind of the transform.
@@ -46,11 +46,13 @@ class _TrainedMap(Protocol):
         """Device to train on."""
 
     def spec(self) -> Spec:
-        """Return kind and parameters."""
+        """Return kind and parameters as a dict that can be serialized as JSON."""
 
 
 def make_config(step: _TrainedMap, heldout: int) -> TrainingConfig:
-    """Return the config of a step's training, with up to `heldout` rows held out to decide when to stop."""
+    """Return the training config of a transform, from its parameters. Up to `heldout` rows are held out to decide when
+    to stop.
+    """
     return TrainingConfig(
         steps=step.steps,
         batch=step.batch,
@@ -73,7 +75,8 @@ def train_difference(
     vectors: Vectors,
     mean: NDArray[np.float64],
 ) -> Tensor:
-    """Train a map W from a known map W₀ on, and return the W of the lowest held-out loss, which may be W₀.
+    """Train a map W that starts as the known map W₀, and return the W `(k, d)` of the lowest held-out loss. That may be
+    W₀ itself.
 
     W − W₀ is trained, so that weight decay draws W to W₀ and not to zero. Sets `step.training_log`.
 

@@ -113,6 +113,14 @@ class GeoPres(Linear):
     Attributes:
         training_log: steps and losses of the training, relative to the start; None if nothing was trained, or
             after loading.
+
+    Example:
+        >>> import numpy as np
+        >>> from lathe.transforms import GeoPres
+        >>> rows = np.random.default_rng(0).normal(size=(400, 16)).astype(np.float32)
+        >>> step = GeoPres(4, steps=20, batch=128).fit(rows)
+        >>> step.transform(rows).shape, step.training_log.steps
+        ((400, 4), 20)
     """
 
     kind = "geopres"
@@ -149,16 +157,16 @@ class GeoPres(Linear):
         self.seed = seed
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the signature with `dimensions` dimensions.
+        """Return the input signature reduced to `dimensions` dimensions.
 
         Raises:
-            StepError: if the input is known to have `dimensions` dimensions or fewer.
+            StepError: if the inputs are known to have `dimensions` dimensions or fewer.
         """
         return inputs.reduce(self.kind, self.dimensions, allow_same=False)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Compute a start weight from the spectrum, or at random for the preset `paper`, and train it. Sets the map and
-        the training log. From moments, or with 0 steps, the weight is not trained.
+        """Compute the weight at which training starts, train it on the vectors, and store the weight and
+        `training_log`. From moments, or with 0 steps, the weight is not trained.
 
         `training_log` is None if nothing was trained.
 
@@ -190,10 +198,10 @@ class GeoPres(Linear):
         self.training_log = log
 
     def _training_config(self, rows: int) -> TrainingConfig:
-        """Return the preset's training config. `steps`, `batch` and `learning_rate` replace the preset's values where
-        they are set.
+        """Return the training config of the preset, with `steps`, `batch` and `learning_rate` in place of its values
+        where they are not None.
 
-        The number of rows decides the steps of the preset `paper`; `nested` those of the other.
+        The number of rows decides the steps of the preset `paper`, and `nested` those of the preset `lathe`.
         """
         overrides = (self.steps, self.batch, self.learning_rate)
         if self.preset == "paper":
@@ -209,12 +217,12 @@ class GeoPres(Linear):
         context: FitContext,
         checkpoint: Checkpoint | None,
     ) -> tuple[Tensor, TrainingLog]:
-        """Train the weight `start` `(k, d)`, perhaps in place. Returns the trained weight, rescaled for some losses,
-        and the training log.
+        """Train a weight that starts as `start` `(k, d)`, which may be changed in place. Return the trained weight `(k,
+        d)` and the training log.
 
-        With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes, and the
-        result is rotated back. Adam adapts the rate of every coordinate separately, so the coordinates should be
-        those that differ in scale. A weight trained for unit outputs is rescaled by `_best_scale`.
+        With `axes` `(d, d)`, whose rows are orthonormal, training uses the coordinates along these axes, and the result
+        is rotated back. Adam adapts the rate of every coordinate separately, so the coordinates should be those that
+        differ in scale. A weight trained for unit outputs is rescaled by `_best_scale`.
         """
         k, weight = self.dimensions, start.float().to(self.device)
         if axes is not None:
@@ -252,11 +260,11 @@ class GeoPres(Linear):
         return weight if axes is None else weight @ axes, log
 
     def _set_up_loss(self, name: str, setup: LossSetup) -> tuple[Loss, list[float]]:
-        """Prepare the loss of this name for a training. Returns the loss, and the importance of each output size in the
-        gradient: 1 / its loss at the start, or 1 for losses that are relative already.
+        """Build the loss of this name for a training. Return it, and the weight of each output size in the gradient: 1
+        / its loss at the start, or 1 for losses that are divided by their start already.
 
-        The importance is also 1 if the loss at the start is 0. Without importances the smallest size, whose loss is
-        largest, would dominate, and gradients would depend on the scale of the vectors.
+        A weight is also 1 if the loss at the start is 0. Without weights the smallest size, whose loss is largest,
+        would dominate, and gradients would depend on the scale of the vectors.
         """
         loss = LOSSES[name].set_up(setup)
         if LOSSES[name].relative:
@@ -268,8 +276,8 @@ class GeoPres(Linear):
 
 
 def _compute_spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, Tensor]:
-    """Compute the weight at which training starts, the scaled top eigenvectors of the uncentred second moment. Returns
-    it, `(k, d)`, and all eigenvectors `(d, d)`.
+    """Compute the weight at which training starts: the scaled top k eigenvectors of the uncentred second moment. Return
+    it, `(k, d)`, and all eigenvectors as rows, `(d, d)`.
 
     The scaled eigenvectors best keep squared distances of zero-mean Gaussian data: the i-th eigenvector is scaled by
     √(1 + T/((k+2)λ_i)), with T the sum of the eigenvalues after the k-th. Both tensors are float64.
@@ -293,12 +301,15 @@ def _compute_spectral_start(moments: Moments, dimensions: int) -> tuple[Tensor, 
 
 
 def draw_random_weight(input_dimensions: int, dimensions: int, seed: int) -> Tensor:
-    """Draw a weight `(dimensions, input_dimensions)` from U(−1/√d, 1/√d), as `torch.nn.Linear` does."""
+    """Draw a weight `(dimensions, input_dimensions)` from U(−1/√d, 1/√d) by `seed`, with d the input dimensions, as
+    `torch.nn.Linear` does. Return it.
+    """
     return draw_uniform_weights((dimensions, input_dimensions), input_dimensions, torch.Generator().manual_seed(seed))
 
 
 def _best_scale(x: Tensor, weight: Tensor) -> float:
-    """Return the factor on `weight` with which the outputs' distances best fit those of `x`, by least squares.
+    """Return the factor by which `weight` must be multiplied so that distances between outputs best fit those between
+    rows of `x`, by least squares.
 
     The first 1024 rows are used. The factor is 1 if all their outputs coincide.
     """
