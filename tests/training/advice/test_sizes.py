@@ -6,7 +6,7 @@ from lathe.training.advice.debiasing import rank_halves
 from lathe.training.advice.evidence import MIN_LEAD, compare_first_coordinates, find_failing_cuts
 from lathe.training.advice.sizes import REDUCERS, compare_sizes, list_sizes
 from lathe.transforms import Chain, local_spearman, parse_steps, recall_at_k
-from lathe.transforms.quality import recall_of_anchors
+from lathe.transforms.quality import recall_per_row
 
 pytestmark = pytest.mark.usefixtures("few_steps")
 
@@ -39,7 +39,7 @@ def test_every_reducer_and_size_is_compared_with_the_full_vectors(make_sample):
     reduced = chain.transform(sample.heldout, dimensions=8)
     assert trial.local_spearman == pytest.approx(local_spearman(before, reduced))
     assert trial.recall_at_10 == pytest.approx(recall_at_k(before, reduced))
-    rescored = recall_of_anchors(before, reduced, 10, 4)
+    rescored = recall_per_row(before, reduced, 10, 4)
     interval = stats.ttest_1samp(rescored, 0).confidence_interval(0.95)
     assert (trial.rescored_4x.value, trial.rescored_4x.low) == pytest.approx((rescored.mean(), interval.low))
     assert trial.retrieval == pytest.approx(rank_halves(chain, sample.halves, 8).mean())

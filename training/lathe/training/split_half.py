@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lathe.transforms.quality import anchor_blocks
+from lathe.transforms.quality import row_slices
 from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray, require_finite
 
@@ -85,7 +85,7 @@ def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.
         documents: `(n, d)`.
     """
     reciprocal = np.empty(len(queries))
-    for rows in anchor_blocks(len(queries)):
+    for rows in row_slices(len(queries)):
         similarities = queries[rows] @ documents.T
         right = similarities[torch.arange(len(similarities)), torch.arange(rows.start, rows.stop)].unsqueeze(1)
         nearer = (similarities > right).sum(1).double()

@@ -82,7 +82,7 @@ class FoldedForms:
     def _cut(self, dimensions: int, normalize: bool, side: "Side") -> "tuple[Chain, int]":
         """Fold the chain to fewer dimensions. Return the folded chain and the bytes that only it holds."""
         self.chain.require_dimensions(dimensions)
-        cut = self.get(None, normalize, side).cut_folded(dimensions)
+        cut = self.get(None, normalize, side).truncate_folded(dimensions)
         if cut is not None:
             return cut, FORM_BYTES
         form = self._place(self.chain.fold(dimensions, normalize, side))

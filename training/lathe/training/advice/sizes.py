@@ -8,7 +8,7 @@ from lathe.training.comparison import Interval, mean_interval
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress, part_of
-from lathe.transforms.quality import local_spearman, recall_of_anchors
+from lathe.transforms.quality import local_spearman, recall_per_row
 
 SHARES = (1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8, 1 / 12, 1 / 16)
 """Compared shares of the dimensions; each number of dimensions is rounded to a multiple of `MULTIPLE`."""
@@ -98,8 +98,8 @@ def compare_sizes(sample: Sample, debiasing: str, on_progress: Progress) -> Size
             reducer=reducer,
             dimensions=int(after.shape[1]),
             local_spearman=local_spearman(before, after),
-            recall_at_10=float(recall_of_anchors(before, after, NEIGHBOURS).mean()),
-            rescored_4x=mean_interval(recall_of_anchors(before, after, NEIGHBOURS, OVERSAMPLING)),
+            recall_at_10=float(recall_per_row(before, after, NEIGHBOURS).mean()),
+            rescored_4x=mean_interval(recall_per_row(before, after, NEIGHBOURS, OVERSAMPLING)),
             retrieval=None if ranks is None else float(ranks.mean()),
             loss=None if ranks is None or full_ranks is None else mean_interval(100 * (ranks - full_ranks)),
         )

@@ -26,7 +26,7 @@ from lathe.training.fitting.encoded_shards import encode_shard
 from lathe.training.fitting.stacked import Part, Stacked
 from lathe.training.sources.shards import Shard, is_path, open_local_copy
 from lathe.transforms.chain import Chain, deserialize_chain
-from lathe.transforms.statistics import at_unit_length, block_moments
+from lathe.transforms.statistics import block_moments, normalize_in_float64
 from lathe.transforms.vectors import as_numpy
 
 NAME = ".seen-by-workers"
@@ -170,7 +170,7 @@ class RayWorker:
         rows: Any = Stacked(block.parts, block.width)[block.rows]
         if chain is not None:
             rows = self._load_chain(chain).transform(rows)
-        vectors = at_unit_length(as_numpy(rows)) if unit else as_numpy(rows)
+        vectors = normalize_in_float64(as_numpy(rows)) if unit else as_numpy(rows)
         return block_moments(vectors, "float64", block.first).arrays()
 
     def _load_chain(self, payload: bytes) -> Chain:

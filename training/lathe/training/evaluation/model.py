@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lathe.training.evaluation.encoders import TextVectors, text_key
 from lathe.training.evaluation.methods import RESCORED_CANDIDATES
-from lathe.transforms.chain import Chain, leading_query_maps
+from lathe.transforms.chain import Chain, build_leading_query_maps
 
 BATCH_ROWS = 100_000
 """Batch size that mteb passes texts in; it can be large, since no text is encoded."""
@@ -92,7 +92,7 @@ class RescoringModel:
         original = copy(model)
         # Query maps at the chain's beginning change what is looked for, so the raw vectors are searched by their
         # outputs.
-        original.chain, original.dimensions = leading_query_maps(model.chain), None
+        original.chain, original.dimensions = build_leading_query_maps(model.chain), None
         self.mteb_model_meta = model.mteb_model_meta
         # mypy: mteb's protocol wants metadata that its own base class may lack.
         self.candidates = SearchEncoderWrapper(model)  # type: ignore[arg-type]

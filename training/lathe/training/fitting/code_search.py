@@ -19,7 +19,7 @@ from lathe.transforms.chain import Chain
 from lathe.transforms.codes import CENTROIDS, ProductCoding, TransformCoding
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress, part_of
-from lathe.transforms.quality import anchor_blocks
+from lathe.transforms.quality import row_slices
 from lathe.transforms.statistics import Moments, moments_of
 from lathe.transforms.vectors import FloatArray, Vectors
 
@@ -225,7 +225,7 @@ def choose_weighting(
     before = chain.without_quantizer()
     assert isinstance(chain.quantizer, TransformCoding)
     moments = moments_of(_view_through(rows, before))
-    of_queries = None if queries is None else moments_of(_view_through(queries, before.query_side()))
+    of_queries = None if queries is None else moments_of(_view_through(queries, before.query_chain()))
     ranks, chains = [], []
     for done, weighting in enumerate(WEIGHTINGS):
         report(done / len(WEIGHTINGS), f"trying codes with weighting {weighting:g}")
@@ -270,7 +270,7 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
     codes, before = chain.quantizer, chain.without_quantizer()
     assert isinstance(codes, TransformCoding)
     step = ProductCoding(codes.bytes, codes.weighting, seed=codes.seed, restore_norm=codes.restore_norm)
-    of_queries = None if queries is None else moments_of(_view_through(queries, before.query_side()))
+    of_queries = None if queries is None else moments_of(_view_through(queries, before.query_chain()))
     return Chain([*chain.float_steps, step.fit(_view_through(rows, before), queries=of_queries)], chain.normalize)
 
 
@@ -285,7 +285,7 @@ def _rank_halves(chain: Chain, halves: TextHalves, heldout: FloatArray) -> NDArr
     for query_halves, document_halves in ((halves.first, halves.second), (halves.second, halves.first)):
         queries = torch.from_numpy(chain.transform_queries(query_halves))
         documents = torch.from_numpy(np.concatenate([chain.floats(document_halves), distractors]))
-        for rows in anchor_blocks(len(queries)):
+        for rows in row_slices(len(queries)):
             scores = queries[rows] @ documents.T
             own = scores[torch.arange(len(scores)), torch.arange(rows.start, rows.stop)].unsqueeze(1)
             # Equal codes have equal scores: a tie counts half.

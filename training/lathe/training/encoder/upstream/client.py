@@ -173,7 +173,7 @@ class UpstreamClient:
         except CallError as error:
             raise self._describe_status(error) from None
 
-        self._require_plausible(payload, len(texts))
+        self._check_arrays(payload, len(texts))
         content = self._parse_json(headers, payload)
         redact = self.endpoint.redact
 
@@ -201,7 +201,7 @@ class UpstreamClient:
 
         return CallError(error.kind, message, error.retryable, error.status, error.retry_after)
 
-    def _require_plausible(self, payload: bytes, texts: int) -> None:
+    def _check_arrays(self, payload: bytes, texts: int) -> None:
         """Check that a JSON answer has no more values than the vectors of so many texts need, before it is parsed.
 
         Parsed, 60 MB of empty lists would take gigabytes, and seconds in which this process does nothing else.
