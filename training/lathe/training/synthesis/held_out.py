@@ -142,7 +142,7 @@ def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
     for entry in suite.entries:
         try:
-            yield entry.name, list(read_test_texts(entry.data_set()))
+            yield entry.name, list(read_test_texts(entry.build_data_set()))
         except DataSetError as error:
             raise DataSetError(f"{entry.name}: {error}") from error
 
