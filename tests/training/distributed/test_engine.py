@@ -25,7 +25,7 @@ from lathe.training.distributed.engine import (
 from lathe.training.distributed.worker import Introduction, RayWorker, Token, describe_environment
 from lathe.training.errors import EngineError
 from lathe.training.fitting.encoding import LOCAL
-from lathe.training.fitting.stacked import Part, Stacked
+from lathe.training.fitting.stacked import StackedVectors, VectorFile
 from lathe.training.sources.shards import Shard
 from lathe.transforms import Chain, InputError, parse_steps
 from lathe.transforms.chain import deserialize_chain, serialize_chain
@@ -55,11 +55,11 @@ def vectors(request, values, tmp_path_factory):
     parts, start = [], 0
     for number, size in enumerate(sizes):
         values[start : start + size].tofile(folder / str(number))
-        parts.append(Part(folder / str(number), size))
+        parts.append(VectorFile(folder / str(number), size))
         start += size
     if len(parts) == 1:
         return np.memmap(parts[0].path, np.float32, "r", shape=values.shape)
-    return Stacked(parts, WIDTH)
+    return StackedVectors(parts, WIDTH)
 
 
 @pytest.fixture(scope="module", params=["all", "four fifths"])

@@ -17,7 +17,6 @@ from lathe.training.fitting.pairs import (
     find_own_texts,
     list_own_text_notes,
     read_pairs,
-    require_apart,
 )
 from lathe.training.fitting.split import split_heldout
 from lathe.training.sources.row_sample import sample_rows
@@ -136,7 +135,7 @@ def read_searches(request: AdaptRequest) -> JudgedSearches:
     judged = read_pairs(request.pairs)
     test = None if request.test_pairs is None else read_pairs(request.test_pairs)
     if test is not None:
-        require_apart(judged, test)
+        judged.check_disjoint(test)
 
     queries = list(judged.documents)
     order = np.random.default_rng(request.seed).permutation(len(queries))

@@ -25,7 +25,7 @@ from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EngineError
 from lathe.training.fitting.encoded_shards import Position
 from lathe.training.fitting.encoding import EncodingRun, Report
-from lathe.training.fitting.stacked import Part, SelectedRows, Stacked
+from lathe.training.fitting.stacked import SelectedRows, StackedVectors, VectorFile
 from lathe.training.sources.shards import Shard
 from lathe.transforms.chain import Chain, serialize_chain
 from lathe.transforms.statistics import Moments
@@ -83,10 +83,10 @@ class SharedRows(SelectedRows):
             yield Block(files.parts[first : last + 1], files.shape[1], rows - before, start)
 
 
-def _as_stacked(vectors: Any) -> Stacked:
-    if isinstance(vectors, Stacked):
+def _as_stacked(vectors: Any) -> StackedVectors:
+    if isinstance(vectors, StackedVectors):
         return vectors
-    return Stacked([Part(Path(vectors.filename), vectors.shape[0])], vectors.shape[1])
+    return StackedVectors([VectorFile(Path(vectors.filename), vectors.shape[0])], vectors.shape[1])
 
 
 BLOCKS_AHEAD = 2

@@ -23,7 +23,7 @@ from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import EngineError
 from lathe.training.fitting.encoded_shards import encode_shard
-from lathe.training.fitting.stacked import Part, Stacked
+from lathe.training.fitting.stacked import StackedVectors, VectorFile
 from lathe.training.sources.shards import Shard, is_path, open_local_copy
 from lathe.transforms.chain import Chain, deserialize_chain
 from lathe.transforms.statistics import at_unit_length, block_moments
@@ -96,7 +96,7 @@ class Block:
         first: index of the first row among all fitted rows, for messages.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[VectorFile]
     width: int
     rows: NDArray[np.int64]
     first: int
@@ -167,7 +167,7 @@ class RayWorker:
         Raises:
             InputError: if a row holds NaN or inf; names the row.
         """
-        rows: Any = Stacked(block.parts, block.width)[block.rows]
+        rows: Any = StackedVectors(block.parts, block.width)[block.rows]
         if chain is not None:
             rows = self._load_chain(chain).transform(rows)
         vectors = at_unit_length(as_numpy(rows)) if unit else as_numpy(rows)
