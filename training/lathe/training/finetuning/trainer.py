@@ -305,8 +305,8 @@ def fit_batch_to_processes(settings: TrainingSettings, step_pairs: int, has_acti
     pairs, remainder = divmod(step_pairs, _get_process_count())
     if remainder or not pairs:
         raise JobError(
-            f"the checkpoint's steps have {step_pairs} pairs, which {_get_process_count()} processes cannot share evenly; "
-            f"start a number of processes that divides {step_pairs}"
+            f"the checkpoint's steps have {step_pairs} pairs, which {_get_process_count()} processes cannot share "
+            f"evenly; start a number of processes that divides {step_pairs}"
         )
 
     mini_batch = settings.mini_batch_size or (
