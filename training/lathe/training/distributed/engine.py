@@ -173,10 +173,8 @@ class RayEngine:
         """
         import ray
 
-        chain_reference = None if chain is None else ray.put(chain)  # once, not with each block
-        tasks = (
-            Task(f"the moments of the rows from {b.first:,}", "moments", (b, chain_reference, unit)) for b in blocks
-        )
+        stored_chain = None if chain is None else ray.put(chain)  # once, not with each block
+        tasks = (Task(f"the moments of the rows from {b.first:,}", "moments", (b, stored_chain, unit)) for b in blocks)
         pool, waiting, next_number = self.pool or self._get_pool(None), {}, 0
 
         for done in pool.run_tasks(tasks, max_ahead=BLOCKS_AHEAD * self.count):
