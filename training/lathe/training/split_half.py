@@ -87,9 +87,7 @@ def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.
     reciprocal = np.empty(len(queries))
     for rows in anchor_blocks(len(queries)):
         similarities = queries[rows] @ documents.T
-        target_similarity = similarities[
-            torch.arange(len(similarities)), torch.arange(rows.start, rows.stop)
-        ].unsqueeze(1)
+        target = similarities[torch.arange(len(similarities)), torch.arange(rows.start, rows.stop)].unsqueeze(1)
         nearer = (similarities > target).sum(1).double()
         # The right document itself is among the equals, so one is subtracted.
         tied = (similarities == target).sum(1).double() - 1
