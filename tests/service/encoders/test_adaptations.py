@@ -60,15 +60,15 @@ def encoder(tiny_model):
 
 def recommend(monkeypatch, rung, coded):
     """Let the ladder recommend a rung, whatever was measured."""
-    climb = adaptations.climb_ladder
+    climb = adaptations.try_candidates
 
     @contextmanager
     def climb_to(*arguments, **named):
         with climb(*arguments, **named) as ladder:
             trials = ladder.coded if coded else ladder.floats
-            yield replace(ladder, recommended=next(trial for trial in trials if trial.rung.name == rung))
+            yield replace(ladder, recommended=next(trial for trial in trials if trial.candidate.name == rung))
 
-    monkeypatch.setattr(adaptations, "climb_ladder", climb_to)
+    monkeypatch.setattr(adaptations, "try_candidates", climb_to)
 
 
 def test_a_trained_encoder_is_published_with_a_chain_of_codes_on_it(context, request_of, encoder, monkeypatch):

@@ -22,7 +22,7 @@ from filelock import FileLock
 from lathe.service.chains.names import is_name, parse_number, split_ref
 from lathe.service.chains.pointer import Pointer
 from lathe.service.errors import ConflictError, UnknownNameError
-from lathe.training.fitting.requests import is_upper_bound, read_gate_value, require_gates, satisfies_gate
+from lathe.training.fitting.requests import check_gate_names, is_upper_bound, read_gate_value, satisfies_gate
 from lathe.training.locks import lock_file
 from lathe.transforms.artifact import read_file
 from lathe.transforms.errors import ArtifactError
@@ -301,7 +301,7 @@ def promote_with_gates(
     version: int,
     gates: Mapping[str, float] | None = None,
     force: bool = False,
-    require_known_gates: Callable[[Mapping[str, float]], None] = require_gates,
+    require_known_gates: Callable[[Mapping[str, float]], None] = check_gate_names,
 ) -> Pointer:
     """Make a version live if its certificate meets all gates (thresholds), and return the new live pointer.
 

@@ -43,7 +43,7 @@ def adapt(fields: dict[str, Any], as_json: Annotated[bool, flag("--json", "Print
     request.check()
     from lathe.service.chains.names import require_name
     from lathe.service.encoders.adaptations import AdaptationSetting, run_adaptation
-    from lathe.training.adaptation.report import format_ladder
+    from lathe.training.adaptation.report import format_adaptation
 
     settings, home = load_state()
     if request.name is not None:
@@ -58,7 +58,7 @@ def adapt(fields: dict[str, Any], as_json: Annotated[bool, flag("--json", "Print
         typer.echo(json.dumps(adaptation.to_json(), indent=1))
         return
 
-    typer.echo(format_ladder(adaptation.ladder))
+    typer.echo(format_adaptation(adaptation.ladder))
     if published := adaptation.published.get("encoder"):
         typer.echo(f"\n{published['encoder']} is {'live' if published['promoted'] else 'published, and not live'}")
     if published := adaptation.published.get("chain"):

@@ -62,11 +62,11 @@ def promote(
     A running server serves it within a second or two.
     """
     from lathe.service.chains.version_folder import promote_with_gates
-    from lathe.training.finetuning.requests import require_encoder_gates
+    from lathe.training.finetuning.requests import check_encoder_gates
 
     name, version = _split_version(encoder)
     gates = parse_numbers(gate, "--gate")
-    pointer = promote_with_gates(open_trained_encoders(write=True), name, version, gates, force, require_encoder_gates)
+    pointer = promote_with_gates(open_trained_encoders(write=True), name, version, gates, force, check_encoder_gates)
     forced = f", promoted past {', '.join(pointer.overridden_gates)}" if pointer.overridden_gates else ""
     typer.echo(f"{name}@{version} is live{forced}")
 

@@ -91,18 +91,18 @@ def _synthesize_pairs(config: Path, out: Path, yes: bool) -> None:
     """Generate pairs with the user's consent, and print a report."""
     from lathe.training.finetuning.job import read_settings
     from lathe.training.reporting.tables import Table
-    from lathe.training.synthesis.chat import open_endpoint
+    from lathe.training.synthesis.chat import read_endpoint
     from lathe.training.synthesis.job import SynthesisJob
-    from lathe.training.synthesis.report import PAIRS, REJECTED, REPORT, as_json, build_stage_rows, summarize_run
-    from lathe.training.synthesis.run import prepare, run
+    from lathe.training.synthesis.report import PAIRS, REJECTED, REPORT, build_report, build_stage_rows, summarize_run
+    from lathe.training.synthesis.run import prepare_job, run_synthesis
 
-    prepared = prepare(read_settings(config, SynthesisJob))
-    endpoint = open_endpoint(prepared.job.endpoint)
+    prepared = prepare_job(read_settings(config, SynthesisJob))
+    endpoint = read_endpoint(prepared.job.endpoint)
     if not yes:
         _require_consent(f"Send requests about {len(prepared.seeds):,} seeds to {endpoint.host}?")
     with ProgressBar() as progress:
-        outcome = run(prepared, endpoint, out, progress)
-    summary = as_json(outcome)
+        outcome = run_synthesis(prepared, endpoint, out, progress)
+    summary = build_report(outcome)
     typer.echo(Table.from_rows(build_stage_rows(summary)).to_text())
     typer.echo("\n" + "\n".join(summarize_run(summary)))
     typer.echo(f"{summary['pairs']:,} pairs are in {out / PAIRS}, what was left out in {out / REJECTED}")

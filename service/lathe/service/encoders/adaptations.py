@@ -15,7 +15,7 @@ from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.encoders.training import build_manifest, require_free_name
 from lathe.service.home import Home
 from lathe.service.settings import Settings
-from lathe.training.adaptation.ladder import Ladder, certify_recommended, climb_ladder
+from lathe.training.adaptation.ladder import AdaptationResult, certify_recommended, try_candidates
 from lathe.training.adaptation.report import to_json
 from lathe.training.adaptation.request import AdaptRequest
 from lathe.training.encoder.opening import open_encoder
@@ -62,7 +62,7 @@ class Adaptation:
         published: `encoder` and `chain` with the result of each publication; only what was published is in it.
     """
 
-    ladder: Ladder
+    ladder: AdaptationResult
     published: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def run_adaptation(
         on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        TrainingError, TransformError: as `climb_ladder`; nothing is published then.
+        TrainingError, TransformError: as `try_candidates`; nothing is published then.
         BadValueError: if the name is not valid.
     """
     settings = context.settings
@@ -93,7 +93,7 @@ def run_adaptation(
         if request.train:
             require_free_name(request.name, settings)
     climbing = part_of(on_progress, 0.0, CLIMBED)
-    with climb_ladder(
+    with try_candidates(
         request,
         encoder,
         context.home.vectors,
@@ -107,13 +107,13 @@ def run_adaptation(
         return Adaptation(ladder, _publish(ladder, request.name, context, part_of(on_progress, CLIMBED, 1.0)))
 
 
-def _publish(ladder: Ladder, name: str, context: AdaptationSetting, on_progress: Progress) -> dict[str, Any]:
+def _publish(ladder: AdaptationResult, name: str, context: AdaptationSetting, on_progress: Progress) -> dict[str, Any]:
     """Publish the recommended rung: its trained encoder first, then the chain that was measured on that encoder or on
     the base.
     """
     published: dict[str, Any] = {}
     encoder = ladder.encoder
-    if ladder.recommended.rung.training is not None:
+    if ladder.recommended.candidate.training is not None:
         published["encoder"], encoder = _publish_encoder(ladder, name, context, on_progress)
 
     fitted = certify_recommended(ladder, encoder, context.command, on_progress)
@@ -123,7 +123,7 @@ def _publish(ladder: Ladder, name: str, context: AdaptationSetting, on_progress:
     return published
 
 
-def _decide_promotion(ladder: Ladder) -> bool | None:
+def _decide_promotion(ladder: AdaptationResult) -> bool | None:
     """Return whether what is published goes live: as the request says, else not if its gain may be chance.
 
     None makes it live if no version is.
@@ -134,11 +134,11 @@ def _decide_promotion(ladder: Ladder) -> bool | None:
 
 
 def _publish_encoder(
-    ladder: Ladder, name: str, context: AdaptationSetting, on_progress: Progress
+    ladder: AdaptationResult, name: str, context: AdaptationSetting, on_progress: Progress
 ) -> tuple[dict[str, Any], TextEncoder]:
     """Add the trained encoder of the recommended rung to the registry, and return the result and the opened encoder."""
     request, settings = ladder.request, context.settings
-    trained_spec = ladder.trained[ladder.recommended.rung.name]
+    trained_spec = ladder.trained[ladder.recommended.candidate.name]
     trained = open_encoder(trained_spec, settings.device, settings.vector_stores)
     searches = ladder.searches
     judged = JudgedTexts.from_answers(searches.reported, searches.documents)
@@ -151,7 +151,7 @@ def _publish_encoder(
         "libraries": {"lathe-training": version_of("lathe-training"), "torch": version_of("torch")},
         "date": datetime.now(UTC).date().isoformat(),
     }
-    manifest = build_manifest(ladder.recommended.rung.name, ladder.encoder, trained, certificate, provenance)
+    manifest = build_manifest(ladder.recommended.candidate.name, ladder.encoder, trained, certificate, provenance)
     encoders = context.trained
     add_version = partial(
         encoders.publish, name, Path(trained_spec.model), manifest, _decide_promotion(ladder), context.job

@@ -40,7 +40,7 @@ MODULES = ("jinja2", "matplotlib", "pandas", "scipy")
 
 
 def find_missing_module() -> str | None:
-    """Return the first of `MODULES` that is not installed, or None if all are."""
+    """Return the first module that advice needs and that is not installed, or None if all are."""
     return next((module for module in MODULES if find_spec(module) is None), None)
 
 

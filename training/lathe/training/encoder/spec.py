@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from lathe.training.encoder.devices import Dtype
-from lathe.training.endpoint import is_loopback, require_variable_name, split_address
+from lathe.training.endpoint import check_variable_name, is_loopback, split_address
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 """Hub id of the model used if none is named."""
@@ -119,7 +119,7 @@ class UpstreamSpec:
         Raises:
             ValueError: if it is no name of a variable; the message does not quote it.
         """
-        return None if variable is None else require_variable_name(variable, "api_key_env")
+        return None if variable is None else check_variable_name(variable, "api_key_env")
 
     @model_validator(mode="after")
     def check_address(self) -> "UpstreamSpec":

@@ -24,7 +24,7 @@ from lathe.service.http.schemas import EncoderPromoteBody, SizeRouteBody
 from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.spec import ReindexRequest
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
-from lathe.training.finetuning.requests import require_encoder_gates
+from lathe.training.finetuning.requests import check_encoder_gates
 
 router = APIRouter(route_class=StrictRoute, prefix="/encoders", tags=["encoders"], responses=ERRORS)
 
@@ -158,7 +158,7 @@ async def delete(name: EncoderName, version: VersionNumber, services: ServicesDe
 def _promote(name: str, services: Services, json_body: bytes) -> dict[str, Any]:
     body = validate_json(json_body, EncoderPromoteBody)
     pointer = promote_with_gates(
-        services.trained, name, body.version, body.gates, body.force, require_known_gates=require_encoder_gates
+        services.trained, name, body.version, body.gates, body.force, require_known_gates=check_encoder_gates
     )
     answer = _apply_pointer(name, pointer, services)
     if body.reindex:
