@@ -17,7 +17,7 @@ MAX_VERSIONS = 10**9
 
 @dataclass(frozen=True)
 class Pointer:
-    """The live version of a name, and the history of live versions.
+    """The live version of a name, and the versions that were live before.
 
     Attributes:
         live: version that the bare name refers to; None before the first promotion.
@@ -69,7 +69,7 @@ class Pointer:
         return json.dumps(asdict(self)).encode()
 
     def add_version(self, version: int, promote: bool | None) -> "Pointer":
-        """Return a copy of the pointer with `last` set to a new version, which is also made live if `promote` is true.
+        """Return a copy of the pointer with `last` set to a new version, which is also live if `promote` is true.
 
         If `promote` is None, the version is promoted if no version is live.
         """
@@ -122,4 +122,5 @@ class Pointer:
         return replace(self, live=live, earlier=earlier, forced=self._forced_without(version))
 
     def _forced_without(self, version: int) -> dict[int, tuple[str, ...]]:
+        """Return `forced` without the entry of one version."""
         return {number: gates for number, gates in self.forced.items() if number != version}

@@ -199,16 +199,17 @@ def delete(
 
     A version that a size route, an index or a column of PostgreSQL uses is deleted only with --force.
     """
-    from lathe.service.chains.usage import read_recorded_uses, require_unused
+    from lathe.service.chains.usage import delete_unused_version, read_recorded_uses
     from lathe.service.index.backend import describe_indexes
 
     registry = open_chains(write=True)
     name, version = _split_versioned_name(chain)
-    if not force:
+    if force:
+        registry.delete(name, version)
+    else:
         settings, home = load_state()
         indexes = describe_indexes(settings, home)
-        require_unused(registry, name, version, indexes, read_recorded_uses(home.uses))
-    registry.delete(name, version)
+        delete_unused_version(registry, name, version, indexes, read_recorded_uses(home.uses))
     typer.echo(f"{name}@{version} is deleted")
 
 

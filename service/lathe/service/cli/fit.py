@@ -60,7 +60,7 @@ def fit(
     again. For vectors (.npy), name the encoder that made them with --encoder. Without it, the chain takes any vectors
     of their width and no texts, since nothing says which encoder fits it.
     """
-    from lathe.service.chains.fits import FitSetting, run_fit
+    from lathe.service.chains.fits import FitContext, run_fit
     from lathe.service.chains.names import require_name
     from lathe.training.sources.source import open_source
     from lathe.transforms.chain import parse_steps
@@ -80,7 +80,7 @@ def fit(
         open_engine(engine, address, workers, settings) as opened,
         ProgressBar() as progress,
     ):  # fails at once if there is no cluster
-        context = FitSetting(
+        context = FitContext(
             registry,
             home.vectors,
             format_command_line(),

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lathe.service.chains.fits import FitSetting, run_fit, wait_for_redis
+from lathe.service.chains.fits import FitContext, run_fit, wait_for_redis
 from lathe.service.home import Home
 from lathe.service.jobs.job import REPORT, VECTORS
 from lathe.service.jobs.sources import locate_inputs
@@ -37,7 +37,7 @@ def run_fit_job(job: "FitJob", folder: Path, settings: Settings, on_progress: Pr
     encoder, target_encoder = _open_encoder(job.encoder, settings), _open_encoder(job.target_encoder, settings)
     home = Home(settings.home)
     registry = wait_for_redis(lambda: open_registry(home, settings.redis_url), part_of(on_progress, 0.0, 0.0))
-    context = FitSetting(registry, home.vectors, "POST /fit-transform", encoder, target_encoder, job=folder.name)
+    context = FitContext(registry, home.vectors, "POST /fit-transform", encoder, target_encoder, job=folder.name)
     if not request.transform:
         return run_fit(request, context, on_progress)
     result = run_fit(request, context, on_progress, folder / VECTORS)
@@ -65,7 +65,7 @@ def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progre
         fitting = part_of(on_progress, share, 1.0)
         try:
             registry = open_registry(home, settings.redis_url)
-            context = FitSetting(registry, home.vectors, "POST /advise", encoder, job=folder.name)
+            context = FitContext(registry, home.vectors, "POST /advise", encoder, job=folder.name)
             result["fit"] = run_fit(build_recommended_fit(advice, name, request), context, fitting)
         except (TrainingError, TransformError) as error:  # the advice holds all the same
             result |= {"fit": None, "fit_error": str(error)}

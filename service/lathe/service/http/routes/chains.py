@@ -5,9 +5,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.chains.names import require_number
+from lathe.service.chains.names import parse_parameter_number
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.usage import read_recorded_uses, require_unused
+from lathe.service.chains.usage import delete_unused_version, read_recorded_uses
 from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
@@ -63,17 +63,17 @@ async def delete(name: ChainName, version: VersionNumber, services: ServicesDep,
     A version that a size route, an index or a column of PostgreSQL uses is deleted only with `force`.
     """
     services.require_writable()
-    number = require_number(version, "version")
+    number = parse_parameter_number(version, "version")
     await run_in_threadpool(_delete, name, number, services, force)
     return await answer_json({"deleted": f"{name}@{number}"})
 
 
 def _delete(name: str, version: int, services: Services, force: bool) -> None:
-    if not force:
-        require_unused(
-            services.registry, name, version, services.indexes.describe(), read_recorded_uses(services.home.uses)
-        )
-    services.registry.delete(name, version)
+    if force:
+        services.registry.delete(name, version)
+        return
+    recorded = read_recorded_uses(services.home.uses)
+    delete_unused_version(services.registry, name, version, services.indexes.describe(), recorded)
 
 
 def _promote(name: str, services: Services, json_body: bytes) -> Pointer:

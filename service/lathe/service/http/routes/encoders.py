@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.chains.names import require_number
+from lathe.service.chains.names import parse_parameter_number
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.version_folder import promote_with_gates
 from lathe.service.encoders.engine.engine import SERVING, Engine
@@ -105,7 +105,7 @@ async def set_size_route(
 
 def _assign_size_route(name: str, value: str, services: Services, json_body: bytes) -> dict[str, Any]:
     body = validate_json(json_body, SizeRouteBody)
-    dimensions = require_number(value, "dimensions")
+    dimensions = parse_parameter_number(value, "dimensions")
     engine = services.embedder.find_engine(name)
     encoder = engine.require_ready()
     services.embedder.resolver.resolve_for_encoder(encoder, body.chain, dimensions)
@@ -150,7 +150,7 @@ async def delete(name: EncoderName, version: VersionNumber, services: ServicesDe
     A version that an index uses is deleted only with `force`.
     """
     services.require_writable()
-    number = require_number(version, "version")
+    number = parse_parameter_number(version, "version")
     await run_in_threadpool(_delete, name, number, services, force)
     return await answer_json({"deleted": f"{name}@{number}"})
 

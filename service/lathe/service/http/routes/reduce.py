@@ -7,7 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.chains.names import require_number
+from lathe.service.chains.names import parse_parameter_number
 from lathe.service.chains.resolve import InputType, OutputDtype
 from lathe.service.codec import NPY, Body, as_vectors, parse_npy
 from lathe.service.encoders.embedder import Answer
@@ -82,7 +82,7 @@ def _reduce_npy(request: Request, services: Services, body: Body) -> Response:
     if not chain:
         raise BadValueError("name the chain of a npy body in the query: /reduce?chain=NAME", param="chain")
     value = request.query_params.get("dimensions")
-    dimensions = None if value is None else require_number(value, "dimensions")
+    dimensions = None if value is None else parse_parameter_number(value, "dimensions")
     if dimensions == 0:
         raise BadValueError("dimensions must be at least 1", param="dimensions")
     vectors = parse_npy(body, services.settings.max_vectors)
