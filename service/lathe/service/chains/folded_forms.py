@@ -1,7 +1,7 @@
 """What a worker process knows of a chain: a reference to it, and its folded forms.
 
-A folded form has the affine steps multiplied into one, for the dimensions and side that a request names. Referring to
-a chain imports nothing else of Lathe.
+A folded form has the affine steps multiplied into one, for the dimensions that a request names, and for queries or for
+documents. Referring to a chain imports nothing else of Lathe.
 """
 
 import threading
@@ -61,7 +61,7 @@ class FoldedForms:
         Args:
             dimensions: output dimensions; None for all.
             normalize: whether outputs are unit vectors.
-            side: side of a search that the form is for; queries are not quantized.
+            side: whether the form is for queries or documents; queries are not quantized.
 
         Raises:
             InputError: for dimensions that the chain cannot serve.
@@ -105,7 +105,7 @@ class ChainRef:
         digest: SHA-256 that the folder's tensors must have.
         dimensions: output dimensions; None for all.
         normalize: whether outputs are normalized.
-        side: side of a search that is transformed.
+        side: whether queries or documents are transformed.
     """
 
     folder: Path

@@ -100,7 +100,7 @@ class LoadedChain:
         Args:
             dimensions: output dimensions; None for all.
             normalize: whether unit vectors are wanted; ignored where the chain does not normalize, or quantizes.
-            side: side of a search that is transformed; queries are not quantized.
+            side: whether queries or documents are transformed; queries are not quantized.
         """
         return self.forms.get(dimensions, self.is_normalized(normalize), side)
 

@@ -103,7 +103,7 @@ ENCODINGS: dict[OutputDtype, Encoding] = {
 
 
 InputType = Side
-"""Side of a search that an input stands on: some chains map queries in their own way, and none quantizes them."""
+"""Whether inputs are queries or documents: some chains map queries in their own way, and none quantizes them."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Target:
 
     Attributes:
         loaded: the chain's version; None for raw vectors.
-        folded: the chain of this side with its steps multiplied into one; None for raw vectors.
+        folded: the chain for inputs of `input_type` with its affine steps multiplied into one; None for raw vectors.
         chain_ref: reference from which a worker process loads the same chain; None for raw vectors.
         space_id: id of the vector space of the outputs, the same for queries and documents; only vectors with the same
             id may be compared.

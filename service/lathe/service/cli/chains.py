@@ -9,12 +9,13 @@ import typer
 from lathe.service.cli.options import (
     SERVE_DIMENSIONS,
     ProgressBar,
-    describe_served,
+    describe_size_routes,
     flag,
     load_encoder,
     load_state,
     open_chains,
     parse_numbers,
+    split_versioned_name,
 )
 from lathe.service.errors import BadValueError
 from lathe.training.reporting.text import MISSING, align_columns, format_number
@@ -43,7 +44,8 @@ def compare(
     seed: Annotated[int, flag("--seed", "Seed of the sample.", min=0)] = 0,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:
-    """Compare the neighbours that two chains find among rows of a source with those of the vectors before them.
+    """Compare the neighbours that two chains find among rows of a source with the neighbours by the vectors before the
+    chains.
 
     The recall of the raw neighbours says which chain is better on this source. A low agreement says that search results
     will differ, and not which are better. Neighbours among a sample differ from those in a whole index: compare the two
@@ -71,7 +73,7 @@ def compare(
 def _sample_vectors(
     settings: "Settings", first: "LoadedChain", second: "LoadedChain", source: str, rows: int, seed: int
 ) -> "NDArray[np.float32]":
-    """Sample distinct rows of a source and return their vectors `(n, d)`, encoding texts if needed."""
+    """Sample distinct rows of a source of texts or vectors, and return their vectors `(n, d)`. Texts are encoded."""
     import numpy as np
 
     from lathe.training.sources.row_sample import sample_rows
@@ -94,7 +96,9 @@ def _sample_vectors(
 
 
 def format_comparison(comparison: dict[str, Any]) -> str:
-    """Format a comparison of two chains as a table and a sentence on which finds more of the raw neighbours."""
+    """Return the comparison of two chains as text: a table, and sentences that say which finds more of the raw
+    neighbours.
+    """
     recall, k = comparison["raw_recall_at_k"], comparison["k"]
     intervals = [
         f"{measured['value']:.3f} ({measured['low']:.3f} to {measured['high']:.3f})"
@@ -128,7 +132,7 @@ Json = Annotated[bool, flag("--json", "Print JSON.")]
 
 @app.command("list")
 def list_chains(as_json: Json = False) -> None:
-    """List all chains with their live version and its figures."""
+    """List all chains with the live version's number of dimensions, recall@10 and steps."""
     registry = open_chains(write=False)
     chains = [registry.describe(name) for name in registry.names()]
     if as_json:
@@ -176,12 +180,12 @@ def promote(
     from lathe.service.chains.version_folder import promote_with_gates
 
     registry = open_chains(write=True)
-    name, version = _split_versioned_name(chain)
+    name, version = split_versioned_name(chain)
     pointer = promote_with_gates(registry, name, version, parse_numbers(gate, "--gate"), force)
     forced = f", promoted past {', '.join(pointer.overridden_gates)}" if pointer.overridden_gates else ""
     typer.echo(f"{name}@{version} is live{forced}")
     if serve_dimensions:
-        typer.echo(describe_served(registry.size_routes.serve_dimensions(name)))
+        typer.echo(describe_size_routes(registry.size_routes.serve_dimensions(name)))
 
 
 @app.command()
@@ -203,7 +207,7 @@ def delete(
     from lathe.service.index.backend import describe_indexes
 
     registry = open_chains(write=True)
-    name, version = _split_versioned_name(chain)
+    name, version = split_versioned_name(chain)
     if force:
         registry.delete(name, version)
     else:
@@ -245,13 +249,8 @@ def import_chains(folder: Annotated[Path, typer.Argument(help="Another state fol
 
 
 def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder: str, route: str, ref: str) -> str:
-    """Register a copied chain for the dimensions it served elsewhere, if they are free. Return a line to print.
-
-    The size route (the chain that answers requests for a number of dimensions) is copied unless another chain has it
-    here.
-
-    Returns:
-        What was done, as a text to print.
+    """Register a copied chain for the dimensions that it served elsewhere, if no chain here does. Return a phrase that
+    says what was done.
     """
     holder = size_routes.import_route(encoder, route, ref)
     if holder is None:
@@ -262,15 +261,7 @@ def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder:
 
 
 def _describe_route(route: str) -> str:
+    """Return a phrase for the dimensions of a size route, which is a number, or `nested` for all other sizes."""
     from lathe.service.chains.chain_folder import NESTED
 
     return "dimensions without a route of their own" if route == NESTED else f"dimensions {route}"
-
-
-def _split_versioned_name(chain: str) -> tuple[str, int]:
-    from lathe.service.chains.names import split_ref
-
-    name, version = split_ref(chain)
-    if version is None:
-        raise BadValueError(f"name a version, such as {name}@1")
-    return name, version

@@ -13,6 +13,7 @@ from lathe.service.cli.options import (
     load_writable_state,
     open_trained_encoders,
     parse_numbers,
+    split_versioned_name,
     take_fields,
 )
 from lathe.service.encoder_settings import AddedEncoders, EncoderSettings, convert_settings_error
@@ -64,7 +65,7 @@ def promote(
     from lathe.service.chains.version_folder import promote_with_gates
     from lathe.training.finetuning.requests import require_encoder_gates
 
-    name, version = _split_version(encoder)
+    name, version = split_versioned_name(encoder, "encoder")
     gates = parse_numbers(gate, "--gate")
     pointer = promote_with_gates(open_trained_encoders(write=True), name, version, gates, force, require_encoder_gates)
     forced = f", promoted past {', '.join(pointer.overridden_gates)}" if pointer.overridden_gates else ""
@@ -89,21 +90,12 @@ def delete(
     from lathe.service.index.backend import describe_indexes
 
     settings, home = load_writable_state()
-    name, version = _split_version(encoder)
+    name, version = split_versioned_name(encoder, "encoder")
     users = [i["name"] for i in describe_indexes(settings, home) if i.get("encoder") == f"{name}@{version}"]
     if users and not force:
         raise ConflictError(f"{name}@{version} is used by the indexes {', '.join(users)}; --force deletes it")
     open_trained_encoders(write=True).delete(name, version)
     typer.echo(f"{name}@{version} is deleted")
-
-
-def _split_version(encoder: str) -> tuple[str, int]:
-    from lathe.service.chains.names import split_ref
-
-    name, version = split_ref(encoder, "encoder")
-    if version is None:
-        raise BadValueError(f"name a version, such as {name}@1")
-    return name, version
 
 
 @app.command("add")
@@ -165,9 +157,8 @@ def add_encoder(fields: dict[str, Any], upstream: dict[str, Any]) -> None:
 
 
 def _resolve_folder(model: str | None) -> str | None:
-    """Return the absolute path of a model's folder, so that a server started in another folder finds it.
-
-    A hub id, or None, is returned unchanged.
+    """Return the absolute path of a model's folder, so that a server started elsewhere finds it. Return a hub id, or
+    None, unchanged.
     """
     folder = None if model is None else expand_home(model)
     return str(folder.absolute()) if folder is not None and folder.is_dir() else model

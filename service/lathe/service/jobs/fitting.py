@@ -24,13 +24,11 @@ ADVICE_SHARE = 0.6
 
 
 def run_fit_job(job: "FitJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Run the fit that a job requests and publish the chain. Return the version's name, state and certificate.
+    """Run the fit that a job requests and publish the chain. Return
+    `{chain: "name@1", promoted, failed_gates, size_routes, certificate}`.
 
-    With `transform`, the vectors are written to the job's folder, and the result has their `vectors_url`.
-
-    Returns:
-        `{chain: "name@1", promoted, failed_gates, size_routes, certificate}`, and with `transform` also
-        `vectors_url`.
+    With `transform`, the source's vectors, transformed by the chain, are written to the job's folder, and the result
+    also has their `vectors_url`.
     """
     request = locate_inputs(job.request, job.files, folder)
     on_progress(0.0, "loading the encoder")
@@ -45,7 +43,8 @@ def run_fit_job(job: "FitJob", folder: Path, settings: Settings, on_progress: Pr
 
 
 def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Advise on a source's embeddings, and return the advice as JSON. Also write `report.html` to the folder.
+    """Advise in what form to store a source's vectors, and return the advice as JSON. Also write `report.html` to the
+    folder.
 
     If the request names a chain to fit, the decision's chain is fitted too, and its result is under `fit`. If that
     fails, the advice is returned all the same, with `fit` None and the reason in `fit_error`.
@@ -73,7 +72,7 @@ def run_advice_job(job: "AdviseJob", folder: Path, settings: Settings, on_progre
 
 
 def _open_encoder(spec: EncoderSpec | None, settings: Settings) -> "TextEncoder | None":
-    """Open the encoder of a spec. None stands for vectors without an encoder, which need none of its code."""
+    """Open the encoder of a spec and return it. Return None if `spec` is None, for vectors without an encoder."""
     if spec is None:
         return None
     from lathe.training.encoder.opening import open_encoder

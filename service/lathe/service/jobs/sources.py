@@ -24,7 +24,7 @@ PATHS = ("folder", "jsonl", "corpus")
 """Settings of a training's source, target or evaluation that hold a path."""
 
 
-class NamesPaths(Protocol):
+class _NamesPaths(Protocol):
     """A request that names files, some of which may have been sent with it."""
 
     @property
@@ -35,7 +35,7 @@ class NamesPaths(Protocol):
         """Return a copy of the request with other paths."""
 
 
-AnyRequest = TypeVar("AnyRequest", bound=NamesPaths)
+AnyRequest = TypeVar("AnyRequest", bound=_NamesPaths)
 
 
 @dataclass(frozen=True)
@@ -45,55 +45,52 @@ class JobSource:
     Attributes:
         path: path for `open_source`; the name of a file in the job's folder for data sent with the request.
         texts: whether it holds texts instead of vectors.
-        width: dimensions of vectors sent with the request; None if unknown.
-        distinct: number of distinct rows sent with the request; None if there are too many to count, or for a path.
+        dimensions: dimensions of vectors sent with the request; None if unknown.
         files: contents of the files to store in the job's folder, by name.
     """
 
     path: str
     texts: bool
-    width: int | None = None
-    distinct: int | None = None
+    dimensions: int | None = None
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-def receive(source: RowSource, data_root: Path | None) -> JobSource:
-    """Check the source in a request, and return what a job needs to read it: its path or files, and its kind.
+def receive_source(source: RowSource, data_root: Path | None, operation: str | None = None) -> JobSource:
+    """Check the source of texts or vectors in a request. Return what a job needs to read it: its path or files, and its
+    kind.
 
     Texts or vectors sent with the request become files. A path must be a built-in source or lie in `data_root`, and is
     opened to see whether it holds texts or vectors.
 
+    Args:
+        source: the source.
+        data_root: folder that paths may lie in; None allows none.
+        operation: operation that needs at least `MIN_DISTINCT_ROWS` different rows, for the error; None needs no number
+            of rows. Rows of files, and over `MAX_COUNTED` vectors, are not counted here.
+
     Raises:
-        ServiceError, SourceError: if the source cannot be used.
+        ServiceError, SourceError: if the source cannot be used, or too few different rows were sent.
     """
     if source.texts is not None:
-        content = _serialize_texts(source.texts)
-        return JobSource(FILE_OF_TEXTS, True, distinct=len(set(source.texts)), files={FILE_OF_TEXTS: content})
-    if source.vectors is not None:
+        content, distinct = _serialize_texts(source.texts), len(set(source.texts))
+        received = JobSource(FILE_OF_TEXTS, True, files={FILE_OF_TEXTS: content})
+    elif source.vectors is not None:
         vectors = as_vectors(source.vectors, max_rows=len(source.vectors) + 1)
         few = len(vectors) <= MAX_COUNTED
-        distinct = len({row.tobytes() for row in vectors}) if few else None
-        return JobSource(FILE_OF_VECTORS, False, vectors.shape[1], distinct, {FILE_OF_VECTORS: dump_npy(vectors)})
-    path = resolve_allowed_path(str(source.path), data_root)
-    return JobSource(path, open_source(path).kind() == "texts")
-
-
-def require_distinct(sent: JobSource, what: str) -> None:
-    """Raise `BadValueError` if the texts or vectors sent have fewer than `MIN_DISTINCT_ROWS` distinct rows.
-
-    A source whose rows were not counted passes.
-
-    Args:
-        sent: the source.
-        what: operation that needs the rows, for the message.
-    """
-    if sent.distinct is not None and sent.distinct < MIN_DISTINCT_ROWS:
+        distinct = len({row.tobytes() for row in vectors}) if few else MIN_DISTINCT_ROWS
+        received = JobSource(FILE_OF_VECTORS, False, vectors.shape[1], {FILE_OF_VECTORS: dump_npy(vectors)})
+    else:
+        path = resolve_allowed_path(str(source.path), data_root)
+        return JobSource(path, open_source(path).kind() == "texts")
+    if operation is not None and distinct < MIN_DISTINCT_ROWS:
         raise BadValueError(
-            f"{what} needs at least {MIN_DISTINCT_ROWS} different rows, the source has {sent.distinct}", param="source"
+            f"{operation} needs at least {MIN_DISTINCT_ROWS} different rows, the source has {distinct}", param="source"
         )
+    return received
 
 
 def _serialize_texts(texts: list[str]) -> bytes:
+    """Return texts as JSON lines. Raise `BadValueError` if there are none, or one is blank."""
     if not texts:
         raise BadValueError("source.texts must not be empty", param="source.texts")
     for index, text in enumerate(texts):
@@ -103,7 +100,8 @@ def _serialize_texts(texts: list[str]) -> bytes:
 
 
 def resolve_allowed_path(written: str, data_root: Path | None, field: str = "source.path") -> str:
-    """Check that a path in a request lies in the data root, and return it as `open_source` and jobs read it.
+    """Return a path in a request in the form in which `open_source` and jobs read it. Raise unless it lies in the data
+    root.
 
     Names of built-in sources are returned unchanged. No link may lead out of the data root, neither now nor when the
     job opens the path.
@@ -143,6 +141,7 @@ def resolve_allowed_path(written: str, data_root: Path | None, field: str = "sou
 
 
 def _make_relative(data_root: Path, path: str) -> str:
+    """Return a path relative to the data root if it begins with that folder, else unchanged."""
     for root in (data_root, data_root.resolve()):
         if path.startswith(f"{root}/"):
             return path[len(f"{root}/") :].lstrip("/")
@@ -150,7 +149,8 @@ def _make_relative(data_root: Path, path: str) -> str:
 
 
 def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> str:
-    """Check that the folder or file of a data set lies in the data root, and return its absolute path.
+    """Return the absolute path of a data set's folder or file that a request names. Raise unless it lies in the data
+    root.
 
     No link in it may lead out of the data root.
 
@@ -185,7 +185,8 @@ def resolve_allowed_folder(written: str, data_root: Path | None, field: str) -> 
 
 
 def locate_data_sets(job: Mapping[str, Any], data_root: Path | None) -> dict[str, Any]:
-    """Return the settings of a training with checked paths in the data root instead of those written.
+    """Return a copy of the settings of a training in which each path is replaced by its checked, absolute path in the
+    data root.
 
     Raises:
         BadValueError: for a data set of the hub.
@@ -203,6 +204,9 @@ def locate_data_sets(job: Mapping[str, Any], data_root: Path | None) -> dict[str
 
 
 def _locate_section(section: dict[str, Any], field: str, data_root: Path | None) -> dict[str, Any]:
+    """Return a copy of one source, target or evaluation of a training with checked paths. Raise for data sets of the
+    hub.
+    """
     if section.get("hub") is not None:
         raise BadValueError(
             "the server reads no data sets from the hub: train with the command lathe train, or put the files of the "
@@ -216,7 +220,7 @@ def _locate_section(section: dict[str, Any], field: str, data_root: Path | None)
 
 
 def locate_inputs(request: AnyRequest, files: Collection[str], folder: Path) -> AnyRequest:
-    """Return a copy of a fit or adaptation in which paths of files sent with the request point into the job's folder.
+    """Return a copy of a fit or adaptation in which files that were sent with it have paths in the job's folder.
 
     Args:
         request: the fit or adaptation.

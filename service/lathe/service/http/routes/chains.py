@@ -21,9 +21,10 @@ router = APIRouter(route_class=StrictRoute, prefix="/chains", tags=["chains"], r
 
 @router.get("/{name}/drift", dependencies=USE)
 async def show_drift(name: ChainReference, services: ServicesDep) -> Response:
-    """Show the drift of a chain's live version, or of `name@version`, by encoder.
+    """Show how far requests have drifted from the rows that a chain was fitted on, by encoder, for its live version or
+    `name@version`.
 
-    Where there is none, `unknown` says why.
+    Where the drift is not known, `unknown` says why.
     """
     return await answer_json(await run_in_threadpool(lambda: services.drift.report(services.registry.load(name))))
 
@@ -69,6 +70,7 @@ async def delete(name: ChainName, version: VersionNumber, services: ServicesDep,
 
 
 def _delete(name: str, version: int, services: Services, force: bool) -> None:
+    """Delete a version of a chain. Unless `force` is true, raise `ConflictError` if something uses it."""
     if force:
         services.registry.delete(name, version)
         return
@@ -77,16 +79,21 @@ def _delete(name: str, version: int, services: Services, force: bool) -> None:
 
 
 def _promote(name: str, services: Services, json_body: bytes) -> Pointer:
+    """Make the version in a JSON body live if it passes its gates, and return the new pointer."""
     body = validate_json(json_body, PromoteBody)
     return promote_with_gates(services.registry, name, body.version, body.gates, body.force)
 
 
 def _describe_chain(ref: str, services: Services) -> dict[str, object]:
+    """Return the description of a chain's versions, with `stale`: whether live traffic has drifted from what it was
+    fitted on.
+    """
     description = services.registry.describe(ref)
     return description | {"stale": services.drift.is_stale(f"{description['name']}@{description['version']}")}
 
 
 def _describe_pointer(name: str, pointer: Pointer) -> dict[str, object]:
+    """Return the fields of a JSON response that say which version is live, and which were."""
     return {
         "name": name,
         "live": pointer.live,

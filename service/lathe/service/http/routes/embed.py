@@ -116,7 +116,7 @@ async def _answer(
     build: Callable[[Answer, _AnswerShape], Response],
     json_body: bytes,
 ) -> Response:
-    """Embed the texts of a body as `parse` reads it, and return the response that `build` makes of their vectors.
+    """Embed the texts of a body, which `parse` reads, and return the response that `build` makes of their vectors.
 
     A request of few texts is handled on the event loop, unless its chain must be loaded or Redis asked; of others, both
     ends are in a thread. Ignored fields are named in a header.
@@ -147,7 +147,7 @@ async def _answer(
 
 
 def _parse_embed(request: Request, services: Services, json_body: bytes) -> tuple[EmbedRequest, _AnswerShape]:
-    """Parse the body of a text-embeddings-inference request.
+    """Parse the body of a text-embeddings-inference request. Return `(texts and how to encode them, how to answer)`.
 
     Model and chain may also be in the query: TEI's clients have no field for them.
 
@@ -167,14 +167,14 @@ def _parse_embed(request: Request, services: Services, json_body: bytes) -> tupl
         EncodeOptions(_choose_prompt(body, engine), long_text, body.truncation_direction, body.normalize),
         body.chain or query.get("chain") or choice.chain,
         choice.choose_dimensions(body.dimensions),
-        body.side,
+        body.resolved_input_type,
         body.output_dtype,
     )
     return wanted, _AnswerShape(body.encoding_format, engine.spec.name, [*body.ignored, *ignored])
 
 
 def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
-    """Return the name of the prompt for a body's texts, or None for the encoder's default.
+    """Return the name of the prompt that is put before a body's texts, or None for the encoder's default.
 
     It is the one that the body names, else that of its `input_type`, see `EncoderInfo.choose_prompt`.
     """
@@ -182,6 +182,7 @@ def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
 
 
 def _build_embed_response(answer: Answer, shape: _AnswerShape) -> Response:
+    """Return a JSON response with one row for each vector."""
     return build_json_response(encode_answer(answer, shape.encoding_format), answer.build_headers())
 
 
@@ -206,6 +207,7 @@ async def similarity(request: Request, services: ServicesDep) -> Response:
 
 
 def _build_similarity_response(answer: Answer, _shape: _AnswerShape) -> Response:
+    """Return a JSON response with the cosine of each vector but the first to the first."""
     floats = answer.target.encode(answer.vectors, as_codes=False)
     lengths = np.maximum(np.linalg.norm(floats, axis=1), np.finfo(np.float32).tiny)  # a zero vector has the cosine 0
     cosines = floats[1:] @ floats[0] / lengths[1:] / lengths[0]
@@ -230,7 +232,7 @@ async def embeddings(request: Request, services: ServicesDep) -> Response:
 
 
 def _parse_embeddings(request: Request, services: Services, json_body: bytes) -> tuple[EmbedRequest, _AnswerShape]:
-    """Parse the body of an OpenAI embeddings request.
+    """Parse the body of an OpenAI embeddings request. Return `(texts and how to encode them, how to answer)`.
 
     Raises:
         ServiceError: as `validate_json` does, and for unknown models.
@@ -245,7 +247,7 @@ def _parse_embeddings(request: Request, services: Services, json_body: bytes) ->
         EncodeOptions(_choose_prompt(body, choice.engine), body.long_text),
         choice.chain,
         choice.choose_dimensions(body.dimensions),
-        body.side,
+        body.resolved_input_type,
         body.output_dtype,
     )
     model = body.model or choice.engine.spec.name
@@ -253,6 +255,7 @@ def _parse_embeddings(request: Request, services: Services, json_body: bytes) ->
 
 
 def _build_openai_response(answer: Answer, shape: _AnswerShape) -> Response:
+    """Return the vectors as a JSON response in the shape of OpenAI's `/v1/embeddings`."""
     rows = encode_answer(answer, shape.encoding_format)
     content = {
         "object": "list",

@@ -58,9 +58,8 @@ async def remove_encoder(name: EncoderName, services: ServicesDep) -> Response:
 
 
 def _start_encoder(name: str, services: Services) -> Engine:
-    """Start serving the encoder `name`, and return its engine, which still loads the model.
-
-    The engine of an encoder that is served already is returned unchanged.
+    """Start serving the encoder `name`, and return its engine, which may still load the model. One that is served
+    already is returned as it is.
     """
     try:
         spec = services.settings.find_encoder_spec(name)
@@ -84,6 +83,7 @@ def _start_encoder(name: str, services: Services) -> Engine:
 
 
 def _stop_encoder(name: str, services: Services) -> Engine:
+    """Stop serving an encoder, wait up to `shutdown_seconds` for its accepted requests, and return its engine."""
     with services.trained_serving.changing:
         engine = services.embedder.remove(name)
     services.trained_serving.forget(engine.spec.name)
@@ -104,6 +104,7 @@ async def set_size_route(
 
 
 def _assign_size_route(name: str, value: str, services: Services, json_body: bytes) -> dict[str, Any]:
+    """Set the chain in a JSON body as the one that answers requests for a number of dimensions. Return what was set."""
     body = validate_json(json_body, SizeRouteBody)
     dimensions = parse_parameter_number(value, "dimensions")
     engine = services.embedder.find_engine(name)
@@ -156,18 +157,23 @@ async def delete(name: EncoderName, version: VersionNumber, services: ServicesDe
 
 
 def _promote(name: str, services: Services, json_body: bytes) -> dict[str, Any]:
+    """Make the version in a JSON body live if it passes its gates. Return the response's content, as `_apply_pointer`
+    does.
+    """
     body = validate_json(json_body, EncoderPromoteBody)
     pointer = promote_with_gates(
         services.trained, name, body.version, body.gates, body.force, require_known_gates=require_encoder_gates
     )
     answer = _apply_pointer(name, pointer, services)
     if body.reindex:
-        _reindex(f"{name}@{pointer.live}", answer["indexes"], services)
+        _reindex_with(f"{name}@{pointer.live}", answer["indexes"], services)
     return answer
 
 
 def _apply_pointer(name: str, pointer: Pointer, services: Services) -> dict[str, Any]:
-    """Start the version that is live now, and describe the pointer, the engine and the indexes of other versions."""
+    """Start the engine of the version that is live now. Return the pointer, the engine's state and the indexes of other
+    versions.
+    """
     ref = f"{name}@{pointer.live}"
     services.trained_serving.stopped.discard(ref)
     services.trained_serving.update()
@@ -183,7 +189,9 @@ def _apply_pointer(name: str, pointer: Pointer, services: Services) -> dict[str,
 
 
 def _list_other_indexes(name: str, ref: str, services: Services) -> list[dict[str, Any]]:
-    """List the indexes whose vectors are of another version of an encoder, or of its base, with a request each."""
+    """List the indexes whose vectors are of another version of an encoder, or of its base, each with the request that
+    reindexes it.
+    """
     base = services.trained.manifest(name, int(ref.partition("@")[2])).get("base") or {}
     others = []
     for index in services.indexes.describe():
@@ -195,8 +203,10 @@ def _list_other_indexes(name: str, ref: str, services: Services) -> list[dict[st
     return others
 
 
-def _reindex(ref: str, others: list[dict[str, Any]], services: Services) -> None:
-    """Queue the reindexing of each listed index, and note its job, or why there is none, in its entry."""
+def _reindex_with(ref: str, others: list[dict[str, Any]], services: Services) -> None:
+    """Queue the reindexing of each listed index by a version of an encoder. Add the job's id, or the error, to its
+    entry.
+    """
     deadline = time.monotonic() + READY_SECONDS
     engine = services.embedder.engines.get(ref)
     while others and engine is not None and engine.state not in SERVING and time.monotonic() < deadline:
@@ -209,6 +219,7 @@ def _reindex(ref: str, others: list[dict[str, Any]], services: Services) -> None
 
 
 def _delete(name: str, version: int, services: Services, force: bool) -> None:
+    """Delete a version of a trained encoder. Unless `force` is true, raise `ConflictError` if an index uses it."""
     ref = f"{name}@{version}"
     users = [index["name"] for index in services.indexes.describe() if index.get("encoder") == ref]
     if users and not force:

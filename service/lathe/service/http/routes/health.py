@@ -74,7 +74,7 @@ async def metrics(services: ServicesDep) -> Response:
 
 
 def _collect_metrics(services: Services) -> bytes:
-    """Update the gauges of encoders, indexes, drift and jobs, and return all metrics in Prometheus's format."""
+    """Update the gauges of encoders, indexes, drift and jobs. Return all metrics in Prometheus's text format."""
     with MEASURING:
         for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, MODEL_BYTES, JOBS):
             gauge.clear()  # encoders and states that are no more
@@ -95,7 +95,7 @@ def _collect_metrics(services: Services) -> bytes:
 
 
 def _describe_server(services: Services) -> dict[str, Any]:
-    """Return the content of `/info`: default encoder, limits, encoders, chains, and the state of workers.
+    """Return the content of `/info`: default encoder, limits, encoders, chains, and numbers of workers.
 
     The default encoder and the limits are in text-embeddings-inference's fields.
     """

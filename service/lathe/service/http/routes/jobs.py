@@ -94,7 +94,7 @@ async def job_log(job_id: JobId, services: ServicesDep) -> Response:
 
 
 async def _stream_events(services: Services, job_id: str) -> AsyncIterator[bytes]:
-    """Yield a server-sent event with a job's state each time it changes, until the job has ended.
+    """Yield a server-sent event with a job's state each time the state changes, until the job has ended.
 
     It also ends when the job is deleted or the server stops. A comment is sent now and then between events. While Redis
     cannot be reached, the stream stays open.

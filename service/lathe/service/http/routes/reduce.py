@@ -66,6 +66,7 @@ async def reduce(request: Request, services: ServicesDep) -> Response:
 
 
 def _reduce_json(request: Request, services: Services, json_body: bytes) -> Response:
+    """Transform the vectors of a JSON body by the chain that it names, and return the response."""
     body = validate_json(json_body, ReduceBody)
     vectors = as_vectors(body.vectors, services.settings.max_vectors)
     answer = services.embedder.reduce(vectors, body.chain, body.dimensions, body.input_type, body.output_dtype)
@@ -92,6 +93,7 @@ def _reduce_npy(request: Request, services: Services, body: Body) -> Response:
 
 
 def _read_choice(request: Request, name: str, choices: tuple[Any, ...]) -> Any:
+    """Return a query parameter, or None if it was not sent. Raise `BadValueError` if it is not one of `choices`."""
     value = request.query_params.get(name)
     if value is not None and value not in choices:
         raise BadValueError(f"{name} must be one of {', '.join(choices)}, not {value[:40]!r}", param=name)
@@ -99,7 +101,7 @@ def _read_choice(request: Request, name: str, choices: tuple[Any, ...]) -> Any:
 
 
 def _respond(request: Request, answer: Answer) -> Response:
-    """Return the vectors as a .npy response if the request wants one, else as JSON."""
+    """Return transformed vectors as a .npy response if the request wants one, else as JSON."""
     if wants_npy(request):
         return build_npy_response(answer)
     content = {
