@@ -183,6 +183,7 @@ class SizeRoutes:
         result.
         """
         stamp = get_file_stamp(self.path)
+        # The stamp is taken first: a file that is replaced while it is read is read again by the next call.
         if stamp != self.cached[0]:
             self.cached = stamp, self.read()
         return self.cached[1]
@@ -209,6 +210,7 @@ class SizeRoutes:
                 deleted or does not give these dimensions.
         """
         with self.lock():
+            # Read under the lock, as another process may have set a route meanwhile.
             size_routes = self.read()
             encoder_routes = size_routes.setdefault(encoder_fingerprint, {})
             if not replace and self.find_chain(encoder_routes, route) is not None:

@@ -171,5 +171,6 @@ def _write_vectors(fitted: FittedChain, path: Path) -> None:
         out[start : start + len(block)] = chain.transform(block)
         start += len(block)
     out.flush()
+    # Unmapped before the rename, so that no write follows once the file has its name.
     del out
     staging.replace(path)

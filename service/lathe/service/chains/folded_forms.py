@@ -73,9 +73,11 @@ class FoldedForms:
         if dimensions is None:
             whole = self._move_to_device(self.chain.fold(None, normalize, side))
             with self.guard:
+                # Two threads may have folded at once: both return the form that was stored first.
                 return self.whole.setdefault((normalize, side), whole)
 
         form, unshared_bytes = self._cut(dimensions, normalize, side)
+        # The cache refuses an entry larger than itself. Such a form is folded again for each request.
         if unshared_bytes <= MAX_SHORT_BYTES:
             with self.guard:
                 self.short[dimensions, normalize, side] = form, unshared_bytes
@@ -86,6 +88,7 @@ class FoldedForms:
         dimensions)`.
         """
         self.chain.require_dimensions(dimensions)
+        # Where the last product of the whole form can be sliced, the short form is a view of its tensors.
         cut = self.get(None, normalize, side).cut_folded(dimensions)
         if cut is not None:
             return cut, FORM_BYTES
@@ -98,7 +101,7 @@ class FoldedForms:
 
 @dataclass(frozen=True)
 class ChainRef:
-    """Reference from which a worker loads a chain.
+    """Reference from which a worker process loads a chain of transforms.
 
     Attributes:
         folder: artifact folder of the version.

@@ -126,6 +126,7 @@ def _limit_file_size(size: int) -> Iterator[None]:
 
     The hub's client writes whatever a server sends.
     """
+    # Python ignores SIGXFSZ: a write past the limit fails with EFBIG, and does not kill the process.
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     limit = size + CLIENT_NOTES_BYTES
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard))

@@ -70,7 +70,7 @@ class LoadedChain:
 
     @cached_property
     def nested(self) -> bool:
-        """Whether any prefix of an output is usable by itself, as in `Chain`."""
+        """Whether the first dimensions of an output, however many, are usable by themselves, as in `Chain`."""
         return self.chain.nested
 
     def serves(self, dimensions: int) -> bool:

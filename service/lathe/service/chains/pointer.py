@@ -33,7 +33,7 @@ class Pointer:
 
     @classmethod
     def parse(cls, name: str, content: bytes, kind: str = "chain") -> "Pointer":
-        """Parse the content of a pointer file, and return the live version with its history.
+        """Parse the content of `pointer.json`, and return which version is live, and which were before.
 
         Args:
             name: name that the versions are of, for messages.
@@ -53,6 +53,7 @@ class Pointer:
             raise ArtifactError(f"the live pointer of the {kind} {name} cannot be read: {error!r}") from error
 
     def _require_types(self) -> None:
+        """Raise `TypeError` if a version is no whole number in range, or a gate no text."""
         versions = [*self.earlier, self.last, *self.forced, *([] if self.live is None else [self.live])]
         if not all(type(version) is int and 0 <= version < MAX_VERSIONS for version in versions):
             raise TypeError(f"a version is a whole number below {MAX_VERSIONS}")
@@ -65,7 +66,7 @@ class Pointer:
         return () if self.live is None else self.forced.get(self.live, ())
 
     def serialize(self) -> bytes:
-        """Return the pointer as JSON bytes, which `parse` reads."""
+        """Return the pointer as the bytes of JSON that `parse` reads."""
         return json.dumps(asdict(self)).encode()
 
     def add_version(self, version: int, promote: bool | None) -> "Pointer":
@@ -88,6 +89,7 @@ class Pointer:
         """
         if self.live == version:
             return self
+        # No version is both live and earlier, so that a rollback always changes which one is live.
         earlier = self.earlier if self.live is None else (*self.earlier, self.live)
         forced = self._forced_without(version) | ({version: tuple(failed_gates)} if failed_gates else {})
         return replace(self, live=version, earlier=tuple(v for v in earlier if v != version), forced=forced)

@@ -69,7 +69,7 @@ class Registry(ChainFolder):
         return version, pointer.live == version
 
     def check_version(self, name: str, version: int) -> Manifest:
-        """Load a version from disk, and return its manifest.
+        """Load a version of a chain from disk, which checks its files, and return its manifest.
 
         Raises:
             ArtifactError: if its files are damaged.

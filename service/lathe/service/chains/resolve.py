@@ -69,13 +69,14 @@ def _find_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_query: boo
 
 
 def _as_int8(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArray[np.int8]:
-    """Encode floats `(n, k)` as signed bytes `(n, k)`.
+    """Encode floats `(n, k)` as signed bytes `(n, k)`, by the ranges of a chain that ends in int8, else by a factor
+    that only k decides.
 
-    A chain that ends in int8 encodes them with its fitted ranges. Otherwise values are multiplied by a factor that only
-    k decides, and clipped.
+    Values beyond the range are clipped.
     """
     if isinstance(quantizer, Int8):
         return np.asarray(quantizer.transform(floats), np.int8)
+    # The k values of a unit vector have a root mean square of 1/√k: 12 times that is coded as 127.
     scaled = np.rint(floats * np.float32(127 * np.sqrt(floats.shape[1]) / INT8_RANGE))
     return np.asarray(scaled.clip(-127, 127), np.int8)
 
@@ -233,6 +234,7 @@ class ChainResolver:
             loaded = self._get_from_memory(routes.find_ref(encoder.fingerprint, dimensions))
         else:
             loaded = routes.find_chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
+        # Folding multiplies matrices, and would hold up all requests on the event loop.
         if at_once and not loaded.is_folded(dimensions, normalize, input_type):
             raise NotAtOnceError
 

@@ -83,9 +83,9 @@ class VersionFolder:
 
     def live(self, name: str) -> int | None:
         """Return the live version of a name, or None if no version is live or the pointer is damaged."""
-        return self.read_pointer_or_empty(name).live
+        return self._read_pointer_or_empty(name).live
 
-    def read_pointer_or_empty(self, name: str) -> Pointer:
+    def _read_pointer_or_empty(self, name: str) -> Pointer:
         """Return the pointer of a name, which says what version is live. It is empty if the pointer file is missing or
         damaged.
         """
@@ -184,7 +184,7 @@ class VersionFolder:
         numbers = self.versions(name) if is_name(name) else []
         if not numbers:
             raise UnknownNameError(f"there is no {self.kind} {name!r}", param="name")
-        pointer = self.read_pointer_or_empty(name)
+        pointer = self._read_pointer_or_empty(name)
         described = self.resolve(ref)[1] if requested else pointer.live or numbers[-1]
         versions = [self.describe_version(name, version) for version in numbers]
         current = next((v for v in versions if v["version"] == described), versions[-1])
@@ -244,6 +244,7 @@ class VersionFolder:
         if not is_name(name) or not self.versions(name):  # before the lock, which creates a folder
             return change(Pointer(), ())
         with self.lock(name):
+            # The pointer first, so that no reader is sent to a version that is being deleted.
             pointer = self.write_pointer(name, change(self.read_pointer(name), self.versions(name)))
             if doomed is not None:
                 self.remove_folder(name, doomed)

@@ -57,6 +57,7 @@ def compare(
     registry = open_chains(write=False)
     first_chain, second_chain = registry.load(first), registry.load(second)
     if None not in (first_chain.encoder_fingerprint, second_chain.encoder_fingerprint):
+        # A chain that was fitted without an encoder can be compared with any other.
         if first_chain.encoder_fingerprint != second_chain.encoder_fingerprint:
             raise BadValueError(f"{first_chain.ref} and {second_chain.ref} take vectors of different encoders")
 
@@ -110,6 +111,7 @@ def format_comparison(comparison: dict[str, Any]) -> str:
         [f"recall@{k} of the raw neighbours", *intervals],
     ]
     difference = recall["difference"]
+    # An interval that contains 0 favours neither.
     better = comparison["second"] if difference["low"] > 0 else comparison["first"] if difference["high"] < 0 else None
     verdict = "The difference is within its interval" if better is None else f"{better} finds more of them"
     return "\n".join(
@@ -158,7 +160,7 @@ def list_chains(as_json: Json = False) -> None:
 
 @app.command()
 def show(chain: Annotated[str, typer.Argument(help="NAME or NAME@VERSION")]) -> None:
-    """Show steps, provenance and certificate of a chain as JSON."""
+    """Print steps, provenance and certificate of a chain as JSON."""
     registry = open_chains(write=False)
     description = registry.describe(chain)
     versions = [{"version": v["version"], "state": v["state"]} for v in description["versions"]]
@@ -176,7 +178,7 @@ def promote(
     force: Annotated[bool, flag("--force", "Promote it although it fails gates.")] = False,
     serve_dimensions: Annotated[bool, flag("--serve-dimensions", SERVE_DIMENSIONS)] = False,
 ) -> None:
-    """Make a version live if its certificate passes the gates."""
+    """Make a version of a chain live if its certificate passes the gates, which are thresholds on its measures."""
     from lathe.service.chains.version_folder import promote_with_gates
 
     registry = open_chains(write=True)
@@ -190,7 +192,7 @@ def promote(
 
 @app.command()
 def rollback(name: Annotated[str, typer.Argument(help="NAME")]) -> None:
-    """Make the version live that was live before."""
+    """Make the version of a chain live that was live before, and print it."""
     typer.echo(f"{name}@{open_chains(write=True).rollback(name).live} is live")
 
 
@@ -199,7 +201,7 @@ def delete(
     chain: Annotated[str, typer.Argument(help="NAME@VERSION")],
     force: Annotated[bool, flag("--force", "Delete it although something uses it.")] = False,
 ) -> None:
-    """Delete a version permanently.
+    """Delete a version of a chain permanently.
 
     A version that a size route, an index or a column of PostgreSQL uses is deleted only with --force.
     """

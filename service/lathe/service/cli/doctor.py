@@ -314,7 +314,9 @@ def find_shortfalls(
     unmet = [problem for name in DISTRIBUTIONS for problem in find_unmet(name, version=version)]
     for problem in dict.fromkeys(unmet):
         yield ("an old version", f"Lathe requires {problem}: pip install -U lathe-service")
-    yield from _find_disk_shortfalls(machine.free_bytes)
+    if machine.free_bytes < FIT_BYTES:
+        sizes = f"needs {FIT_BYTES / 1e9:.0f} GB, and {machine.free_bytes / 1e9:.1f} GB are free"
+        yield ("little disk", f"a fit on a million texts {sizes} on the disk of the state folder")
     if not settings.redis_url:
         cost = "servers share no chains, jobs and cache: each has its own; set LATHE_REDIS_URL to share them"
         yield ("no Redis", cost)
@@ -356,13 +358,6 @@ def _describe_missing_gpu(machine: Machine) -> str:
         f"the CPU encodes (cores: {machine.cores}): fast enough for short texts and small models; docs/scaling.md has "
         "the hours a corpus takes"
     )
-
-
-def _find_disk_shortfalls(free: int) -> Iterator[tuple[str, str]]:
-    """Yield `(what is missing, its consequence)` if fewer than `FIT_BYTES` are free on the disk of the state folder."""
-    if free < FIT_BYTES:
-        needed = f"a fit on a million texts needs {FIT_BYTES / 1e9:.0f} GB"
-        yield ("little disk", f"{needed}, and {free / 1e9:.1f} GB are free on the disk of the state folder")
 
 
 def _format_install_command(extra: str, machine: Machine) -> str:

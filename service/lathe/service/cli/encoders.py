@@ -46,7 +46,7 @@ def list_encoders() -> None:
 
 @app.command()
 def show(encoder: Annotated[str, typer.Argument(help="NAME or NAME@VERSION of a trained encoder")]) -> None:
-    """Show a trained encoder as JSON: base, certificate, provenance and versions."""
+    """Print a trained encoder as JSON: base, certificate, provenance and versions."""
     typer.echo(json.dumps(open_trained_encoders(write=False).describe(encoder), indent=2))
 
 
@@ -58,7 +58,8 @@ def promote(
     ] = None,
     force: Annotated[bool, flag("--force", "Promote it although it fails gates.")] = False,
 ) -> None:
-    """Make a version live if its certificate passes the gates.
+    """Make a version of a trained encoder live if its certificate passes the gates, which are thresholds on its
+    measures.
 
     A running server serves it within a second or two.
     """
@@ -74,7 +75,7 @@ def promote(
 
 @app.command()
 def rollback(name: Annotated[str, typer.Argument(help="NAME of a trained encoder")]) -> None:
-    """Make the version live that was live before."""
+    """Make the version of a trained encoder live that was live before, and print it."""
     typer.echo(f"{name}@{open_trained_encoders(write=True).rollback(name).live} is live")
 
 
@@ -83,7 +84,7 @@ def delete(
     encoder: Annotated[str, typer.Argument(help="NAME@VERSION of a trained encoder")],
     force: Annotated[bool, flag("--force", "Delete it although an index uses it.")] = False,
 ) -> None:
-    """Delete a version permanently.
+    """Delete a version of a trained encoder permanently.
 
     A version that an index uses is deleted only with --force.
     """
@@ -166,7 +167,7 @@ def _resolve_folder(model: str | None) -> str | None:
 
 @app.command("remove")
 def remove_encoder(name: Annotated[str, typer.Argument(help="Name with which it was added.")]) -> None:
-    """Remove an encoder that was added.
+    """Remove an encoder that was added from the state folder.
 
     A running server serves it until DELETE /encoders/NAME.
     """

@@ -137,6 +137,7 @@ def _build_recorded_spec(recorded: dict[str, Any]) -> EncoderSpec:
         raise BadValueError(
             f"the chain was fitted for {recorded['name']}, which is behind an embeddings API and not in the settings"
         )
+    # The manifest may come from the hub: it must not make this process run code of a model.
     fields = {name: recorded[name] for name in EncoderSpec.__dataclass_fields__ if name in recorded}
     return EncoderSpec(**(fields | recorded.get("given", {}) | {"trust_remote_code": False}))
 

@@ -143,6 +143,7 @@ def import_rows(
 
     result: dict[str, Any] = {"index": name, "spec": spec.to_json(), "cost": asdict(cost)}
     if not dry_run:
+        # The index stores this key with the number of rows read, from which the same command goes on.
         key = hashlib.sha256(
             json.dumps([opened.content_key(reader.vectors_key if reader else None), str(ids), id_field]).encode()
         ).hexdigest()
@@ -154,6 +155,7 @@ def import_rows(
                 index.wait_until_linked(progress)
             result["count"] = index.describe()["count"]
         except BaseException:
+            # An index without items would bind the next import to the settings of this one.
             if is_new and name in indexes.names() and not indexes.get(name).describe()["count"]:
                 indexes.delete(name)
             raise

@@ -128,12 +128,14 @@ def _train(method: str, config: Path, out: Path | None) -> None:
 
     settings, _ = load_state()
     job = read_settings(config, TrainingJob)
+    # torchrun starts LOCAL_WORLD_SIZE processes on this machine, which share its cores.
     torch.set_num_threads(max(1, settings.threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     spec = find_encoder(settings, job.encoder)
     with ProgressBar() as progress:
         folder = out or Path(f"{config.stem}-{method}")
         mining_encoder = find_encoder(settings, job.negatives.model if job.negatives else None)
         outcome = run_training(method, job, spec, settings.device, folder, progress, mining_encoder)
+    # Under torchrun each process gets here, and only the first one prints.
     if get_process_rank() > 0:
         return
     mixture = outcome.mixture

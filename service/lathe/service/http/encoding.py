@@ -34,7 +34,8 @@ def read_space_id(body: TextsOrVectors, request: Request) -> str | None:
 
 
 def require_space(space_id: str | None, body: TextsOrVectors, spec: IndexSpec, originals_only: bool) -> None:
-    """Raise `ConflictError` if the embedding space that a request names for its vectors is not the index's.
+    """Raise `ConflictError` if a request's vectors are of another embedding space than the index's, or must name theirs
+    and do not.
 
     Vectors must name their space if the index has held vectors of another encoder before.
 

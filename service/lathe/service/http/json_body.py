@@ -156,15 +156,11 @@ def _convert_validation_error(error: ValidationError) -> ServiceError:
     if detail["type"] == UNKNOWN_FIELD:
         location = (*location, detail["ctx"]["field"])
 
-    field = ".".join(str(part) for part in location if not _is_union_branch(part)) or None
+    # Pydantic also names the branches of unions, such as "str" and "list[int]", which are no fields.
+    field = ".".join(str(part) for part in location if part not in ("str", "int") and "[" not in str(part)) or None
     message = f"{field or 'the body'}: {detail['msg'].removeprefix('Value error, ')}"
     error_type = WrongShapeError if _is_type_problem(detail["type"]) else BadValueError
     return error_type(message, param=field)
-
-
-def _is_union_branch(part: int | str) -> bool:
-    """Return whether a part of a pydantic error location names a branch of a union instead of a field."""
-    return isinstance(part, str) and ("[" in part or part in {"str", "int"})
 
 
 def _is_type_problem(error_type: str) -> bool:

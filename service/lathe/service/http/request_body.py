@@ -66,6 +66,7 @@ async def read_body(request: Request, settings: Settings) -> Body:
         elif coding or size > limit * DRAINED_BODIES:
             break
         else:
+            # Read on and discard, so that the client sees the 413 and not a connection that was reset.
             chunks.clear()
             memory.resize(0)
 
@@ -88,7 +89,7 @@ async def _read_at_once(request: Request, memory: "RequestMemory", length: int) 
 
 
 async def stream_body(request: Request) -> AsyncIterator[bytes]:
-    """Yield the pieces of a request's body, decompressed.
+    """Yield the pieces of a request's body as they arrive, decompressed.
 
     Raises:
         BadValueError: if the body is not in the format that `Content-Encoding` names.
@@ -102,7 +103,7 @@ async def stream_body(request: Request) -> AsyncIterator[bytes]:
 
 
 def _read_coding(request: Request) -> str:
-    """Return the body's content coding, `gzip` or `deflate`, or an empty string if it has none.
+    """Return the body's content coding, such as `gzip`, or an empty string if it has none.
 
     Raises:
         ServiceError: 415 for another coding, or several.
@@ -192,6 +193,7 @@ class ParseQueue:
     def _admit(self) -> None:
         """Admit waiting bodies in order of arrival until one does not fit. Cancelled ones are dropped."""
         while self.waiting:
+            # Only the first is tried: if small bodies overtook a large one, it might never fit.
             size, admitted = self.waiting[0]
             if not admitted.cancelled():
                 if not self._fits(size):
@@ -250,6 +252,7 @@ class RequestMemory:
         """Wait until the server has `size` bytes of memory to parse a body, and reserve them."""
         queue = next(queue for largest, queue in self.memory.queues if size <= largest)
         await queue.enter(size)
+        # Stored only now: a request that is cancelled while it waits has reserved nothing.
         self.queue, self.reserved = queue, size
 
     def end_parsing(self) -> None:

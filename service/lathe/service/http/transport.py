@@ -55,6 +55,7 @@ class WholeBody(asyncio.BufferedProtocol):
         try:
             await self.done
         finally:
+            # The route was cancelled: the connection must get its own protocol back.
             if not self.done.done() or self.done.cancelled():
                 self.stop()
         return self.body
@@ -107,6 +108,7 @@ class WholeBody(asyncio.BufferedProtocol):
         if error is None:
             self.connection.end_whole_body()
         else:
+            # The parser still expects these bytes before the next request's head.
             self.connection.skip_body(self.body[self.parsed : self.size])
         if not self.done.done():
             self.done.set_result(None) if error is None else self.done.set_exception(error)
@@ -190,6 +192,7 @@ class JoinedWrites:
 
         Buffered bytes that no others follow are sent when the event loop's iteration ends.
         """
+        # uvicorn writes a response's head first and its body right after it: both go in one call.
         self._unsent.append(data)
         if len(self._unsent) > 1:
             self._send()

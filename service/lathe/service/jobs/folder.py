@@ -67,7 +67,7 @@ class FolderQueue:
         """Return an empty list: a job that cannot be started fails, with the reason."""
         return []
 
-    def find_folder(self, job_id: str) -> Path:
+    def _find_folder(self, job_id: str) -> Path:
         """Return the folder of a job. Raise `UnknownNameError` if there is no such job."""
         folder = self.root / job_id
         if not is_job_id(job_id) or not (folder / "job.json").is_file():
@@ -98,7 +98,7 @@ class FolderQueue:
 
     def read_request(self, job_id: str) -> bytes:
         """Return a job's request as the bytes of JSON that were written."""
-        self.find_folder(job_id)
+        self._find_folder(job_id)
         return read_beneath(self.root, f"{job_id}/request.json")
 
     def report_damaged_request(self, job_id: str, why: str) -> None:
@@ -107,7 +107,7 @@ class FolderQueue:
 
     def open_result(self, job_id: str, name: str) -> ResultFile | None:
         """Open the result file `name` of a job and return it, or return None if the job has no such file."""
-        self.find_folder(job_id)
+        self._find_folder(job_id)
         try:
             return ResultFile.from_file(open_beneath(self.root, f"{job_id}/{name}"))
         except (FileNotFoundError, OutsideError):
@@ -124,7 +124,7 @@ class FolderQueue:
         """Read a job's state as last written to disk, and return it. A job whose file is damaged is returned as
         failed.
         """
-        self.find_folder(job_id)
+        self._find_folder(job_id)
         try:
             return parse_job(job_id, read_beneath(self.root, f"{job_id}/job.json"))
         except FileNotFoundError:  # removed in this moment
@@ -212,7 +212,7 @@ class FolderQueue:
 
     def open_output(self, job_id: str) -> AbstractContextManager[IO[bytes]]:
         """Open the job's `log.txt`, to which its process writes, and return a context that yields the file."""
-        return continue_file(self.find_folder(job_id) / "log.txt", append=True)
+        return continue_file(self._find_folder(job_id) / "log.txt", append=True)
 
     @contextmanager
     def claim(self, job_id: str) -> Iterator[tuple[Job, Path] | None]:

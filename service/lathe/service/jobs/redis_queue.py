@@ -30,6 +30,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import asdict, replace
 from functools import wraps
 from importlib.metadata import version
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -63,13 +64,12 @@ from lathe.service.jobs.redis_record import (
     decode_id,
     filter_job_ids,
     parse_record,
-    split_pieces,
     write_file,
 )
 from lathe.service.redis.connection import RedisConnection, as_unavailable, connect, is_wrong_type, note_damage
 from lathe.service.settings import Settings
 from lathe.training.locks import lock_file
-from lathe.transforms.files import create_file, make_folder, make_root
+from lathe.transforms.files import create_file, make_folder, make_root, read_pieces
 
 QUEUE = "lathe:queue:"
 RUNNING = "lathe:running"
@@ -232,7 +232,7 @@ class RedisQueue:
         with self.client.pipeline() as pipe:
             pipe.hset(RECORD + job.id, mapping=dict(zip(("job", "request", "files", "queue"), fields, strict=True)))
             for name, content in files.items():
-                write_file(pipe, job.id, name, split_pieces(content))
+                write_file(pipe, job.id, name, read_pieces(BytesIO(content)))
             pipe.zadd(JOBS, {job.id: read_server_time(self.client)})
             pipe.lrem(QUEUE + queue, 0, job.id)  # the client may send all this twice
             pipe.rpush(QUEUE + queue, job.id)

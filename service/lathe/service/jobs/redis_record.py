@@ -148,7 +148,7 @@ class JobFiles:
         self.limits = limits
 
     def read_input_names(self, job_id: str) -> tuple[str, ...]:
-        """Return the names of a job's inputs.
+        """Return the names of a job's input files, as they were recorded when it was submitted.
 
         Raises:
             ValueError: if the record of the names is damaged.
@@ -190,6 +190,7 @@ class JobFiles:
                 refused.append(path.name)
                 continue
             try:
+                # The log of a training is stored again whenever it has grown.
                 growth = size - self.read_size(job_id, path.name)
                 with self.client.pipeline() as pipe:
                     write_file(pipe, job_id, path.name, ResultFile.from_file(path.open("rb")).pieces)
@@ -239,11 +240,6 @@ def write_file(pipe: Pipeline, job_id: str, name: str, content: Iterator[bytes])
         is_empty = False
     if is_empty:
         pipe.rpush(key, b"")
-
-
-def split_pieces(content: bytes) -> Iterator[bytes]:
-    """Return an iterator over the bytes in pieces of `PIECE_BYTES`."""
-    return (content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES))
 
 
 def build_input_keys(job_id: str) -> list[str]:

@@ -158,6 +158,7 @@ def _build_generation(
     are stored too; an alignment between the two encoders' spaces is then also fitted. Files tell the index's owner that
     new items need a text (only with a new encoder) and, at the end, that the generation is ready.
     """
+    # Read before any row: rows deleted up to here are not in this generation, so their tombstones can go.
     sequence, served_spec = record.read_meta("sequence"), record.spec
     artifact = _copy_chain(job, folder, spec)
     generation = Generation(folder, spec, record, Reducer(spec, artifact), settings.job_threads)

@@ -79,6 +79,7 @@ class JobRunner:
             return False
         if self.is_running and self.queue.record_job_heartbeat(self.job) == "goes on":
             return True
+        # A process that has ended does not mind, and that of a lost job must not write any more.
         self.kill()
         self.release()
         return False
@@ -170,7 +171,7 @@ class JobThread:
                 self.manage()
 
     def manage(self) -> None:
-        """Call all steps once. If Redis refuses, log that instead of raising it, unless it was so the last time too."""
+        """Call each step once. If Redis refuses, log that instead of raising it, unless it was so the last time too."""
         try:
             for step in self.steps:
                 step()
@@ -205,10 +206,9 @@ class Worker:
         self.reached: bool | None = None
 
     def request_stop(self, *_: Any) -> None:
-        """Count a request to stop.
+        """Count a request to stop. The first ends the worker after the running job, the second kills that job too.
 
-        The first ends the worker after the running job, the second kills that job too. A training is killed at the
-        first.
+        A training is killed at the first.
         """
         self.stops += 1
 
@@ -285,9 +285,8 @@ class OwnWorker:
         self.not_before = 0.0
 
     def step(self) -> None:
-        """Start the worker if jobs wait for it and it is not running.
-
-        After an error, that is `RESTART_SECONDS` later.
+        """Start the worker if jobs wait for it and it is not running. If it failed, start it again `RESTART_SECONDS`
+        later.
         """
         if self.process is not None and (status := self.process.poll()) is not None:
             self.process = None

@@ -29,10 +29,10 @@ class _NamesPaths(Protocol):
 
     @property
     def paths(self) -> dict[str, str]:
-        """Paths by field."""
+        """Paths of files, by the field that names them."""
 
     def with_paths(self, paths: Mapping[str, str]) -> Self:
-        """Return a copy of the request with other paths."""
+        """Return a copy of the request with these paths, by field, in place of its own."""
 
 
 AnyRequest = TypeVar("AnyRequest", bound=_NamesPaths)
@@ -131,6 +131,7 @@ def resolve_allowed_path(written: str, data_root: Path | None, field: str = "sou
     if is_remote(written.partition("#")[0]):
         raise ForbiddenError("the server reads no URLs: put the file into its data folder", param=field)
     try:
+        # A `RootedFile` refuses links that lead out each time it is opened, also by the job.
         return open_source(str(RootedFile(data_root, _make_relative(data_root, written)))).written
     except OutsideSourceError as error:
         raise ForbiddenError(f"{written[:80]!r} lies outside the server's data folder: {error}", field) from None

@@ -20,7 +20,6 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -167,7 +166,7 @@ class _ForkLoop:
         arguments = [*request["arguments"], *map(str, descriptors)]
         sys.argv = [request["module"], *arguments]
         setproctitle(f"{sys.executable} -P -m {' '.join(sys.argv)}")  # what a new Python's would be
-        return partial(_run_module, request["module"], arguments)
+        return lambda: import_module(request["module"]).main(arguments)
 
     def _report_ended_forks(self) -> None:
         """Send the exit status of each fork that has ended to the socket of the process that requested it."""
@@ -205,10 +204,6 @@ def _try_to_fork() -> int:
         return os.fork()
     except OSError as error:
         return -(error.errno or errno.EAGAIN)
-
-
-def _run_module(module: str, arguments: list[str]) -> None:
-    import_module(module).main(arguments)
 
 
 def main(arguments: list[str]) -> None:

@@ -31,20 +31,25 @@ async def show_drift(name: ChainReference, services: ServicesDep) -> Response:
 
 @router.get("", dependencies=USE)
 async def list_chains(services: ServicesDep) -> Response:
-    """List all chains, each with its versions."""
+    """Return all chains of transforms, each with its versions."""
     names = services.registry.names
     return await answer_json(await run_in_threadpool(lambda: [_describe_chain(name, services) for name in names()]))
 
 
 @router.get("/{name}", dependencies=USE)
 async def show_chain(name: ChainReference, services: ServicesDep) -> Response:
-    """Show steps, provenance and certificate of a chain's live version, or of `name@version`."""
+    """Return steps, provenance and certificate (measured quality) of a chain's live version, or of `name@version`, and
+    list all versions.
+    """
     return await answer_json(await run_in_threadpool(_describe_chain, name, services))
 
 
 @router.post("/{name}/promote", dependencies=ADMIN, openapi_extra=describe_body(PromoteBody))
 async def promote(name: ChainName, request: Request, services: ServicesDep) -> Response:
-    """Make a version live, if it passes the gates of its fit and of this request."""
+    """Make a version of a chain live if it passes its gates (thresholds on measures). Return which version is live.
+
+    The gates are those of its fit and of this request.
+    """
     services.require_writable()
     pointer = await run_in_threadpool(_promote, name, services, await read_json(request, services.settings))
     return await answer_json(_describe_pointer(name, pointer))
@@ -52,14 +57,14 @@ async def promote(name: ChainName, request: Request, services: ServicesDep) -> R
 
 @router.post("/{name}/rollback", dependencies=ADMIN)
 async def rollback(name: ChainName, services: ServicesDep) -> Response:
-    """Make the version live that was live before."""
+    """Make the version of a chain live that was live before. Return which version is live now."""
     services.require_writable()
     return await answer_json(_describe_pointer(name, await run_in_threadpool(services.registry.rollback, name)))
 
 
 @router.delete("/{name}/{version}", dependencies=ADMIN)
 async def delete(name: ChainName, version: VersionNumber, services: ServicesDep, force: Force = False) -> Response:
-    """Delete a version permanently.
+    """Delete a version of a chain permanently. Return `{"deleted": "name@1"}`.
 
     A version that a size route, an index or a column of PostgreSQL uses is deleted only with `force`.
     """

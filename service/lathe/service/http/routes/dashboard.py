@@ -44,14 +44,14 @@ MEDIA_TYPES = {
 @router.get("/")
 @router.head("/")
 async def show_page(request: Request) -> Response:
-    """Serve the dashboard's page, which needs no key because it holds no data."""
+    """Return the dashboard's page, which needs no key because it holds no data."""
     return _respond("index.html", request)
 
 
 @router.get("/dashboard/{name:path}")
 @router.head("/dashboard/{name:path}")
 async def show_asset(name: str, request: Request) -> Response:
-    """Serve a file that the dashboard's page loads."""
+    """Return a file that the dashboard's page loads, such as a script."""
     return _respond(name, request)
 
 

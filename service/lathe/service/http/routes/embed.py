@@ -45,6 +45,9 @@ class DirectRoute(APIRoute):
         self.app = self._answer
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the request's key, call the endpoint with the request and the services, and send the response that it
+        returns.
+        """
         request = Request(scope, receive, send)
         services: Services = request.app.state.services
         services.keys.require_use(request)
@@ -84,7 +87,12 @@ BASE64_ROWS = {"type": "array", "items": {"type": "string", "format": "byte"}}
 @router.post("/", include_in_schema=False)
 async def embed(request: Request, services: ServicesDep) -> Response:
     """Return one vector for each input, as JSON, or as a .npy file if `Accept` asks for it."""
-    build = _build_npy_response if wants_npy(request) else _build_embed_response
+
+    def build(answer: Answer, shape: _AnswerShape) -> Response:
+        if wants_npy(request):
+            return build_npy_response(answer)
+        return build_json_response(encode_answer(answer, shape.encoding_format), answer.build_headers())
+
     # The body has no name here: it is freed while the encoder works on what it reads of it.
     return await _answer(
         request, services, _parse_embed, build, await read_json(request, services.settings, any_content_type=True)
@@ -92,7 +100,7 @@ async def embed(request: Request, services: ServicesDep) -> Response:
 
 
 class _AnswerShape(NamedTuple):
-    """How a request wants its answer.
+    """How the answer to a request is written.
 
     Attributes:
         encoding_format: encoding of vectors in JSON.
@@ -181,15 +189,6 @@ def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
     return body.prompt_name if engine.info is None else engine.info.choose_prompt(body.prompt_name, body.input_type)
 
 
-def _build_embed_response(answer: Answer, shape: _AnswerShape) -> Response:
-    """Return a JSON response with one row for each vector."""
-    return build_json_response(encode_answer(answer, shape.encoding_format), answer.build_headers())
-
-
-def _build_npy_response(answer: Answer, _shape: _AnswerShape) -> Response:
-    return build_npy_response(answer)
-
-
 @router.post(
     "/similarity",
     openapi_extra=describe_body(SimilarityBody),
@@ -197,7 +196,7 @@ def _build_npy_response(answer: Answer, _shape: _AnswerShape) -> Response:
     summary="Compare sentences (text-embeddings-inference's shape)",
 )
 async def similarity(request: Request, services: ServicesDep) -> Response:
-    """Return the cosine of each sentence to the source sentence."""
+    """Return a list with the cosine similarity of each sentence to the source sentence."""
     read = await read_json(request, services.settings, any_content_type=True)
     body = validate_json(read, SimilarityBody)
     fields = body.parameters.model_dump() | {"model": body.model, "chain": body.chain}
@@ -268,7 +267,7 @@ def _build_openai_response(answer: Answer, shape: _AnswerShape) -> Response:
 
 @models_router.get("/v1/models", responses=ERRORS, summary="List the values of `model`")
 async def list_models(services: ServicesDep) -> Response:
-    """List the values of `model`: encoders, encoders with a live chain, and both with a size that they serve.
+    """Return the values of `model`: encoders, encoders with a live chain, and both with a size that they serve.
 
     Of the sizes that a nested chain can be cut to, only halves are listed; requests may name any.
     """
@@ -278,7 +277,7 @@ async def list_models(services: ServicesDep) -> Response:
 
 @models_router.get("/v1/models/{name:path}", responses=ERRORS, summary="Show one of them")
 async def show_model(name: ModelName, services: ServicesDep) -> Response:
-    """Show the encoder, chain and size that a value of `model` names."""
+    """Return one value of `model` in OpenAI's shape. Answer 404 unless its encoder, chain and size are served."""
     if not name:
         return await list_models(services)
     try:
@@ -292,4 +291,5 @@ async def show_model(name: ModelName, services: ServicesDep) -> Response:
 
 
 def _describe_model(name: str) -> dict[str, Any]:
+    """Return a value of `model` in the shape of OpenAI's `/v1/models`."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "lathe"}

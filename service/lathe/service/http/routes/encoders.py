@@ -31,13 +31,15 @@ router = APIRouter(route_class=StrictRoute, prefix="/encoders", tags=["encoders"
 
 @router.get("", dependencies=USE)
 async def list_encoders(services: ServicesDep) -> Response:
-    """List the served encoders, with their state and size routes."""
+    """Return the served encoders, each with its state and its size routes (which chain answers requests for a number of
+    dimensions).
+    """
     return await answer_json(await run_in_threadpool(services.describe_encoders))
 
 
 @router.put("/{name}", dependencies=ADMIN, status_code=202, responses={200: {"description": "The encoder is ready."}})
 async def add_encoder(name: EncoderName, services: ServicesDep) -> Response:
-    """Serve an encoder that the settings or the state folder name.
+    """Serve an encoder that the settings or the state folder name, and return its name and state.
 
     Answers 202 while it loads, 200 once it is ready.
     """
@@ -49,7 +51,7 @@ async def add_encoder(name: EncoderName, services: ServicesDep) -> Response:
 
 @router.delete("/{name}", dependencies=ADMIN)
 async def remove_encoder(name: EncoderName, services: ServicesDep) -> Response:
-    """Stop serving an encoder until it is added again or the server restarts.
+    """Stop serving an encoder until it is added again or the server restarts. Return its name and state.
 
     Requests that were accepted are finished.
     """
@@ -76,6 +78,7 @@ def _start_encoder(name: str, services: Services) -> Engine:
     if "@" in spec.name:  # a version of a trained encoder
         return services.trained_serving.request(spec)
     with services.trained_serving.changing:
+        # Looked up again under the lock: another request may have started it.
         if name not in services.embedder.engines:
             services.embedder.add(services.make_engine(spec))
             services.residency.start()
@@ -95,7 +98,9 @@ def _stop_encoder(name: str, services: Services) -> Engine:
 async def set_size_route(
     name: EncoderName, dimensions: SizeRouteDimensions, request: Request, services: ServicesDep
 ) -> Response:
-    """Set the chain that answers requests for this number of dimensions of the encoder's vectors."""
+    """Set the chain that answers requests for this number of dimensions of the encoder's vectors, and return the new
+    setting.
+    """
     services.require_writable()
     route = await run_in_threadpool(
         _assign_size_route, name, dimensions, services, await read_json(request, services.settings)
@@ -120,16 +125,20 @@ READY_SECONDS = 120.0
 
 @router.get("/{name}/versions", dependencies=USE)
 async def list_versions(name: EncoderName, services: ServicesDep) -> Response:
-    """Show a trained encoder: its versions, which one is live, and the certificate of each."""
+    """Return the versions of a trained encoder, which of them is live, and the certificate (measured quality)
+    of each.
+    """
     return await answer_json(await run_in_threadpool(services.trained.describe, name))
 
 
 @router.post("/{name}/promote", dependencies=ADMIN, openapi_extra=describe_body(EncoderPromoteBody))
 async def promote(name: EncoderName, request: Request, services: ServicesDep) -> Response:
-    """Make a version of a trained encoder live, if it passes the gates of its training and of this request.
+    """Make a version of a trained encoder live if it passes its gates (thresholds on measures). Return it, and the
+    indexes of other versions.
 
-    The server starts it, and answers the name by the last version until the new one is ready. `indexes` lists the
-    indexes of other versions, with the request that re-encodes each; with `reindex` these are sent.
+    The gates are those of its training and of this request. The server starts the version, and answers the name by the
+    last version until the new one is ready. `indexes` lists the indexes of other versions, with the request that
+    re-encodes each; with `reindex` these are sent.
     """
     services.require_writable()
     answer = await run_in_threadpool(_promote, name, services, await read_json(request, services.settings))
@@ -138,7 +147,7 @@ async def promote(name: EncoderName, request: Request, services: ServicesDep) ->
 
 @router.post("/{name}/rollback", dependencies=ADMIN)
 async def rollback(name: EncoderName, services: ServicesDep) -> Response:
-    """Make the version live that was live before."""
+    """Make the version of a trained encoder live that was live before. Return it, and the indexes of other versions."""
     services.require_writable()
     roll_back = services.trained.rollback
     return await answer_json(await run_in_threadpool(lambda: _apply_pointer(name, roll_back(name), services)))
@@ -146,7 +155,7 @@ async def rollback(name: EncoderName, services: ServicesDep) -> Response:
 
 @router.delete("/{name}/versions/{version}", dependencies=ADMIN)
 async def delete(name: EncoderName, version: VersionNumber, services: ServicesDep, force: Force = False) -> Response:
-    """Delete a version permanently.
+    """Delete a version of a trained encoder permanently. Return `{"deleted": "name@1"}`.
 
     A version that an index uses is deleted only with `force`.
     """

@@ -52,13 +52,14 @@ Metadata = list[dict[str, Any] | None]
 
 @router.get("", dependencies=USE)
 async def list_indexes(services: ServicesDep) -> Response:
-    """List all indexes."""
+    """Return all indexes, each with its settings and number of items."""
     return await answer_json(await run_in_threadpool(services.indexes.describe))
 
 
 @router.get("/{name}", dependencies=USE)
 async def show_index(name: IndexName, services: ServicesDep) -> Response:
-    """Show an index, `{name, count, chain, space_id, dimensions, state, …}`, with its size and its snapshot's age.
+    """Return the description of an index, `{name, count, chain, space_id, dimensions, state, …}`, with its size and its
+    snapshot's age.
 
     In the state folder, `memory` says the bytes of each part: `anonymous` is memory of the process, `page_cache` lists
     mapped files, which the system may drop from memory. `prompts` names the encoder's prompts for texts of items and
@@ -70,10 +71,7 @@ async def show_index(name: IndexName, services: ServicesDep) -> Response:
 
 @router.put("/{name}", dependencies=ADMIN, openapi_extra=describe_body(IndexRequest))
 async def create_index(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Create an index.
-
-    If it exists with these settings, nothing is changed.
-    """
+    """Create an index and return its description. If it exists with these settings, nothing is changed."""
     services.require_indexes_writable()
     index = await run_in_threadpool(_create_index, name, services, await read_json(request, services.settings))
     return await answer_json(await run_in_threadpool(_describe_index, index, services))
@@ -81,7 +79,7 @@ async def create_index(name: IndexName, request: Request, services: ServicesDep)
 
 @router.delete("/{name}", dependencies=ADMIN)
 async def delete_index(name: IndexName, services: ServicesDep) -> Response:
-    """Delete an index and its items, and cancel its reindexing."""
+    """Delete an index and its items, cancel its reindexing, and return `{"deleted": name}`."""
     services.require_indexes_writable()
     await run_in_threadpool(services.indexes.require_owned, name)
     # First the jobs: they write to the index's folder.
@@ -93,7 +91,7 @@ async def delete_index(name: IndexName, services: ServicesDep) -> Response:
 
 @router.post("/{name}/upsert", dependencies=WRITE, openapi_extra=describe_body(UpsertBody))
 async def upsert(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Insert items, replacing those with the same ids.
+    """Insert items, replacing those with the same ids. Return their number and the sequence number of the change.
 
     Either all of them are written or none.
     """
@@ -122,7 +120,8 @@ async def upsert(name: IndexName, request: Request, services: ServicesDep) -> Re
 
 @router.post("/{name}/delete", dependencies=WRITE, openapi_extra=describe_body(DeleteBody))
 async def delete(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Delete items by their ids, or all that satisfy a filter.
+    """Delete items by their ids, or all that satisfy a filter. Return how many were deleted, and the sequence number of
+    the change.
 
     Ids that do not exist are ignored.
     """
@@ -134,10 +133,7 @@ async def delete(name: IndexName, request: Request, services: ServicesDep) -> Re
 
 @router.post("/{name}/get", dependencies=USE, openapi_extra=describe_body(GetBody))
 async def get(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Return items by their ids, in that order.
-
-    An id that does not exist gives null.
-    """
+    """Return items by their ids, in that order, with null for an id that does not exist."""
     items = await run_in_threadpool(
         _get_items, name, services, await read_json(request, services.settings, any_content_type=True)
     )
@@ -155,7 +151,8 @@ async def list_items(
         str | None, Query(description="`next_cursor` of the page before; without it, the first.", examples=["50"])
     ] = None,
 ) -> Response:
-    """List the items of an index, `{id, metadata}` each, page by page in the order in which they were written.
+    """Return a page of an index's items, `{id, metadata}` each, in the order in which they were written, and the cursor
+    of the next page.
 
     `next_cursor` gives the next page; it is null after the last item. An item that is replaced between two pages comes
     again at the end. Milvus lists items in the order of their ids.
@@ -165,9 +162,10 @@ async def list_items(
 
 @router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=describe_body(ReindexRequest), status_code=202)
 async def reindex(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Queue the rebuilding of an index by another chain, encoder or graph, or of its graph alone.
+    """Queue the rebuilding of an index by another chain, encoder or graph, or of its graph alone. Answer 202 with the
+    job's id and URL.
 
-    The index is served meanwhile. Answers 202 with the URL of the job.
+    The index is served meanwhile.
     """
     services.require_writable()
     json_body = await read_json(request, services.settings)
@@ -294,7 +292,7 @@ async def back_up(name: IndexName, services: ServicesDep) -> Response:
 
 @router.put("/{name}/backup", dependencies=ADMIN, openapi_extra=BACKUP_BODY)
 async def restore(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Create an index from the backup in the body.
+    """Create an index from the backup in the body. Return its name and the number of its items.
 
     Every row is read first, and what no index can have written is refused. An index of that name must not exist. A body
     may be larger than `LATHE_MAX_BODY_BYTES`, but must arrive within `LATHE_BODY_SECONDS`.
@@ -320,7 +318,7 @@ def _find_indexes_folder(services: Services) -> Path:
 
 
 async def _write_body(request: Request, file: BinaryIO) -> None:
-    """Write the body of a request to a file in pieces, in threads.
+    """Write the body of a request to a file, piece by piece, in threads.
 
     Raises:
         ServiceError: 499 if the client disconnects before its end, or the error of a body that cannot be decompressed.

@@ -51,10 +51,7 @@ async def _queue(create_job: Callable[[Services, bytes], Job], request: Request,
 
 @router.post("/fit-transform", dependencies=ADMIN, openapi_extra=describe_body(NewFit), status_code=202)
 async def fit_transform(request: Request, services: ServicesDep) -> Response:
-    """Queue the fit of a chain.
-
-    Answers 202 with the URL of the job.
-    """
+    """Queue the fit of a chain of transforms as a job. Answer 202 with the job's id and URL."""
     return await _queue(_create_fit_job, request, services)
 
 
@@ -188,10 +185,7 @@ def _store_targets(targets: RowSource | None, files: dict[str, bytes], services:
 
 @router.post("/advise", dependencies=ADMIN, openapi_extra=describe_body(AdviceRequest), status_code=202)
 async def advise(request: Request, services: ServicesDep) -> Response:
-    """Queue a decision in what form to store vectors, as a job.
-
-    Answers 202 with the URL of the job.
-    """
+    """Queue a job that decides in what form to store vectors. Answer 202 with the job's id and URL."""
     return await _queue(_create_advice_job, request, services)
 
 
@@ -224,9 +218,9 @@ def _create_advice_job(services: Services, json_body: bytes) -> Job:
 
 @router.post("/train", dependencies=ADMIN, openapi_extra=describe_body(NewTraining), status_code=202)
 async def train(request: Request, services: ServicesDep) -> Response:
-    """Queue the training of an encoder, whose result is the next version of a name.
+    """Queue the training of an encoder as a job. Answer 202 with the job's id and URL.
 
-    Answers 202 with the URL of the job.
+    The result is the next version of the encoder that the request names.
     """
     return await _queue(_create_train_job, request, services)
 
@@ -259,9 +253,10 @@ def _find_encoder(services: Services, name: str | None, field: str) -> EncoderSp
 
 @router.post("/adapt", dependencies=ADMIN, openapi_extra=describe_body(AdaptRequest), status_code=202)
 async def adapt(request: Request, services: ServicesDep) -> Response:
-    """Queue the trial of what judged searches can improve, from a map of queries to a trained encoder.
+    """Queue a job that tries what judged searches can improve, from a map of queries to a trained encoder. Answer 202
+    with the job's id and URL.
 
-    Answers 202 with the URL of the job, which recommends one change, and publishes it if the request has a name.
+    The job recommends one change, and publishes it if the request has a name.
     """
     return await _queue(_create_adapt_job, request, services)
 

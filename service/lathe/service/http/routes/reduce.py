@@ -54,9 +54,8 @@ QUERY_PARAMETERS = [
     summary="Transform vectors by a chain",
 )
 async def reduce(request: Request, services: ServicesDep) -> Response:
-    """Transform the vectors of a JSON or .npy body by a chain.
-
-    The response is JSON, or a .npy file if `Accept` asks for it.
+    """Transform the vectors of a JSON or .npy body by a chain. Return them as JSON, or as a .npy file if `Accept` asks
+    for it.
     """
     # All in one change of threads, which costs more than a small product.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NPY:

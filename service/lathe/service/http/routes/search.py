@@ -53,7 +53,9 @@ class _SearchRequest:
 
     @property
     def query_spec(self) -> IndexSpec:
-        """Settings whose encoder and space the queries are of: the bridge's, else the index's."""
+        """Settings with the encoder and the embedding space of the queries: those of the bridge, else those of the
+        index.
+        """
         return self.serving.spec if self.bridge is None else self.bridge.spec
 
 
@@ -64,7 +66,7 @@ class _SearchRequest:
     responses={200: {"description": "Items", "headers": VECTOR_HEADERS}},
 )
 async def search(name: IndexName, request: Request, services: ServicesDep) -> Response:
-    """Return the nearest items to each query, best first."""
+    """Return the nearest items of the index to each query, best first."""
     json_body = await read_json(request, services.settings, any_content_type=True)
     answer = await run_in_threadpool(_check_and_search_vectors, name, request, services, json_body)
     if isinstance(answer, Response):
@@ -82,6 +84,7 @@ def _check_and_search_vectors(
     checked = _check_search(name, request, services, json_body)
     if checked.body.texts is not None:
         return checked
+    # Nothing is left to wait for, so the search follows in the same thread.
     queries = parse_body_vectors(checked.body, checked.query_spec, services, checked.reduced)
     return _search_and_respond(checked, queries)
 
@@ -99,6 +102,7 @@ def _check_search(name: str, request: Request, services: Services, json_body: by
     item_filter = parse_filter(body.filter) if body.filter is not None else None
 
     index = services.indexes.get(name)
+    # Taken once: the search uses this state even if the index is cut over to another meanwhile.
     serving = index.get_serving()
     bridge = _find_bridge(body.encoder, index, serving.spec)
     if bridge is None and body.encoder is not None:

@@ -154,7 +154,9 @@ class Tally:
             norms = {"fitted": gaussian.mean_norm, "live": None}
             return {"mean_cosine": None, "mean_norm": norms, "mean_noise": None}
         shift = self.shift / self.summed
+        # With z = (x − μ) / σ, the mean of the rows x is μ + σ Σ z / n, `(d,)`.
         live = gaussian.mean + float(gaussian.spread) * shift
+        # Variance of z, summed over dimensions: Σ ‖z‖² / n − ‖Σ z / n‖². Rounding may take it below 0.
         norm, variance = float(np.linalg.norm(live)), max(self.energy / self.summed - float(shift @ shift), 0.0)
         norm_product = norm * gaussian.mean_norm
         return {
