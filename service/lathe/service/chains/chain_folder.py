@@ -247,11 +247,10 @@ class SizeRoutes:
         return [route for route in routes if self.assign(fingerprint, route, name, replace=True) == name]
 
     def import_route(self, encoder_fingerprint: str, route: str, ref: str) -> str | None:
-        """Copy a size route from another state folder if it is free here. Return the chain that has the route
-        afterwards.
+        """Copy a size route from another state folder if it is free here. Return the chain that then has it, or None if
+        it stays free.
 
-        It is None if the route stays free, because `ref` is missing here, does not serve it, or was not fitted on this
-        encoder.
+        It stays free if `ref` is missing here, does not serve it, or was not fitted on this encoder.
 
         Args:
             encoder_fingerprint: encoder whose vectors the chain takes.
@@ -272,14 +271,14 @@ class SizeRoutes:
         size_routes = self.get_current().get(encoder_fingerprint, {})
         return size_routes.get(str(dimensions)) or size_routes.get(NESTED)
 
-    def find_chain_for(self, encoder_fingerprint: str, dimensions: int, width: int) -> LoadedChain:
+    def find_chain_for(self, encoder_fingerprint: str, dimensions: int, encoder_dimensions: int) -> LoadedChain:
         """Return the loaded chain that answers an encoder's requests for a number of dimensions: that of the size route
         for the number, else that of the route `nested`.
 
         Args:
             encoder_fingerprint: encoder whose vectors the chain takes.
             dimensions: number of dimensions.
-            width: the encoder's own number of dimensions, for the message.
+            encoder_dimensions: the encoder's own number of dimensions, for the message.
 
         Raises:
             BadValueError: if no chain serves the size; the message lists the sizes that are served.
@@ -289,7 +288,7 @@ class SizeRoutes:
             loaded = self.find_chain(size_routes, route)
             if loaded is not None and loaded.serves(dimensions):
                 return loaded
-        sizes = ", ".join([*self._describe_sizes(size_routes), f"{width}, the encoder's own width"])
+        sizes = ", ".join([*self._describe_sizes(size_routes), f"{encoder_dimensions}, the encoder's own width"])
         raise BadValueError(f"no chain answers {dimensions} dimensions; there are {sizes}", param="dimensions")
 
     def find_chain(self, size_routes: dict[str, str], route: str) -> LoadedChain | None:

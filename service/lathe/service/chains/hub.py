@@ -197,6 +197,6 @@ def _convert_status(repo: str, error: Any) -> ServiceError:
 
 
 def _format_reason(error: Exception) -> str:
-    """Return the first line of an error's message, and that of its cause."""
+    """Return the first line of an error's message, followed by that of its cause if it has one."""
     chain_of_errors = [error] if error.__cause__ is None else [error, error.__cause__]
     return ": ".join((str(e).strip().splitlines() or [type(e).__name__])[0][:MAX_REASON] for e in chain_of_errors)

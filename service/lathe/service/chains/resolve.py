@@ -1,4 +1,4 @@
-"""Resolution of a request's chain name and dimensions to a chain, its output dimensions and its space.
+"""Resolution of a request's chain name and dimensions to a chain, its output dimensions and its embedding space.
 
 Encodings of the answered vectors, `output_dtype`, are here too: floats, bytes, bits, or the chain's own codes. Values
 and packing are those of Cohere's and Voyage's APIs. Another encoding is a function here, with its name in
@@ -42,13 +42,13 @@ def encode_output(floats: NDArray[np.float32], dtype: OutputDtype, quantizer: Qu
 
     Args:
         floats: what the chain answers, decoded if it has a quantizer.
-        dtype: the encoding, one that `_find_problem` finds no problem with.
+        dtype: the encoding, one that `_find_dtype_problem` finds no problem with.
         quantizer: the chain's last step if it is a quantizer.
     """
     return ENCODINGS[dtype](floats, quantizer)
 
 
-def _find_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_query: bool, normalized: bool) -> str | None:
+def _find_dtype_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_query: bool, unit_norm: bool) -> str | None:
     """Return a sentence that says why a chain's outputs cannot be encoded as `dtype`, or None if they can.
 
     Codes need a quantizer and no query; int8 and uint8 need norms of at most 1, or a chain that ends in int8.
@@ -57,13 +57,13 @@ def _find_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_query: boo
         dtype: the encoding.
         quantizer: the chain's last step if it is a quantizer.
         is_query: whether the floats are those of queries, which have no codes.
-        normalized: whether their norm is at most 1.
+        unit_norm: whether their norm is at most 1.
     """
     if dtype == "codes" and quantizer is None:
         return "output_dtype codes needs a chain that ends in a quantizer: codes, int8 or binary"
     if dtype == "codes" and is_query:
         return "queries have no codes: they are compared as floats with the codes of documents (input_type query)"
-    if dtype in ("int8", "uint8") and not normalized and not isinstance(quantizer, Int8):
+    if dtype in ("int8", "uint8") and not unit_norm and not isinstance(quantizer, Int8):
         return f"output_dtype {dtype} needs vectors of norm 1, or a chain that ends in int8, which fits the ranges"
     return None
 
@@ -88,7 +88,7 @@ def _flip_sign_bit(values: NDArray[Any]) -> NDArray[Any]:
 
 def _as_codes(floats: NDArray[np.float32], quantizer: Quantizer | None) -> NDArray[Any]:
     """Encode floats `(n, k)`, which are decoded byte codes, as the chain's own codes again."""
-    assert quantizer is not None  # `_find_problem` has seen to it
+    assert quantizer is not None  # `_find_dtype_problem` has checked it
     return np.asarray(quantizer.recode(floats))
 
 
@@ -147,7 +147,7 @@ class Target:
         return self.loaded.quantizer if self.loaded else None
 
     def choose_dtype(self, as_codes: bool) -> OutputDtype:
-        """Return the encoding of the outputs: the requested one, else byte codes with `as_codes`, else floats.
+        """Return the encoding of the outputs: the one requested, else "codes" if `as_codes` allows them, else "float".
 
         Args:
             as_codes: whether the format of the response, like .npy, holds codes by default. Queries and chains without
@@ -172,7 +172,7 @@ class Target:
         if dtype is None:
             return self
         is_query = self.input_type == "query"
-        problem = _find_problem(dtype, self.quantizer, is_query, self.normalized)
+        problem = _find_dtype_problem(dtype, self.quantizer, is_query, self.normalized)
         if problem is not None:
             raise BadValueError(f"{problem} (chain: {self.chain})", param="output_dtype")
         return replace(self, output_dtype=dtype)
@@ -263,7 +263,7 @@ class ChainResolver:
         return loaded
 
     def resolve_for_vectors(
-        self, width: int, chain: str, dimensions: int | None, input_type: InputType = "document"
+        self, input_dimensions: int, chain: str, dimensions: int | None, input_type: InputType = "document"
     ) -> Target:
         """Find the chain and dimensions that a request names for vectors sent by the caller, and return them as a
         target.
@@ -271,7 +271,7 @@ class ChainResolver:
         The vectors count as those of the encoder that the chain was fitted on.
 
         Args:
-            width: dimensions of the vectors.
+            input_dimensions: dimensions of the vectors.
             chain: name or reference of the chain.
             dimensions: dimensions of the outputs; None for all.
             input_type: `query` takes the chain's map of queries, without a quantizer.
@@ -283,12 +283,12 @@ class ChainResolver:
             ArtifactError: if the chain's files are damaged.
         """
         loaded = self.registry.load(chain)
-        if loaded.input_dimensions not in (None, width):
+        if loaded.input_dimensions not in (None, input_dimensions):
             raise WrongShapeError(
-                f"the chain {loaded.ref} takes vectors of {loaded.input_dimensions} dimensions, not {width}",
+                f"the chain {loaded.ref} takes vectors of {loaded.input_dimensions} dimensions, not {input_dimensions}",
                 param="vectors",
             )
-        return self._build_target(loaded, loaded.encoder_fingerprint, dimensions, True, width, input_type)
+        return self._build_target(loaded, loaded.encoder_fingerprint, dimensions, True, input_dimensions, input_type)
 
     def _build_target(
         self,
@@ -296,7 +296,7 @@ class ChainResolver:
         fingerprint: str | None,
         dimensions: int | None,
         normalize: bool,
-        width: int,
+        input_dimensions: int,
         input_type: InputType,
     ) -> Target:
         """Fold a loaded chain for a request and return it as a target. Raise `BadValueError` if it does not serve the
@@ -307,7 +307,7 @@ class ChainResolver:
                 f"the chain {loaded.ref} serves {loaded.chain.describe_dimensions()} dimensions, not {dimensions}",
                 param="dimensions",
             )
-        size = dimensions or loaded.output_dimensions or width
+        size = dimensions or loaded.output_dimensions or input_dimensions
         space = compute_space_id(fingerprint, loaded.ref, loaded.digest, size)
         form = dimensions, normalize, input_type
         normalized = loaded.is_normalized(normalize)

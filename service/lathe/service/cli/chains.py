@@ -49,7 +49,7 @@ def compare(
 
     The recall of the raw neighbours says which chain is better on this source. A low agreement says that search results
     will differ, and not which are better. Neighbours among a sample differ from those in a whole index: compare the two
-    chains with each other, not with figures of other sources.
+    chains with each other, not with the recall on other sources.
     """
     from lathe.transforms.quality import compare_neighbours
 

@@ -101,9 +101,9 @@ def _require_evaluation_extra() -> None:
         raise EvaluationError("evaluating needs mteb: pip install 'lathe-training[evaluation]'")
 
 
-def _split_commas(value: str | None) -> list[str]:
+def _split_commas(text: str | None) -> list[str]:
     """Return the parts of a text between commas, without blanks and empty parts. Empty for None."""
-    return [part.strip() for part in (value or "").split(",") if part.strip()]
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dtype: Dtype) -> "list[RequestedEncoder]":

@@ -49,7 +49,7 @@ def export(
     refuses a chain for which they would give other vectors. onnx: the chain alone, and encoder, pooling and chain as
     one model. faiss: transforms for an IndexPreTransform, and for codes the index that searches them. numpy: for chains
     that end in codes, one file that encodes, decodes and scores. A chain that maps queries otherwise than documents is
-    exported one side at a time.
+    exported for queries or for documents, one at a time.
     """
     settings, _ = load_state()
     registry = open_chains(write=False)

@@ -176,6 +176,8 @@ def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
     return [header, *rows] if rows else []
 
 
-def _format_measure(value: float | None) -> str:
+def _format_measure(measure: float | None) -> str:
     """Return a measure as text: a whole number as it is, others with four decimals, None as `MISSING`."""
-    return MISSING if value is None else str(value) if isinstance(value, int) else f"{value:.4f}"
+    if measure is None:
+        return MISSING
+    return str(measure) if isinstance(measure, int) else f"{measure:.4f}"

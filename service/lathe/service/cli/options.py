@@ -311,8 +311,8 @@ def take_fields(
 
         @wraps(command)
         def run(**values: Any) -> None:
-            found = {field: values.pop(option.name) for field, option in options.items()}
-            fields = {field: value for field, value in found.items() if value is not None}
+            given = {field: values.pop(option.name) for field, option in options.items()}
+            fields = {field: value for field, value in given.items() if value is not None}
             for field in fields:
                 kind, _ = _find_type(known[field])
                 if get_origin(kind) is dict:

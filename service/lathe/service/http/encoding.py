@@ -43,7 +43,7 @@ def require_space(space_id: str | None, body: TextsOrVectors, spec: IndexSpec, o
         space_id: id of the space that the request names; None if it names none.
         body: body with texts or vectors.
         spec: settings of the index.
-        originals_only: whether only the space of the original vectors passes, not that of the reduced ones.
+        originals_only: whether the space of the reduced vectors does not pass, only that of the original ones.
     """
     if space_id is None and body.vectors is not None and spec.vectors > 1:
         raise ConflictError(
@@ -76,8 +76,8 @@ async def encode_body_texts(
     texts = list_texts(body.texts, services.settings.max_texts, "texts")
     engine = _find_index_engine(services.embedder, spec)
     prompt_name = engine.require_ready().choose_prompt(body.prompt_name or None, side)
-    wanted = EmbedRequest(texts, engine, EncodeOptions(prompt_name, body.long_text))
-    pending = await run_in_threadpool(services.embedder.begin, wanted)
+    embed_request = EmbedRequest(texts, engine, EncodeOptions(prompt_name, body.long_text))
+    pending = await run_in_threadpool(services.embedder.begin, embed_request)
     await wait_for_encoding(request, pending.work)
     return (await run_in_threadpool(pending.wait_for_answer)).vectors
 

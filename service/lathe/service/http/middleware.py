@@ -238,7 +238,7 @@ def get_path_below_root(scope: Scope) -> str:
     return path.removeprefix(root_path) if root_path and path.startswith(f"{root_path}/") else path
 
 
-def require_distinct(root_path: str, routes: Iterable[str]) -> None:
+def check_root_path(root_path: str, routes: Iterable[str]) -> None:
     """Raise `ValueError` if one of the server's routes begins with the same segment as the prefix `root_path`.
 
     A request could then mean two routes.

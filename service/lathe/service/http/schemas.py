@@ -116,7 +116,7 @@ class EmbedBody(TextsBody):
 
     @model_validator(mode="after")
     def _require_agreement(self) -> "EmbedBody":
-        """Return the body, or raise `ValueError` if `truncate` and `long_text` contradict one another."""
+        """Return the body, or raise `ValueError` if `truncate` and `long_text` contradict each other."""
         if (self.truncate, self.long_text) in ((True, "error"), (False, "truncate")):
             raise ValueError(f"truncate {str(self.truncate).lower()} contradicts long_text {self.long_text}")
         return self
@@ -326,7 +326,7 @@ Rows = Annotated[
 
 
 class TextsOrVectors(JsonObject):
-    """Either texts or vectors, and the space of the vectors.
+    """Either texts or vectors, and the embedding space of the vectors.
 
     Attributes:
         texts: the text, or the texts; give these or `vectors`.

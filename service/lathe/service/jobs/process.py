@@ -102,7 +102,7 @@ class _ProgressReporter:
             self._write()
 
     def _write(self) -> None:
-        """Write the job with its last message, which says for how long it has been the same."""
+        """Write the job with its last message and, if the message has not changed for long, for how long."""
         with self._lock:
             self.write(replace(self.job, message=self.message.describe()))
             self.written = time.monotonic()

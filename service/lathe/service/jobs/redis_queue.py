@@ -465,7 +465,7 @@ class RedisQueue:
 
     @_reaching
     def _write_progress(self, job: Job, training_log: Path) -> None:
-        # A record that this created anew, after Redis lost its data, would be in no list, and stay for ever.
+        # A record written after Redis lost its data would be in no list, and would never be deleted.
         """Write the state of a running job and its training log if the log has grown, unless the job's record
         is gone.
         """

@@ -107,8 +107,10 @@ class Reembedding:
 
 
 def run_reindex(request: ReindexJob, job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Build the next generation of an index (rows and search graph) and wait until its server uses it. Return a
-    summary.
+    """Build the next generation of an index (rows and search graph) and wait until its server uses it. Return a summary
+    as a dict.
+
+    Its keys are `index`, `chain`, `space_id`, `rows` and `seconds`.
 
     The generation is in a new folder. A lock file tells the index's owner that the job is alive.
 
@@ -117,9 +119,6 @@ def run_reindex(request: ReindexJob, job: Path, settings: Settings, on_progress:
         job: folder of the job, from which inputs are read.
         settings: settings of the process.
         on_progress: called with progress in [0, 1] and a message.
-
-    Returns:
-        `{index, chain, space_id, rows, seconds}`.
 
     Raises:
         ConflictError: if an item has no text for the new encoder, or the index's owner refuses the generation.

@@ -84,7 +84,9 @@ def _delete(name: str, version: int, services: Services, force: bool) -> None:
 
 
 def _promote(name: str, services: Services, json_body: bytes) -> Pointer:
-    """Make the version in a JSON body live if it passes its gates, and return the new pointer."""
+    """Make the version in a JSON body live if it passes its gates. Return the pointer, which says which version is
+    live.
+    """
     body = validate_json(json_body, PromoteBody)
     return promote_with_gates(services.registry, name, body.version, body.gates, body.force)
 

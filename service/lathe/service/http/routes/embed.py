@@ -131,10 +131,10 @@ async def _answer(
     """
 
     def begin(json_body: bytes, at_once: bool = False) -> tuple[Pending, _AnswerShape]:
-        wanted, shape = parse(request, services, json_body)
-        if at_once and len(wanted.texts) > MAX_INLINE_TEXTS:
+        embed_request, shape = parse(request, services, json_body)
+        if at_once and len(embed_request.texts) > MAX_INLINE_TEXTS:
             raise NotAtOnceError
-        return services.embedder.begin(wanted, at_once), shape
+        return services.embedder.begin(embed_request, at_once), shape
 
     begun: tuple[Pending, _AnswerShape] | None = None
     if len(json_body) <= MAX_INLINE_BYTES:
@@ -169,7 +169,7 @@ def _parse_embed(request: Request, services: Services, json_body: bytes) -> tupl
     choice = services.embedder.parse_model(body.model or query.get("model"))
     engine = choice.engine
     long_text = body.choose_long_text(engine.spec.long_text)
-    wanted = EmbedRequest(
+    embed_request = EmbedRequest(
         texts,
         engine,
         EncodeOptions(_choose_prompt(body, engine), long_text, body.truncation_direction, body.normalize),
@@ -178,7 +178,7 @@ def _parse_embed(request: Request, services: Services, json_body: bytes) -> tupl
         body.resolved_input_type,
         body.output_dtype,
     )
-    return wanted, _AnswerShape(body.encoding_format, engine.spec.name, [*body.ignored, *ignored])
+    return embed_request, _AnswerShape(body.encoding_format, engine.spec.name, [*body.ignored, *ignored])
 
 
 def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
@@ -240,7 +240,7 @@ def _parse_embeddings(request: Request, services: Services, json_body: bytes) ->
     texts = list_texts(body.input, services.settings.max_texts, "input")
     ignored = list_ignored_parameters(request, (), OpenAIBody.known)
     choice = services.embedder.parse_model(body.model)
-    wanted = EmbedRequest(
+    embed_request = EmbedRequest(
         texts,
         choice.engine,
         EncodeOptions(_choose_prompt(body, choice.engine), body.long_text),
@@ -250,7 +250,7 @@ def _parse_embeddings(request: Request, services: Services, json_body: bytes) ->
         body.output_dtype,
     )
     model = body.model or choice.engine.spec.name
-    return wanted, _AnswerShape(body.encoding_format, model, [*body.ignored, *ignored])
+    return embed_request, _AnswerShape(body.encoding_format, model, [*body.ignored, *ignored])
 
 
 def _build_openai_response(answer: Answer, shape: _AnswerShape) -> Response:
@@ -267,7 +267,8 @@ def _build_openai_response(answer: Answer, shape: _AnswerShape) -> Response:
 
 @models_router.get("/v1/models", responses=ERRORS, summary="List the values of `model`")
 async def list_models(services: ServicesDep) -> Response:
-    """Return the values of `model`: encoders, encoders with a live chain, and both with a size that they serve.
+    """Return the values of `model`: encoders, encoders with a live chain, and both with a number of dimensions that
+    they serve.
 
     Of the sizes that a nested chain can be cut to, only halves are listed; requests may name any.
     """
@@ -277,7 +278,7 @@ async def list_models(services: ServicesDep) -> Response:
 
 @models_router.get("/v1/models/{name:path}", responses=ERRORS, summary="Show one of them")
 async def show_model(name: ModelName, services: ServicesDep) -> Response:
-    """Return one value of `model` in OpenAI's shape. Answer 404 unless its encoder, chain and size are served."""
+    """Return one value of `model` in OpenAI's shape. Answer 404 unless its encoder, chain and dimensions are served."""
     if not name:
         return await list_models(services)
     try:

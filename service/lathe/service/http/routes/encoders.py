@@ -108,10 +108,10 @@ async def set_size_route(
     return await answer_json(route)
 
 
-def _assign_size_route(name: str, value: str, services: Services, json_body: bytes) -> dict[str, Any]:
+def _assign_size_route(name: str, route: str, services: Services, json_body: bytes) -> dict[str, Any]:
     """Set the chain in a JSON body as the one that answers requests for a number of dimensions. Return what was set."""
     body = validate_json(json_body, SizeRouteBody)
-    dimensions = parse_parameter_number(value, "dimensions")
+    dimensions = parse_parameter_number(route, "dimensions")
     engine = services.embedder.find_engine(name)
     encoder = engine.require_ready()
     services.embedder.resolver.resolve_for_encoder(encoder, body.chain, dimensions)
@@ -166,8 +166,10 @@ async def delete(name: EncoderName, version: VersionNumber, services: ServicesDe
 
 
 def _promote(name: str, services: Services, json_body: bytes) -> dict[str, Any]:
-    """Make the version in a JSON body live if it passes its gates. Return the response's content, as `_apply_pointer`
-    does.
+    """Make the version in a JSON body live if it passes its gates. Return it with the indexes of other versions, as a
+    dict.
+
+    With `reindex`, the reindexing of these indexes is queued.
     """
     body = validate_json(json_body, EncoderPromoteBody)
     pointer = promote_with_gates(
@@ -180,8 +182,8 @@ def _promote(name: str, services: Services, json_body: bytes) -> dict[str, Any]:
 
 
 def _apply_pointer(name: str, pointer: Pointer, services: Services) -> dict[str, Any]:
-    """Start the engine of the version that is live now. Return the pointer, the engine's state and the indexes of other
-    versions.
+    """Start the engine of the version that is live now. Return the live version, the engine's state and the indexes of
+    other versions.
     """
     ref = f"{name}@{pointer.live}"
     services.trained_serving.stopped.discard(ref)

@@ -41,7 +41,7 @@ class _SearchRequest:
 
     Attributes:
         serving: state of the index that is searched, even if the index changes meanwhile.
-        bridge: maps queries of another encoder to the space of the index; None for queries of its own encoder.
+        bridge: maps queries of another encoder to the index's embedding space; None for queries of its own encoder.
         reduced: whether the queries are reduced by the index's chain already.
     """
 

@@ -2,7 +2,7 @@
 
 request ─► Drift.observe ─► some of its rows wait in a Window, one for each encoder and version
 thread of LiveVectors ─► Drift.evaluate ─► sums (Tally), no rows
-others ─► Drift.report, .warnings, .is_stale, .evaluate_all: figures of those sums
+others ─► Drift.report, .warnings, .is_stale, .evaluate_all: measures of drift, from those sums
 """
 
 import threading
@@ -141,8 +141,8 @@ class Drift:
         """Return how far live vectors are from the rows that a chain was fitted on, as the JSON of
         `/chains/{name}/drift`.
 
-        All queued rows are evaluated first. The report has the figures for each encoder, whether the chain is stale for
-        any (None without rows), and in `unknown` why drift is not known.
+        All queued rows are evaluated first. The report has the measures of drift for each encoder, whether the chain is
+        stale for any (None without rows), and in `unknown` why drift is not known.
         """
         reference = loaded.fit_distribution
         unknown = str(reference) if isinstance(reference, ArtifactError) else None
@@ -163,8 +163,8 @@ class Drift:
         is stale.
         """
         since = datetime.fromtimestamp(window.since, UTC).isoformat(timespec="seconds")
-        figures = tally.to_json(window.reference)
-        return {"encoder": window.encoder, "since": since} | figures | {"stale": self.exceeds_threshold(tally)}
+        measures = tally.to_json(window.reference)
+        return {"encoder": window.encoder, "since": since} | measures | {"stale": self.exceeds_threshold(tally)}
 
     def is_stale(self, ref: str) -> bool | None:
         """Return whether the traffic of a version had drifted too far, for any encoder, at the last evaluation. None if
@@ -201,16 +201,16 @@ def update_drift_gauges(drift: Drift) -> None:
     for gauge in GAUGES:
         gauge.clear()
     for window, tally in drift.evaluate_all():
-        figures = tally.to_json(window.reference)
-        norm = figures["mean_norm"]
+        measures = tally.to_json(window.reference)
+        norm = measures["mean_norm"]
         values = {
             ROWS: tally.rows,
             OUT_OF_DOMAIN: tally.out_of_domain,
-            MEAN_COSINE: figures["mean_cosine"],
+            MEAN_COSINE: measures["mean_cosine"],
             MEAN_NORM: norm["live"] / norm["fitted"] if norm["live"] is not None and norm["fitted"] else None,
-            OUTSIDE: figures["outside"]["live"],
-            ODD_NORMS: figures["odd_norms"],
-            CLIPPED: figures["clipped"],
+            OUTSIDE: measures["outside"]["live"],
+            ODD_NORMS: measures["odd_norms"],
+            CLIPPED: measures["clipped"],
             STALE: int(drift.exceeds_threshold(tally)),
         }
         for gauge, value in values.items():

@@ -147,7 +147,7 @@ class Tally:
         """Compare the mean of live rows with that of fitted rows, and return cosine, norms and standard error.
 
         The keys are `mean_cosine`, `mean_norm` (`fitted` and `live`) and `mean_noise`, the standard error of the mean
-        of so many rows. The figures are None if all rows were too far to be summed.
+        of so many rows. All but the fitted norm are None if all rows were too far to be summed.
         """
         gaussian = reference.gaussian
         if not self.summed:
