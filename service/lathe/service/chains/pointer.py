@@ -6,6 +6,7 @@ A pointer is a value: each change returns a new one, which is written to `pointe
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from lathe.service.errors import ConflictError
 from lathe.transforms.errors import ArtifactError
@@ -64,6 +65,10 @@ class Pointer:
     def overridden_gates(self) -> tuple[str, ...]:
         """Gates that the live version failed, and that were overridden when it was promoted."""
         return () if self.live is None else self.forced.get(self.live, ())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what callers see of the pointer: `{live, earlier, forced}`, with the gates overridden for `live`."""
+        return {"live": self.live, "earlier": list(self.earlier), "forced": list(self.overridden_gates)}
 
     def serialize(self) -> bytes:
         """Return the pointer as the bytes of JSON that `parse` reads."""

@@ -189,8 +189,7 @@ class VersionFolder:
         versions = [self.describe_version(name, version) for version in numbers]
         current = next((v for v in versions if v["version"] == described), versions[-1])
         earlier = [version for version in pointer.earlier if version in numbers]
-        pointer_fields = {"live": pointer.live, "earlier": earlier, "forced": list(pointer.overridden_gates)}
-        return current | {"name": name} | pointer_fields | {"versions": versions}
+        return current | {"name": name} | pointer.to_json() | {"earlier": earlier, "versions": versions}
 
     def describe_version(self, name: str, version: int) -> dict[str, Any]:
         """Return a version's manifest with `state` "ready". If it cannot be read, return an object with `state`

@@ -208,7 +208,7 @@ def _build_generation(
     return generation.rows.count
 
 
-def _read_batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, Vectors]]:
+def _read_batches(generation: Generation, read_after: Any) -> Iterator[tuple[Labels, Vectors]]:
     """Yield `(labels, vectors)` of the index's items that come after the generation's last row, batch by batch.
 
     The caller appends each batch to the generation before it requests the next one. The iterator ends when no items are
@@ -216,10 +216,10 @@ def _read_batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, V
 
     Args:
         generation: the generation.
-        read: function from a label to the labels and vectors of the next items after it.
+        read_after: function from a label to the labels and vectors of the next items after it.
     """
     while True:
-        labels, vectors = read(generation.last_label)
+        labels, vectors = read_after(generation.last_label)
         if not len(labels):
             return
         yield labels, vectors

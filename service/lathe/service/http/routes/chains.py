@@ -52,14 +52,15 @@ async def promote(name: ChainName, request: Request, services: ServicesDep) -> R
     """
     services.require_writable()
     pointer = await run_in_threadpool(_promote, name, services, await read_json(request, services.settings))
-    return await answer_json(_describe_pointer(name, pointer))
+    return await answer_json({"name": name} | pointer.to_json())
 
 
 @router.post("/{name}/rollback", dependencies=ADMIN)
 async def rollback(name: ChainName, services: ServicesDep) -> Response:
     """Make the version of a chain live that was live before. Return which version is live now."""
     services.require_writable()
-    return await answer_json(_describe_pointer(name, await run_in_threadpool(services.registry.rollback, name)))
+    pointer = await run_in_threadpool(services.registry.rollback, name)
+    return await answer_json({"name": name} | pointer.to_json())
 
 
 @router.delete("/{name}/{version}", dependencies=ADMIN)
@@ -97,13 +98,3 @@ def _describe_chain(ref: str, services: Services) -> dict[str, object]:
     """
     description = services.registry.describe(ref)
     return description | {"stale": services.drift.is_stale(f"{description['name']}@{description['version']}")}
-
-
-def _describe_pointer(name: str, pointer: Pointer) -> dict[str, object]:
-    """Return the fields of a JSON response that say which version is live, and which were."""
-    return {
-        "name": name,
-        "live": pointer.live,
-        "earlier": list(pointer.earlier),
-        "forced": list(pointer.overridden_gates),
-    }

@@ -189,14 +189,9 @@ def _apply_pointer(name: str, pointer: Pointer, services: Services) -> dict[str,
     services.trained_serving.stopped.discard(ref)
     services.trained_serving.update()
     engine = services.embedder.engines.get(ref)
-    return {
-        "name": name,
-        "live": pointer.live,
-        "earlier": list(pointer.earlier),
-        "forced": list(pointer.overridden_gates),
-        "state": engine.state if engine else None,
-        "indexes": _list_other_indexes(name, ref, services),
-    }
+    state = engine.state if engine else None
+    indexes = _list_other_indexes(name, ref, services)
+    return {"name": name} | pointer.to_json() | {"state": state, "indexes": indexes}
 
 
 def _list_other_indexes(name: str, ref: str, services: Services) -> list[dict[str, Any]]:
