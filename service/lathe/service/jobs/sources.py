@@ -46,47 +46,46 @@ class JobSource:
         path: path for `open_source`; the name of a file in the job's folder for data sent with the request.
         texts: whether it holds texts instead of vectors.
         dimensions: dimensions of vectors sent with the request; None if unknown.
+        distinct: number of distinct rows sent with the request; None if there are too many to count, or for a path.
         files: contents of the files to store in the job's folder, by name.
     """
 
     path: str
     texts: bool
     dimensions: int | None = None
+    distinct: int | None = None
     files: dict[str, bytes] = field(default_factory=dict)
 
+    def check_distinct(self, operation: str) -> None:
+        """Raise `BadValueError` if fewer than `MIN_DISTINCT_ROWS` distinct rows were sent, which the operation needs.
 
-def receive_source(source: RowSource, data_root: Path | None, operation: str | None = None) -> JobSource:
+        Rows that were not counted pass.
+        """
+        if self.distinct is not None and self.distinct < MIN_DISTINCT_ROWS:
+            needed = f"{operation} needs at least {MIN_DISTINCT_ROWS} different rows"
+            raise BadValueError(f"{needed}, the source has {self.distinct}", param="source")
+
+
+def receive_source(source: RowSource, data_root: Path | None) -> JobSource:
     """Check the source of texts or vectors in a request. Return what a job needs to read it: its path or files, and its
     kind.
 
     Texts or vectors sent with the request become files. A path must be a built-in source or lie in `data_root`, and is
     opened to see whether it holds texts or vectors.
 
-    Args:
-        source: the source.
-        data_root: folder that paths may lie in; None allows none.
-        operation: operation that needs at least `MIN_DISTINCT_ROWS` different rows, for the error; None needs no number
-            of rows. Rows of files, and over `MAX_COUNTED` vectors, are not counted here.
-
     Raises:
-        ServiceError, SourceError: if the source cannot be used, or too few different rows were sent.
+        ServiceError, SourceError: if the source cannot be used.
     """
     if source.texts is not None:
-        content, distinct = _serialize_texts(source.texts), len(set(source.texts))
-        received = JobSource(FILE_OF_TEXTS, True, files={FILE_OF_TEXTS: content})
-    elif source.vectors is not None:
+        content = _serialize_texts(source.texts)
+        return JobSource(FILE_OF_TEXTS, True, distinct=len(set(source.texts)), files={FILE_OF_TEXTS: content})
+    if source.vectors is not None:
         vectors = as_vectors(source.vectors, max_rows=len(source.vectors) + 1)
         few = len(vectors) <= MAX_COUNTED
-        distinct = len({row.tobytes() for row in vectors}) if few else MIN_DISTINCT_ROWS
-        received = JobSource(FILE_OF_VECTORS, False, vectors.shape[1], {FILE_OF_VECTORS: dump_npy(vectors)})
-    else:
-        path = resolve_allowed_path(str(source.path), data_root)
-        return JobSource(path, open_source(path).kind() == "texts")
-    if operation is not None and distinct < MIN_DISTINCT_ROWS:
-        raise BadValueError(
-            f"{operation} needs at least {MIN_DISTINCT_ROWS} different rows, the source has {distinct}", param="source"
-        )
-    return received
+        distinct = len({row.tobytes() for row in vectors}) if few else None
+        return JobSource(FILE_OF_VECTORS, False, vectors.shape[1], distinct, {FILE_OF_VECTORS: dump_npy(vectors)})
+    path = resolve_allowed_path(str(source.path), data_root)
+    return JobSource(path, open_source(path).kind() == "texts")
 
 
 def _serialize_texts(texts: list[str]) -> bytes:

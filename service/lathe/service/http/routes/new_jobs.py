@@ -64,9 +64,10 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
     require_name(request.name)
     chain = request.check()
     engine = services.embedder.find_engine(request.encoder, param="encoder")
-    source = receive_source(request.source, services.settings.data_root, "a fit")
+    source = receive_source(request.source, services.settings.data_root)
     spec = engine.spec if source.texts or request.encoder is not None else None  # vectors may have no encoder
     dimensions = _count_dimensions(source, spec, engine)
+    source.check_distinct("a fit")
     if dimensions is not None:
         chain.signature(dimensions)
 
@@ -205,7 +206,8 @@ def _create_advice_job(services: Services, json_body: bytes) -> Job:
     if request.fit is not None:
         require_name(request.fit, param="fit")
     engine = services.embedder.find_engine(request.encoder, param="encoder")
-    source = receive_source(request.source, services.settings.data_root, "advice")
+    source = receive_source(request.source, services.settings.data_root)
+    source.check_distinct("advice")
 
     if not source.texts and request.encoder is not None and request.fit is None:
         raise BadValueError(
@@ -272,7 +274,8 @@ def _create_adapt_job(services: Services, json_body: bytes) -> Job:
 
     data_root = services.settings.data_root
     engine = services.embedder.find_engine(request.encoder, param="encoder")
-    source = receive_source(request.source, data_root, "an adaptation")
+    source = receive_source(request.source, data_root)
+    source.check_distinct("an adaptation")
     paths = {"source": source.path}
     for field in PAIR_FILES:
         if (pairs := getattr(request, field)) is not None:
