@@ -8,7 +8,7 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
-from lathe.service.chains.fits import publish, wait_for_redis
+from lathe.service.chains.fits import publish_fitted_chain, wait_for_redis
 from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import Registry
 from lathe.service.encoders.trained import TrainedEncoders
@@ -119,7 +119,7 @@ def _publish(ladder: AdaptationResult, name: str, context: AdaptationSetting, on
     fitted = certify_recommended(ladder, encoder, context.command, on_progress)
     if fitted is not None:
         promote = _decide_promotion(ladder)
-        published["chain"] = publish(fitted, name, promote, context.registry, on_progress, context.job)
+        published["chain"] = publish_fitted_chain(fitted, name, promote, context.registry, on_progress, context.job)
     return published
 
 
