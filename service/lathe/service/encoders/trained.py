@@ -77,7 +77,7 @@ class TrainedEncoders(VersionFolder):
         return version, pointer.live == version
 
     def find_published(self, name: str, job: str | None) -> int | None:
-        """Return the version of a name that a job has published, or None."""
+        """Return the version of an encoder that a job has published, or None if there is none or `job` is None."""
         if job is None:
             return None
         for version in self.versions(name):
@@ -104,7 +104,7 @@ class TrainedEncoders(VersionFolder):
         return manifest
 
     def manifest(self, name: str, version: int) -> dict[str, Any]:
-        """Read the manifest of a version.
+        """Return the manifest of a version, read from its file.
 
         Raises:
             ArtifactError: if it is missing or damaged.
@@ -115,7 +115,7 @@ class TrainedEncoders(VersionFolder):
             raise ArtifactError(f"the manifest of the encoder {name}@{version} cannot be read: {error}") from error
 
     def describe_version(self, name: str, version: int) -> dict[str, Any]:
-        """Return what `VersionFolder.describe_version` returns, without the list of the version's files."""
+        """Return the manifest of a version and whether it is live, without the list of its files."""
         described = super().describe_version(name, version)
         return {key: described[key] for key in described if key != "files"}
 
@@ -124,7 +124,7 @@ class TrainedEncoders(VersionFolder):
         return TrainedSpecs(self.root).list_live(dtype)
 
     def build_spec(self, name: str, version: int, dtype: Dtype) -> EncoderSpec:
-        """Build the spec of a version that exists.
+        """Return the spec by which a version that exists is loaded.
 
         Raises:
             ArtifactError: if its manifest is damaged.
@@ -166,7 +166,7 @@ def complete_manifest(
 
 
 def parse_manifest(content: bytes) -> dict[str, Any]:
-    """Parse the JSON of a manifest, and check that it has what every manifest has.
+    """Parse the JSON of a manifest, check that it has what every manifest has, and return it.
 
     Raises:
         ValueError: if it is damaged, or of a newer version of Lathe.
@@ -199,7 +199,7 @@ def _require_model_file(path: str) -> None:
 
 
 def _list_model_files(model: Path) -> list[str]:
-    """List the files of a model's folder as relative paths, sorted, and check that a version may have them.
+    """Return the files in a model's folder as sorted relative paths. Check that a version may have them.
 
     Raises:
         BadValueError: if the folder has a link, or a file that no version may have.
@@ -216,7 +216,7 @@ def _list_model_files(model: Path) -> list[str]:
 
 
 def digest_files(model: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a model's folder, by relative path.
+    """Return `{relative path: SHA-256}` of the files in a model's folder, in hexadecimal.
 
     Raises:
         BadValueError: if the folder has a link, or a file that no version may have.

@@ -82,7 +82,7 @@ class Ids:
     def build_rows(
         self, batch: RowBatch, first: int, vector_field: str, text_field: str | None
     ) -> tuple[list[str], list[dict[str, Any] | None]]:
-        """Return the ids and the metadata of the rows of a batch as they are imported.
+        """Return the ids of a batch's rows, and the metadata of each or None, as they are imported.
 
         Fields other than the id and the vector become metadata, values that JSON lacks as text. If a field `metadata`
         holds an object, or its JSON text, its fields are merged in, because `lathe index export` writes items so.
@@ -100,7 +100,7 @@ class Ids:
             field = self._find_id_field(record)
             items.append(self._get_id(record, field, first + position))
             fields = {key: value for key, value in record.items() if key not in (vector_field, field)}
-            nested = parse_object(fields.get("metadata"))
+            nested = _parse_object(fields.get("metadata"))
             if nested is not None:
                 del fields["metadata"]
                 fields |= nested
@@ -110,17 +110,19 @@ class Ids:
         return items, metadata
 
     def _find_id_field(self, record: Mapping[str, Any]) -> str | None:
+        """Return the name of the field that holds a row's id, or None if ids are listed or no field has them."""
         if self.listed is not None:
             return None
         return self.field or next((field for field in ID_FIELDS if field in record), None)
 
     def _get_id(self, record: Mapping[str, Any], field: str | None, number: int) -> str:
+        """Return the id of row `number`: from the list, or else from the field. Without either, it is the number."""
         if self.listed is not None:
             return self.listed[number]
         if field is None:
             return str(number)
         try:
-            return write_id(record.get(field))
+            return format_id(record.get(field))
         except ValueError as error:
             raise BadValueError(f"row {number}: the id in the field {field!r} is {error}", param="id_field") from None
 
@@ -129,7 +131,7 @@ MAX_EXACT = 2**53
 """Largest whole number up to which floats hold every whole number."""
 
 
-def write_id(value: Any) -> str:
+def format_id(value: Any) -> str:
     """Return an id from a table as text: a text as it is, a whole number in digits, a UUID, bytes as UTF-8.
 
     A float is taken if it is a whole number that floats hold exactly, as tables with missing values write ids.
@@ -159,7 +161,7 @@ def write_id(value: Any) -> str:
 
 
 def _decode_bytes(value: bytes) -> str:
-    """Decode bytes as UTF-8 text, and raise `ValueError` if they are not UTF-8."""
+    """Return bytes as UTF-8 text. Raise `ValueError` if they are not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -186,7 +188,7 @@ def _write_metadata(number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_ids(path: Path) -> list[str]:
-    """Read ids from a file, as texts: one from each line, or the integers of a .npy array."""
+    """Return the ids in a file as texts: one from each line, or the integers of a .npy array."""
     if path.suffix == ".npy":
         numbers = np.load(path, allow_pickle=False)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
@@ -203,8 +205,8 @@ def _read_ids(path: Path) -> list[str]:
     return ids
 
 
-def parse_object(value: Any) -> dict[str, Any] | None:
-    """Return `value` if it is a dict, the dict that it encodes if it is JSON text, else None."""
+def _parse_object(value: Any) -> dict[str, Any] | None:
+    """Return `value` if it is a dict, or the dict that it encodes if it is JSON text, or else None."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(value)
@@ -214,7 +216,8 @@ def parse_object(value: Any) -> dict[str, Any] | None:
 def measure_cost(
     source: Source, encoder: TextEncoder | None, spec: IndexSpec, reducer: Reducer, on_progress: Progress
 ) -> ImportCost:
-    """Measure what reducing the source's vectors with the chain costs in recall and saves in bytes.
+    """Measure on a sample what reducing a source's vectors costs in recall and saves in bytes, and return these
+    measures.
 
     Up to 2,000 rows spread over the source are measured. The source is read to the end. Sampled duplicates and zero
     vectors are left out.
@@ -322,7 +325,7 @@ def add_rows(
 
 
 def _select_rows(vectors: Vectors, items: list[str], spec: IndexSpec, skip_zeros: bool) -> list[int]:
-    """Return the positions of the rows to import: all, but for cosine only those whose vector is not zero."""
+    """Return the positions of the rows to import. For cosine these are the rows whose vector is not zero, else all."""
     if spec.metric != "cosine":
         return list(range(len(items)))
     nonzero = vectors.any(axis=1)
@@ -333,7 +336,9 @@ def _select_rows(vectors: Vectors, items: list[str], spec: IndexSpec, skip_zeros
 
 
 def _load_vectors(values: Any, encoder: TextEncoder | None, spec: IndexSpec) -> Vectors:
-    """Return the original vectors `(n, d)` float32 of a batch. Texts are encoded, vectors are checked."""
+    """Return the original vectors `(n, d)` float32 of a batch. Texts are encoded. Vectors must have the index's
+    dimensions.
+    """
     if len(values) and isinstance(values[0], str):
         if encoder is None:
             raise BadValueError("texts need an encoder to become vectors", param="encoder")

@@ -33,7 +33,7 @@ def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress
     Returns:
         The dict that `train_encoder` returns, with `log_url`.
     """
-    from lathe.service.encoders.training import TrainingSetting, require_free_name, train_encoder
+    from lathe.service.encoders.training import TrainingContext, require_free_name, train_encoder
 
     home = Home(settings.home)
     require_free_name(job.request.name, settings)
@@ -41,7 +41,7 @@ def run_train_job(job: "TrainJob", folder: Path, settings: Settings, on_progress
     # A link may have appeared since the request came.
     request = job.request.model_copy(update={"job": locate_data_sets(job.request.job, settings.data_root)})
     log = TrainingLog(folder)
-    context = TrainingSetting(
+    context = TrainingContext(
         wait_for_redis(lambda: open_trained(home, settings.redis_url, [request.name]), part_of(on_progress, 0.0, 0.0)),
         home.training,
         "POST /train",
@@ -60,7 +60,7 @@ def run_adapt_job(job: "AdaptJob", folder: Path, settings: Settings, on_progress
     Returns:
         The dict of `lathe.service.encoders.adaptations.Adaptation.to_json`.
     """
-    from lathe.service.encoders.adaptations import AdaptationSetting, run_adaptation
+    from lathe.service.encoders.adaptations import AdaptationContext, run_adaptation
     from lathe.training.encoder.opening import open_encoder
 
     request = locate_inputs(job.request, job.files, folder)
@@ -75,7 +75,7 @@ def run_adapt_job(job: "AdaptJob", folder: Path, settings: Settings, on_progress
         lambda: open_trained(home, settings.redis_url, [request.name] if request.name else []), waiting
     )
     log = TrainingLog(folder)
-    context = AdaptationSetting(
+    context = AdaptationContext(
         settings, registry, trained, home, "POST /adapt", job=folder.name, on_work_folder=log.watch
     )
     return run_adaptation(request, encoder, context, log.follow(on_progress)).to_json()

@@ -60,7 +60,7 @@ class EncoderWorker(Protocol):
     """A worker that encodes the texts a dispatcher sends it: a process with a model, or calls to an embeddings API."""
 
     def wait_ready(self) -> EncoderInfo:
-        """Wait until texts can be encoded, and return what encodes them.
+        """Wait until texts can be encoded. Return the description of the encoder that encodes them.
 
         Raises:
             TrainingError: if the encoder cannot be loaded or reached.
@@ -74,7 +74,7 @@ class EncoderWorker(Protocol):
         """
 
     def receive(self, seconds: float) -> Reply:
-        """Return the reply to the earliest unanswered `send`.
+        """Wait for the reply to the earliest `send` that has none, and return it.
 
         Raises:
             OSError, EOFError: if the worker has ended.
@@ -129,7 +129,7 @@ class WorkerProcess:
             raise
 
     def wait_ready(self) -> EncoderInfo:
-        """Wait, without a time limit, until the process has loaded the model, and return its description.
+        """Wait, without a time limit, until the process has loaded the model. Return the description of the encoder.
 
         Raises:
             EncoderError: if the model cannot be loaded.
@@ -156,7 +156,7 @@ class WorkerProcess:
         framing.send(self.connection, {"parts": [build_message(part) for part in parts]})
 
     def receive(self, seconds: float) -> Reply:
-        """Wait for the worker's reply to the earliest message that it has not answered, and return it.
+        """Wait for the worker's reply to the earliest message that has none, and return it.
 
         Errors that the worker reports of single parts are in the reply's `results`, and are not raised.
 
@@ -191,7 +191,8 @@ class WorkerProcess:
 
 
 class Dispatcher:
-    """Passes texts from the admission queue to one worker, and the worker's vectors to the requests they are for.
+    """Sends texts from the admission queue to one worker, and passes the worker's vectors to the requests that wait for
+    them.
 
     Attributes:
         sent: parts of each message that the worker has not answered, earliest first.
@@ -255,9 +256,10 @@ class Dispatcher:
                     wait = BatchWait.after_batch(answered, reply.seconds)
 
     def _take(self, window: int, wait: BatchWait) -> list[Part]:
-        """Take parts of requests from the queue, about `window` tokens. Waits only if the worker has nothing to do.
+        """Return parts of queued requests for the worker, of about `window` tokens. Wait for some only if the worker
+        has nothing to do.
 
-        None are taken once `retiring` is set.
+        The list is empty if nothing is queued, or once `retiring` is set.
         """
         if self.retiring.is_set():
             return []
@@ -266,6 +268,7 @@ class Dispatcher:
 
     def _send(self, parts: list[Part]) -> None:
         # Noted before it is sent, so that `fail_sent` answers these parts too if the worker has ended.
+        """Send parts of requests to the worker, and record how long each request waited for its first one."""
         self.sent.append(parts)
         self.worker.send(parts)
         for part in parts:
@@ -293,7 +296,7 @@ class Dispatcher:
 
 
 def build_message(part: Part) -> dict[str, Any]:
-    """Return a part of a request (texts, options, chain) as a dict that is sent to the worker as JSON.
+    """Return a part of a request as a dict that is sent to the worker as JSON.
 
     Its keys are `texts`, `positions` (of the texts in the request), `options`, `chain` and `keep_raw`.
     """
@@ -309,9 +312,9 @@ def build_message(part: Part) -> dict[str, Any]:
 
 
 def _build_error(reply: dict[str, Any], name: str) -> Exception:
-    """Build the exception that a worker's reply describes. `name` is the encoder's, for the message.
+    """Return the exception that a worker's reply describes. `name` is the encoder's, for the message.
 
-    An unexpected exception becomes an `UnavailableError`.
+    An exception that no request can cause becomes an `UnavailableError`.
     """
     if reply["error"] in ERRORS:
         return ERRORS[reply["error"]](reply["message"])
@@ -319,7 +322,7 @@ def _build_error(reply: dict[str, Any], name: str) -> Exception:
 
 
 def build_crash_error(name: str) -> ServiceError:
-    """Build the error that answers requests whose worker process ended unexpectedly."""
+    """Return the error that answers requests whose worker process ended unexpectedly."""
     return UnavailableError(
         f"the encoder {name} crashed on this request or one beside it; it is being restarted", code="encoder_crashed"
     )

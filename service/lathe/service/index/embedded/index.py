@@ -299,6 +299,10 @@ class EmbeddedIndex:
         self.rows_added.wait(seconds)
         self.rows_added.clear()
 
+    def extend_graph(self, max_rows: int) -> int:
+        """Add up to `max_rows` rows to the graph, and return how many rows are not in it then, or 0 without a graph."""
+        return self.generation.extend_graph(max_rows, self.graph_threads)
+
     def write_snapshot(self) -> None:
         """Write rows and graph to disk as a snapshot, unless neither has grown since the last one.
 

@@ -92,7 +92,7 @@ class Maintainer:
         except Exception:
             log.exception("the next generation of the index %s cannot be checked", self.index.name)
 
-        lacking = self.index.generation.extend_graph(CHUNK_ROWS, self.index.graph_threads)
+        lacking = self.index.extend_graph(CHUNK_ROWS)
         if not lacking and time.monotonic() >= self.next_snapshot:
             begun = time.monotonic()
             try:
