@@ -356,7 +356,7 @@ class Settings(BaseSettings):
         return spec or self.trained.find(name, self.dtype)
 
     def find_idle_seconds(self, name: str) -> float:
-        """Return after how many seconds without a request an encoder is unloaded. 0 means never.
+        """Return the seconds without a request after which an encoder is unloaded, or 0 if it never is.
 
         Raises:
             ValueError: if the encoders added to the state folder cannot be read.
@@ -444,7 +444,9 @@ class Settings(BaseSettings):
         return f"{users} may use the server without a key"
 
     def to_environment(self) -> dict[str, str]:
-        """Return the environment variables from which another process reads these settings, without keys."""
+        """Return the environment variables, as a dict, from which another process reads these settings. Keys are left
+        out.
+        """
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         variables = {f"{PREFIX}{name.upper()}": _format_variable(value) for name, value in fields.items()}
         return {name: text for name, text in variables.items() if name not in KEY_VARIABLES}
@@ -462,7 +464,9 @@ KNOWN_VARIABLES = {"POSTGRES_URL", "RAY_ADDRESS", *(name.upper() for name in Set
 
 
 def _format_variable(value: Any) -> str:
-    """Format the value of a setting as its environment variable. An empty variable is as good as none."""
+    """Return the value of a setting as the text of its environment variable. None becomes an empty text, which counts
+    as unset.
+    """
     match value:
         case None:
             return ""
@@ -477,7 +481,9 @@ def _format_variable(value: Any) -> str:
 
 
 def list_unknown_variables() -> list[str]:
-    """List the environment variables `LATHE_…` that nothing reads, such as those that Kubernetes sets for a service."""
+    """Return the environment variables `LATHE_…` that nothing reads, sorted, such as those that Kubernetes sets for a
+    service.
+    """
     ours = {name.removeprefix(PREFIX) for name in os.environ if name.startswith(PREFIX)}
     return sorted(PREFIX + name for name in ours - KNOWN_VARIABLES)
 
@@ -490,7 +496,7 @@ def _refuse_misspelt_variables() -> None:
 
 
 def read_settings(**overrides: Any) -> Settings:
-    """Read the settings from the environment, and validate and return them.
+    """Read the settings from environment variables, validate them, and return them.
 
     Args:
         **overrides: values of settings; those that are not None override variables.

@@ -148,9 +148,7 @@ class Pending:
             # (n, k) in the order of the request: new rows from the encoder, all others from the cache.
             vectors = np.empty((len(self.entries), self.target.dimensions), np.float32)
             vectors[self.missing] = new_vectors
-            vectors[[row for row, entry in enumerate(self.entries) if entry is not None]] = self.target.apply(
-                cached
-            )
+            vectors[[row for row, entry in enumerate(self.entries) if entry is not None]] = self.target.apply(cached)
 
         tokens, cut = self._count_tokens(encoded_texts)
         vectors = self._require_finite(vectors)

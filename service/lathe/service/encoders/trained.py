@@ -115,7 +115,9 @@ class TrainedEncoders(VersionFolder):
             raise ArtifactError(f"the manifest of the encoder {name}@{version} cannot be read: {error}") from error
 
     def describe_version(self, name: str, version: int) -> dict[str, Any]:
-        """Return the manifest of a version and whether it is live, without the list of its files."""
+        """Return the manifest of a version with its `state`, without the list of its files. See
+        `VersionFolder.describe_version`.
+        """
         described = super().describe_version(name, version)
         return {key: described[key] for key in described if key != "files"}
 

@@ -85,7 +85,8 @@ class Replicator:
         self.client.close()
 
     def run(self) -> None:
-        """Copy all chains and trained encoders from Redis to disk, then copy each change, until the thread is stopped.
+        """Copy all chains and trained encoders from Redis to disk, then copy each change as it comes, until the thread
+        is stopped.
 
         Redis is marked as usable once the chains are copied, as models take longer. After any error, or if Redis holds
         another record than before, Redis is marked as unusable and the thread starts over.
@@ -93,7 +94,7 @@ class Replicator:
         while not self.stopping.is_set():
             try:
                 self.client.ping()
-                self.connection.mark_answering()
+                self.connection.silent = False  # requests are sent again, though the copy may still be out of date
                 position = self._copy_everything()
                 self.connection.mark_up()
                 self.tried.set()
@@ -115,12 +116,10 @@ class Replicator:
             self.stopping.wait(AGAIN_SECONDS)
 
     def _copy_everything(self) -> Any:
-        """Copy all chains and size routes from Redis, and return the stream position from which to read changes.
+        """Copy all chains and size routes from Redis, and return the position in the change stream from which to read
+        on.
 
         Also checks the settings of Redis.
-
-        Returns:
-            The position in the change stream from which to read on.
         """
         # The position is read before anything is copied: a change in between is copied twice instead of never.
         newest: Any = self.client.xrevrange(CHANGES, count=1)
@@ -130,15 +129,12 @@ class Replicator:
         return newest[0][0] if newest else "0-0"
 
     def _copy_changes(self, position: Any) -> Any:
-        """Copy what changed after a position of the change stream. Return the new position.
+        """Copy what changed in Redis after a position in the change stream, and return the new position.
 
         Waits up to `BLOCK_SECONDS` for changes. Every `retry_seconds`, what could not be copied is tried again.
 
         Args:
             position: position in the stream that was read last.
-
-        Returns:
-            The new position.
         """
         streams: Any = self.client.xread({CHANGES: position}, block=int(1000 * BLOCK_SECONDS))
         changes = [change for _, stream in streams for change in stream]
@@ -183,10 +179,7 @@ class Replicator:
             self._copy_versions(self.trained, name)
 
     def _copy_versions(self, folder: SharedVersions, name: str) -> None:
-        """Copy a chain or trained encoder from Redis.
-
-        A failure is noted in `failures`.
-        """
+        """Copy a chain or trained encoder of this name from Redis. A failure is noted in `failures`."""
         self._attempt(f"the {folder.kind} {name}", folder.kind, partial(folder.pull, name))
 
     def retry(self) -> None:
@@ -195,7 +188,8 @@ class Replicator:
             again()
 
     def _attempt(self, what: str, kind: str, pull: Callable[[], None]) -> None:
-        """Call `pull` to copy the item named `what`. If it fails, note that in `failures`, else clear the entry.
+        """Call `pull`, which copies what `what` names. Note a failure in `failures`, and remove it from there after a
+        success.
 
         A failure is logged if it is new, and damage is counted by kind.
         """
@@ -220,7 +214,9 @@ class Replicator:
 
 @dataclass(frozen=True)
 class Replica:
-    """What replicas share, chains, trained encoders and a cache, and the thread that keeps the copies up to date."""
+    """What one server shares with others through Redis: chains, trained encoders and a cache, and the thread that
+    copies them.
+    """
 
     connection: RedisConnection
     registry: SharedRegistry
@@ -238,9 +234,8 @@ class Replica:
         retry_seconds: float = RETRY_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
     ) -> "Replica":
-        """Open this server's copy of the shared chains, install the starter chains, and return the replica.
-
-        Nothing is requested from Redis yet.
+        """Return this server's copy of what replicas share. The starter chains are installed in it. Nothing is
+        requested from Redis yet.
 
         Args:
             home: the state folder.
@@ -283,12 +278,14 @@ class Replica:
         self.replicator.bring_up_to_date()
 
     def describe(self) -> dict[str, Any]:
-        """Return the state of Redis and the shared cache as JSON for `/info`."""
+        """Return a dict for `/info`: whether Redis is up, its problem or None, and the shared cache's dtype and
+        accuracy or None.
+        """
         cache = {"dtype": "float16", "cosine": COSINE} if self.cache is not None else None
         return {"up": self.connection.up, "problem": self.connection.problem, "cache": cache}
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each current problem with Redis or the local copy, for `/health`."""
+        """Return a sentence for each current problem with Redis or with the local copy."""
         problem = self.connection.problem
         outage = [f"{problem}; fits, jobs and administration wait for it"] if problem else []
         danger = [self.connection.danger] if self.connection.danger else []

@@ -48,7 +48,7 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
             self.pull(name)
 
     def find_published(self, name: str, job: str | None) -> int | None:
-        """Return the version of a name that a job has published, on any machine, or None.
+        """Update the copy of a name from Redis, and return the version that a job published on any machine, or None.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -66,12 +66,10 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
         promote: bool | None,
         job: str | None = None,
     ) -> tuple[int, bool]:
-        """Add a trained model as the next version of a name, in Redis and on disk.
+        """Add a trained model as the next version of a name, in Redis and on disk. Return the version, and whether it
+        is live.
 
         The arguments are those of `TrainedEncoders.publish`.
-
-        Returns:
-            The version, and whether it is live.
 
         Raises:
             BadValueError: if the name is not valid, or the model has files that no version may have.
@@ -92,7 +90,7 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
         return outcome
 
     def list_files(self, manifest: bytes) -> dict[str, str | None]:
-        """Return the files of the model.
+        """Return the files of a version's model as `{relative path: SHA-256}`.
 
         Raises:
             ValueError: if the manifest is damaged.

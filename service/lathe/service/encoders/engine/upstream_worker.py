@@ -94,10 +94,11 @@ class UpstreamWorker:
         self.sent: deque[list[Part]] = deque()
 
     def wait_ready(self) -> EncoderInfo:
-        """Find out the fingerprint of the API's vectors by a call. Return the description of the encoder.
+        """Identify the API's model by its vectors of test texts, unless that was done recently. Return the encoder's
+        description.
 
         Raises:
-            TrainingError: if that cannot be found out.
+            TrainingError: if the model cannot be identified.
         """
         try:
             encoder = self.encoder = self.connection.open()

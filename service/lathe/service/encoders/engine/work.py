@@ -267,14 +267,15 @@ class EncoderInfo:
         return described
 
     def find_prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of the prompt of a name, or of the default prompt if the name is None. None means no prompt.
+        """Return the text of the prompt of this name, or of the default prompt if the name is None. Return None for no
+        prompt.
 
         The rules are those of `Encoder.prompt`.
         """
         return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
 
     def find_side_prompt(self, side: SearchSide) -> str | None:
-        """Return the name of the prompt for queries or for documents, or None if the encoder has none for them.
+        """Return the name of the prompt for queries or for documents, or None if the encoder's default prompt is used.
 
         The rules are those of the function of this name.
         """
