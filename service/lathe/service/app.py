@@ -26,7 +26,7 @@ from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.upstream_worker import UpstreamConnection
 from lathe.service.encoders.trained import TrainedEncoders
 from lathe.service.encoders.trained_serving import Residency, TrainedServing
-from lathe.service.errors import ServiceError, UnavailableError, WrongShapeError, build_error_body, convert_error
+from lathe.service.errors import ServiceError, UnavailableError, WrongShapeError, convert_error, error_body
 from lathe.service.home import Home
 from lathe.service.http.answers import answer_json
 from lathe.service.http.encoding import encode_for_index
@@ -332,7 +332,7 @@ async def _answer_error(_request: Request, error: Exception) -> Response:
     headers = {"retry-after": str(service_error.retry_after)} if service_error.retry_after else {}
     if service_error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return await answer_json(build_error_body(service_error), service_error.status, headers)
+    return await answer_json(error_body(service_error), service_error.status, headers)
 
 
 async def _answer_validation_error(request: Request, error: Exception) -> Response:

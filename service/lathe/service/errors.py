@@ -251,7 +251,7 @@ def _get_sqlite_code(error: sqlite3.Error) -> str:
     return "disk_full" if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" else "record_unavailable"
 
 
-def build_error_body(error: ServiceError) -> dict[str, Any]:
+def error_body(error: ServiceError) -> dict[str, Any]:
     """Return the JSON body of an error response as a dict: OpenAI's error object, and TEI's `error_type` next to it."""
     body = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
     return {"error": body, "error_type": error.error_type}

@@ -23,7 +23,7 @@ from prometheus_client import Counter
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lathe.service.codec import dump_json
-from lathe.service.errors import BadValueError, ServiceError, UnavailableError, build_error_body
+from lathe.service.errors import BadValueError, ServiceError, UnavailableError, error_body
 from lathe.service.http.transport import JoinedWrites, Parser, WholeBody
 
 HEAD_BYTES = 65_536
@@ -365,7 +365,7 @@ def _split(data: bytes | memoryview) -> Iterable[Any]:
 
 
 def _serialize_response(error: ServiceError) -> bytes:
-    body = dump_json(build_error_body(error))
+    body = dump_json(error_body(error))
     lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", "content-type: application/json"]
     lines += [f"content-length: {len(body)}", "connection: close"]
     if error.retry_after:

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lathe.service.codec import dump_json
 from lathe.service.encoders.embedder import Embedder
-from lathe.service.errors import OverloadedError, ServiceError, build_error_body, convert_error
+from lathe.service.errors import OverloadedError, ServiceError, convert_error, error_body
 from lathe.service.logs import log_context
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
@@ -203,7 +203,7 @@ def _log_failure(error: Exception) -> None:
 
 async def send_error(error: ServiceError, send: Send) -> None:
     """Send an error as a complete JSON response, through the ASGI function `send`."""
-    body = dump_json(build_error_body(error))
+    body = dump_json(error_body(error))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if error.retry_after:
         headers.append((b"retry-after", str(error.retry_after).encode()))

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from lathe.service.build_info import read_commit
 from lathe.service.encoders.engine.engine import SERVING
 from lathe.service.encoders.engine.metrics import ENCODER_PROCESSES, MODEL_BYTES, WAITING_TEXTS, WAITING_TOKENS
-from lathe.service.errors import UnavailableError, build_error_body
+from lathe.service.errors import UnavailableError, error_body
 from lathe.service.http.answers import answer_json, build_json_response
 from lathe.service.http.openapi import ERRORS
 from lathe.service.monitoring.drift.drift import update_drift_gauges
@@ -57,7 +57,7 @@ async def ready(services: ServicesDep) -> Response:
     content["warnings"] = services.list_warnings()
     if not is_ready:
         reason = "indexes are being opened" if not opened else "an encoder is not ready"
-        content |= build_error_body(UnavailableError(reason, code="not_ready"))
+        content |= error_body(UnavailableError(reason, code="not_ready"))
     return await answer_json(content, 200 if is_ready else 503)
 
 
