@@ -109,7 +109,7 @@ class Home:
 
     @property
     def uses(self) -> Path:
-        """File with the uses of chains outside the state folder."""
+        """File with the uses of chains of transforms outside the state folder."""
         return self.root / "uses.json"
 
     @property

@@ -32,7 +32,7 @@ def _get_counters(encoder: str) -> tuple[Counter, Counter]:
 
 @dataclass(frozen=True)
 class CachedVector:
-    """A text's encoder vector `(d,)`, before any chain, and its number of tokens, read and cut."""
+    """A text's vector `(d,)` by the encoder, before any chain of transforms, and its numbers of tokens read and cut."""
 
     vector: NDArray[np.float32]
     tokens: int
@@ -144,4 +144,5 @@ class VectorCache:
             for key, entry in entries.items():
                 if entry.vector.nbytes + ENTRY_BYTES <= self.max_bytes:
                     self.entries[key] = entry
+            # Set under the lock, so that the metric's last value is that of the last change.
             BYTES.set(self.entries.currsize)

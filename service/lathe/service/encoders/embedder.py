@@ -72,7 +72,8 @@ class Answer:
     cut_tokens: int | None = None
 
     def build_headers(self, as_codes: bool = False) -> dict[str, str]:
-        """Return the HTTP headers that describe the vectors: space id, chain, dimensions, dtype, times and tokens.
+        """Return the HTTP headers that describe the vectors: space id, chain of transforms, dimensions, dtype, times
+        and tokens.
 
         Times are in milliseconds.
 
@@ -166,7 +167,9 @@ class Pending:
         return vectors
 
     def _stack_cached(self) -> NDArray[np.float32]:
-        """Return the cached vectors `(n, d)`, before the chain, in text order, or `(0, 0)` if there are none."""
+        """Return the cached vectors `(n, d)`, before the chain of transforms, in text order, or `(0, 0)` if there are
+        none.
+        """
         cached = [entry.vector for entry in self.entries if entry is not None]
         return np.concatenate(cached).reshape(len(cached), -1) if cached else np.empty((0, 0), np.float32)
 
@@ -295,8 +298,8 @@ class Embedder:
         )
 
     def parse_model(self, model: str | None) -> ModelChoice:
-        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`. Return the encoder, chain and dimensions that
-        it selects.
+        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`. Return the encoder, chain of transforms and
+        dimensions that it selects.
 
         The grammar is in `lathe.service.encoders.model_names`.
         """
@@ -401,8 +404,8 @@ class Embedder:
         return [*list_model_names(self.engines, self.registry, self.resolver), *self.aliases]
 
     def resolve_model(self, model: str) -> ModelChoice:
-        """Return the encoder, chain and dimensions that a request's `model` selects. Raise unless the encoder and the
-        chain are served.
+        """Return the encoder, chain of transforms and dimensions that a request's `model` selects. Raise unless encoder
+        and chain are served.
 
         The chain must take the encoder's vectors and serve the dimensions. While the encoder was never ready, only its
         name is checked.

@@ -87,6 +87,7 @@ class LiveVectors:
         """
         if len(self.waiting) >= self.max_waiting:
             return False
+        # Appending to a deque and taking from its other end are atomic, so there is no lock.
         self.waiting.append(work)
         # `set` takes a lock, which most calls need not.
         if not self.wakeup.is_set():

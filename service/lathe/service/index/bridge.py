@@ -104,6 +104,7 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
         spec: settings that the index is moving to; saved beside the map, to know later what it was fitted for.
         folder: folder of the new generation.
     """
+    # Every fifth pair is held out, so that the recall is of texts that the map was not fitted on.
     held_out = slice(None, None, HELDOUT_SHARE)
     fitted_on = [row for row in range(len(new)) if row % HELDOUT_SHARE]
     if len(fitted_on) < MIN_PAIRS:

@@ -42,7 +42,7 @@ ID_FIELDS = ("id", "_id")
 
 @dataclass(frozen=True)
 class ImportCost:
-    """Cost of a chain on the vectors of a store, measured on a sample.
+    """What a chain of transforms costs on the vectors of a store: recall on a sample, and bytes before and after.
 
     Attributes:
         rows: number of rows in the store.
@@ -61,7 +61,7 @@ class ImportCost:
 
 
 class Ids:
-    """Assignment of ids to the rows of a source, and of their other fields to metadata.
+    """Assignment of ids to the rows of a source of texts or vectors, and of their other fields to metadata.
 
     Args:
         listed: file with one id per line, or a .npy file of integers; None to take ids from the rows.
@@ -216,8 +216,8 @@ def _parse_object(value: Any) -> dict[str, Any] | None:
 def measure_cost(
     source: Source, encoder: TextEncoder | None, spec: IndexSpec, reducer: Reducer, on_progress: Progress
 ) -> ImportCost:
-    """Measure on a sample what reducing a source's vectors costs in recall and saves in bytes, and return these
-    measures.
+    """Measure on a sample what reducing the vectors of a source of texts or vectors costs in recall and saves in bytes.
+    Return these measures.
 
     Up to 2,000 rows spread over the source are measured. The source is read to the end. Sampled duplicates and zero
     vectors are left out.
@@ -234,6 +234,7 @@ def measure_cost(
         NotFiniteError: if the encoder gives NaN or inf for a text of the sample.
     """
     total = source.count()
+    # Spread over the whole source, as stores are often sorted by topic or date.
     numbers = np.unique(np.linspace(0, max(total - 1, 0), SAMPLE_ROWS).astype(int))
     values: list[Any] = []
     read = 0
@@ -273,10 +274,13 @@ def add_rows(
     on_progress: Progress,
     skip_zeros: bool,
 ) -> dict[str, int]:
-    """Add all rows of a source to an index in batches, resuming an earlier run. Return counts of rows by outcome.
+    """Add all rows of a source of texts or vectors to an index in batches, resuming an earlier run. Return `{imported,
+    left_out, replaced}`.
 
-    Of rows with the same id, the last is kept, and those before it count as replaced. Each batch stores the progress in
-    the index as a note, which is deleted at the end, so that a run that was stopped resumes after its last batch.
+    These are the numbers of rows added in this run, of zero rows skipped, and of items that rows with the same id
+    replaced. Of rows with the same id, the last is kept, and those before it count as replaced. Each batch stores the
+    progress in the index as a note, which is deleted at the end, so that a run that was stopped resumes after its last
+    batch.
 
     Args:
         index: index to fill.
@@ -284,12 +288,8 @@ def add_rows(
         encoder: encoder of the texts; None for vectors.
         ids: assigns ids and metadata.
         key: identifies this import; only an import with the same key is resumed.
-        on_progress: called with progress in [0, 1] and a message with rows, rate and time left.
+        on_progress: called with progress in [0, 1] and a message.
         skip_zeros: whether to skip zero vectors instead of raising.
-
-    Returns:
-        {imported, left_out, replaced}: number of rows added in this run, of zero rows skipped, and of items that rows
-            with the same id replaced.
 
     Raises:
         BadValueError: if a row cannot be stored.

@@ -36,7 +36,9 @@ class Change:
 
 
 class SpaceMovedError(Exception):
-    """Error for vectors of a space that the index no longer serves, whose texts the caller must encode again."""
+    """Error for vectors of an embedding space that the index no longer serves, whose texts the caller must encode
+    again.
+    """
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class Reducer:
             chain = _load_chain(spec, artifact)
             cut = spec.dimensions if chain.nested else None
             self.quantizer = chain.quantizer
+            # Folded: neighbouring linear steps become one matrix, so that a vector is multiplied once.
             self.queries = chain.fold(cut, side="query")
             self.documents = chain.without_quantizer().fold(cut) if chain.two_sided else self.queries
             self.leading = leading_query_maps(chain)
@@ -102,8 +103,8 @@ class Reducer:
         return self._prepare(_map_to_floats(self.leading, originals))
 
     def reduce_unquantized(self, originals: Vectors) -> Vectors:
-        """Return original documents `(n, d)` reduced to floats `(n, k)`, without the chain's quantizer. For cosine they
-        have length 1.
+        """Return original documents `(n, d)` reduced to floats `(n, k)` by the chain of transforms without its
+        quantizer. For cosine they have length 1.
 
         Raises:
             BadValueError: if a result is not finite.
@@ -122,8 +123,8 @@ class Reducer:
         return np.ascontiguousarray(codes).view(np.uint8)
 
     def decode(self, codes: NDArray[np.uint8]) -> Vectors:
-        """Return the vectors `(n, k)` that byte codes `(n, b)` of the chain's quantizer stand for. For cosine they have
-        length 1.
+        """Return the vectors `(n, k)` that byte codes `(n, b)` of the chain of transforms stand for. For cosine they
+        have length 1.
         """
         assert self.quantizer is not None
         return self._prepare(self.quantizer.inverse_transform(self.view_codes(codes)))
@@ -158,10 +159,14 @@ class Reducer:
 
 
 def _map_to_floats(chain: Chain | None, originals: Vectors) -> Vectors:
+    """Return vectors `(n, d)` mapped by a chain of transforms to floats `(n, k)`, or unchanged without one. Raise
+    `BadValueError` if a result is not finite.
+    """
     return _require_finite(originals if chain is None else chain.transform(originals))
 
 
 def _require_finite(vectors: Vectors) -> Vectors:
+    """Return the vectors unchanged. Raise `BadValueError` if they hold NaN or inf."""
     if not np.isfinite(vectors).all():
         raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
     return vectors

@@ -162,12 +162,12 @@ class IndexSpec:
 
     @property
     def has_originals(self) -> bool:
-        """Whether the original vectors are stored, and not codes alone."""
+        """Whether the original vectors are stored, and not byte codes alone."""
         return self.originals != "none"
 
     @property
     def stored_dtype(self) -> str:
-        """Dtype of what the record stores for an item: of its original vector, or of its code."""
+        """Dtype of what the record stores for an item: of its original vector, or of its byte code."""
         return self.originals if self.has_originals else "uint8"
 
     def to_json(self) -> dict[str, Any]:

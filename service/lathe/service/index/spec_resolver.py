@@ -36,8 +36,8 @@ class SpecResolver:
         self.list_encoders = list_encoders
 
     def resolve_new(self, request: IndexRequest) -> tuple[IndexSpec, Artifact]:
-        """Return the settings of the new index that a request describes, and its chain's manifest and tensors, or None
-        for raw vectors.
+        """Return the settings of the index that a request describes, and the manifest and tensors of its chain of
+        transforms, or None for raw vectors.
 
         Raises:
             ServiceError: if an encoder or chain is unknown, the chain was fitted on vectors of another encoder, or the
@@ -64,8 +64,8 @@ class SpecResolver:
     def resolve_reindexed(
         self, request: ReindexRequest, index: SearchIndex
     ) -> tuple[IndexSpec, Artifact, HasSpace | None]:
-        """Return an index's settings after a reindexing, its chain's manifest and tensors or None, and the new encoder
-        or None if it stays.
+        """Return an index's settings after a reindexing, its chain of transforms (manifest and tensors) or None, and
+        the new encoder or None if it stays.
 
         The settings name the index's next generation (its rows and graph, built again) by a new, random name. Settings
         that the request leaves None are kept. An encoder with the same fingerprint is no change. If no other encoder,
@@ -101,7 +101,7 @@ class SpecResolver:
         return spec, self._read_artifact(target), encoder
 
     def _find_encoder(self, name: str | None, chain: str, width: int | None) -> HasSpace | None:
-        """Return the encoder of an index: the one of that name, or else the one that its chain was fitted for. None if
+        """Return the encoder of that name, or else the one that the chain of transforms was fitted for, or None if
         there is none.
 
         With neither name nor chain, return None if `width` is given, else the default encoder.
@@ -118,8 +118,8 @@ class SpecResolver:
     def _resolve_target(
         self, encoder: HasSpace | None, chain: str, dimensions: int | None, width: int | None
     ) -> tuple[Target, str | None, int]:
-        """Return an index's chain cut to the dimensions, its encoder's fingerprint or None, and the dimensions of
-        original vectors.
+        """Return an index's chain of transforms cut to the dimensions, its encoder's fingerprint or None, and the
+        dimensions of original vectors.
 
         For raw vectors the target has no chain. Without an encoder, the fingerprint is that of the encoder that the
         chain was fitted for, or None.
@@ -157,14 +157,16 @@ class SpecResolver:
         )
 
     def _read_artifact(self, target: Target) -> Artifact:
-        """Return the manifest and tensors, as bytes, of the target's chain, or None for raw vectors."""
+        """Return the manifest and tensors, as bytes, of the target's chain of transforms, or None for raw vectors."""
         if target.loaded is None:
             return None
         return self.registry.read_files(target.loaded.name, target.loaded.version)
 
 
 def _describe_spaces(encoder: HasSpace | None, target: Target, fingerprint: str | None, width: int) -> dict[str, Any]:
-    """Return the index settings that name the encoder, the chain and the spaces of original and reduced vectors."""
+    """Return the settings that name an index's encoder and chain of transforms, and its space ids and dimensions, as a
+    dict.
+    """
     return {
         "encoder": encoder.name if encoder else None,
         "encoder_fingerprint": fingerprint,

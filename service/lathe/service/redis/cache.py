@@ -234,6 +234,7 @@ def _decode_entry(content: bytes, normalized: bool, dimensions: int) -> CachedVe
     if len(content) not in (end, end + 4) or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
         return None
 
+    # CRC-32 of the rest (4 bytes), tokens read (4), d numbers (2 each), and tokens cut (4) unless there are none.
     vector = np.frombuffer(content[:end], np.float16, offset=8).astype(np.float32)
     if not np.isfinite(vector).all():
         return None

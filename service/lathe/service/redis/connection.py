@@ -90,7 +90,7 @@ class RedisConnection:
         UP.set(0)
 
     def check_settings(self) -> None:
-        """Set `danger` to a warning if Redis's memory settings allow it to evict chains, else to None.
+        """Set `danger` to a warning if Redis's memory settings allow it to evict chains of transforms, else to None.
 
         It is None, too, if Redis does not permit reading its settings.
         """

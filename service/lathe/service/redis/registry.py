@@ -30,7 +30,7 @@ from lathe.transforms.files import parse_json, parse_json_object, replace_synced
 
 
 class SharedRegistry(SharedVersions, Registry):
-    """The registry of all replicas, with a copy of its chains and size routes in a folder.
+    """The registry of chains of transforms that all replicas share in Redis, with a copy of it in a folder.
 
     Args:
         root: folder of the copy; processes may share it.
@@ -100,7 +100,8 @@ class SharedRegistry(SharedVersions, Registry):
         return imported
 
     def upload_version(self, source: VersionFolder, name: str, version: int) -> Upload:
-        """Write a version's files from a folder to Redis, once its chain was loaded from them. Return the upload.
+        """Write a version's files from a folder to Redis, once its chain of transforms was loaded from them. Return the
+        upload.
 
         Raises:
             ArtifactError: if they are damaged.
@@ -110,8 +111,8 @@ class SharedRegistry(SharedVersions, Registry):
         return super().upload_version(source, name, version)
 
     def list_files(self, manifest: bytes) -> dict[str, str | None]:
-        """Return the files of a chain's version as `{relative path: SHA-256}`: its tensors, and its fit distribution
-        with None.
+        """Return the files of a version of a chain of transforms as `{relative path: SHA-256}`: its tensors, and its
+        fit distribution with None.
 
         Raises:
             ValueError: if the manifest is damaged.
@@ -125,17 +126,20 @@ ROUTES_NAME = "which chain answers which size"
 
 
 class _SharedSizeRoutes(SizeRoutes):
-    """The size routes of all encoders, in Redis."""
+    """The size routes of all encoders, in Redis: which chain of transforms answers requests for a number of
+    dimensions.
+    """
 
     def __init__(self, path: Path, chains: ChainFolder, record: SharedRecord) -> None:
         super().__init__(path, chains)
         self.record = record
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
-        """Set the chain that answers an encoder's requests for a number of dimensions, in Redis and on disk. Return the
-        chain that answers them now.
+        """Set the chain of transforms that answers an encoder's requests for a number of dimensions. Return the chain
+        that answers them now.
 
-        That is an earlier one if `replace` is false and its chain still exists.
+        It is written to Redis and to the local copy. The result is an earlier chain if `replace` is false and that
+        chain still exists.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -180,8 +184,8 @@ class _SharedSizeRoutes(SizeRoutes):
                 replace_synced(self.path, written)
 
     def _parse_or_read_local(self, fingerprint: bytes, content: bytes) -> dict[str, dict[str, str]]:
-        """Return one encoder's size routes from Redis as `{fingerprint: {dimensions: chain}}`, or those of the local
-        copy if Redis's are damaged.
+        """Return one encoder's size routes from Redis, or from the local copy if Redis's are damaged, as `{fingerprint:
+        {dimensions: chain}}`.
 
         The damage is counted. The result is empty if the local copy has none either.
         """
@@ -229,7 +233,7 @@ def _queue_routes(pipe: Pipeline, fingerprint: str, size_routes: dict[str, str])
 
 
 def _parse_routes(content: bytes | None) -> dict[str, str]:
-    """Return an encoder's size routes from JSON, `{dimensions: chain}`. None gives an empty dict."""
+    """Return an encoder's size routes, `{dimensions: chain of transforms}`, from JSON. None gives an empty dict."""
     try:
         return parse_size_routes(parse_json(content or b"{}"))
     except (ValueError, AttributeError) as error:

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Replicator:
-    """The replicator thread, which copies each change in Redis to the local copies of chains and trained encoders.
+    """Thread that copies each change in Redis to the local copies of chains of transforms and trained encoders.
 
     Everything is copied whenever Redis was unreachable, so that no change is missed; after that each change arrives
     through a stream within milliseconds. What cannot be copied does not stop the others.
@@ -72,7 +72,7 @@ class Replicator:
         self.thread = threading.Thread(target=self.run, name="redis", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, and wait up to `FIRST_SECONDS` for its first attempt to copy all chains."""
+        """Start the thread, and wait up to 3 s for its first attempt to copy all chains of transforms."""
         self.connection.has_replicator = True
         self.thread.start()
         self.tried.wait(FIRST_SECONDS)
@@ -85,8 +85,8 @@ class Replicator:
         self.client.close()
 
     def run(self) -> None:
-        """Copy all chains and trained encoders from Redis to disk, then copy each change as it comes, until the thread
-        is stopped.
+        """Copy all chains of transforms and trained encoders from Redis to disk, then copy each change, until the
+        thread is stopped.
 
         Redis is marked as usable once the chains are copied, as models take longer. After any error, or if Redis holds
         another record than before, Redis is marked as unusable and the thread starts over.
@@ -116,8 +116,8 @@ class Replicator:
             self.stopping.wait(AGAIN_SECONDS)
 
     def _copy_everything(self) -> Any:
-        """Copy all chains and size routes from Redis, and return the position in the change stream from which to read
-        on.
+        """Copy all chains of transforms and size routes from Redis. Return the position in the change stream from which
+        to read on.
 
         Also checks the settings of Redis.
         """
@@ -153,7 +153,7 @@ class Replicator:
         return position
 
     def bring_up_to_date(self) -> None:
-        """Write chains and size routes to Redis that it lacks, then copy all of them from Redis to disk.
+        """Write chains of transforms and size routes to Redis that it lacks, then copy all of them from Redis to disk.
 
         Failures are noted in `failures`.
 
@@ -214,8 +214,8 @@ class Replicator:
 
 @dataclass(frozen=True)
 class Replica:
-    """What one server shares with others through Redis: chains, trained encoders and a cache, and the thread that
-    copies them.
+    """What one server shares through Redis: chains of transforms, trained encoders and a cache, and the thread that
+    copies changes.
     """
 
     connection: RedisConnection
@@ -270,7 +270,7 @@ class Replica:
         self.connection.close()
 
     def bring_up_to_date(self) -> None:
-        """Copy chains and size routes from Redis once, for a command that does not serve.
+        """Copy chains of transforms and size routes from Redis once, for a command that does not serve.
 
         Raises:
             UnavailableError: if Redis is unreachable.

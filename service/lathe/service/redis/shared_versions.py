@@ -235,6 +235,7 @@ class SharedVersions(VersionFolder, ABC):
             UnavailableError: if Redis is unreachable, or full. What was written is removed after any of these errors.
         """
         stamp = VersionStamp(compute_digest(manifest), job)
+        # A random key, as another replica may be writing the same files: two writers must not share pieces.
         key = f"{build_files_key(stamp)}:{secrets.token_hex(8)}"
         with self.connection.reached() as client:
             try:
@@ -386,7 +387,7 @@ class SharedVersions(VersionFolder, ABC):
             self.write_pointer(name, pointer)
 
     def _has_version(self, name: str, version: int, stamp: VersionStamp) -> bool:
-        """Return whether this version is on disk, by comparing its manifest's digest with the stamp's.
+        """Return whether this version is on disk: its manifest there has the digest that the record in Redis says.
 
         The other files are checked when they are read.
         """

@@ -148,6 +148,7 @@ class AdmissionQueue:
         """Update `rate` (tokens per second of all workers) with one worker's batch, as a moving average."""
         pace = workers * tokens / max(seconds, 1e-6)
         with self.changed:
+            # The latest batch counts a tenth, so that a single batch of few texts changes little.
             self.rate = pace if not self.rate else 0.9 * self.rate + 0.1 * pace
 
     def take(self, tokens: int, seconds: float, wait: BatchWait = NO_WAIT, max_texts: int | None = None) -> list[Part]:
@@ -195,6 +196,7 @@ class AdmissionQueue:
             return parts
 
     def _count_waiting_tokens(self) -> int:
+        """Return the estimated tokens of the texts that no worker has taken."""
         return sum(work.tokens_waiting for work in self.works)
 
     def fail_all(self, error: Exception) -> None:

@@ -117,6 +117,7 @@ class WorkerProcess:
             ours.close()
             raise
 
+        # A worker that stops in the middle of a message would block this thread for ever.
         limit = struct.pack("ll", int(options.seconds), 0)
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # of one read or write, within a message
             ours.setsockopt(socket.SOL_SOCKET, option, limit)
@@ -276,7 +277,8 @@ class Dispatcher:
                 metrics.QUEUE_SECONDS.labels(self.name).observe(part.waited)
 
     def _deliver(self, parts: list[Part], reply: Reply) -> None:
-        """Pass each part's vectors or error in a worker's reply to its request, and update the metrics.
+        """Pass each part's vectors or error in a worker's reply to its request. Update the metrics of throughput and
+        batches.
 
         The worker replies in the order of the parts.
         """

@@ -217,7 +217,7 @@ def require_index(folder: Path) -> None:
 
 
 def _read_backup_manifest(source: Path) -> dict[str, Any]:
-    """Read and check the manifest of a backup folder. Raise `UnavailableError` if it is missing or damaged."""
+    """Return the manifest of a backup folder. Raise `UnavailableError` if it is missing or damaged."""
     try:
         manifest = parse_json_object(read_beneath(source, MANIFEST, MAX_MANIFEST_BYTES))
     except FileNotFoundError:
@@ -366,6 +366,7 @@ def _find_item_problem(item: object, metadata: object) -> str | None:
 
 
 def _find_vector_problem(vector: object, spec: IndexSpec, vector_bytes: int) -> str | None:
+    """Return a phrase on what is wrong with an item's stored vector or byte code, or None if nothing is."""
     if not isinstance(vector, bytes) or len(vector) != vector_bytes:
         return f"has no vector of {vector_bytes} bytes"
     if spec.has_originals and not np.isfinite(np.frombuffer(vector, spec.stored_dtype)).all():

@@ -55,6 +55,7 @@ def search_exactly(
     compared = np.arange(len(vectors))[rows] if isinstance(rows, slice) else rows
     query_tensor = torch.from_numpy(np.require(queries, requirements=["C", "W"]))
     best = empty_results(len(queries), k)
+    # Bounds the scores in memory. A block has at least k rows, because k results of each block are merged.
     step = max(k, block_entries // max(len(queries), 1), 1)
 
     for start in range(0, len(compared), step):
@@ -106,6 +107,7 @@ def rank_rows(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int) -> S
 
     Rows with equal scores are sorted by their numbers.
     """
+    # `lexsort` takes the last key first: the score, then the row number among equal scores.
     order = np.lexsort((rows, -scores), axis=1)[:, :k]
     if len(rows) == 1:  # the usual case of one query needs no array of query numbers
         return rows[:, order[0]], scores[:, order[0]]

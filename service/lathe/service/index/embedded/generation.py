@@ -88,8 +88,8 @@ class Generation:
         return int(self.rows.labels.array[self.rows.count - 1, 0]) if self.rows.count else 0
 
     def convert(self, originals: Vectors) -> tuple[NDArray[Any], NDArray[np.float16] | None, NDArray[Any]]:
-        """Convert original vectors `(n, d)` to three arrays: what the record stores, float16 copies for rescoring or
-        None, and the compact vectors to search.
+        """Return original vectors `(n, d)` in three forms: what the record stores, float16 for rescoring or None, and
+        the compact vectors to search.
 
         Returns:
             What the record stores: the original vectors, or without originals codes `(n, b)`; the original vectors in
@@ -236,9 +236,11 @@ class Generation:
         """
         nothing, covered = (*empty_results(len(queries), count), 0), self.covered
         share = 1.0 if allowed is None or not covered else float(allowed[:covered].mean())
+        # Barred rows take places in the graph's result. Their share near a query varies, hence a fifth and 16 more.
         requested = count if share == 1 else math.ceil(1.2 * count / max(share, 1e-9)) + 16
         if self.graph is None or requested > min(MAX_CANDIDATES, covered):
             return nothing
+        # The candidate list is longer by the same share, so that it has about as many allowed rows as without a filter.
         result = self.graph.search(queries, requested, max(math.ceil(ef / share), requested))
         if result is None:
             return nothing

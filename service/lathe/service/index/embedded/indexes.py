@@ -150,6 +150,7 @@ class EmbeddedIndexes:
             raise
 
         with self.changing:
+            # Under the lock that `close` takes: an index that was added after it would never be closed.
             if not self.closed:
                 self.opened[name] = index
                 self.unopened.pop(name, None)

@@ -62,7 +62,7 @@ class IndexRecord(RecordFile):
 
     @classmethod
     def create(cls, path: Path, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> "IndexRecord":
-        """Create a new, empty record file with an index's settings and chain, and return it open."""
+        """Create a new, empty record file with an index's settings and chain of transforms, and return it open."""
         create_file(path).close()  # SQLite gives the WAL beside it the same permissions
         connection = sqlite3.connect(path, isolation_level=None)
         connection.executescript(TABLES)
@@ -87,7 +87,8 @@ class IndexRecord(RecordFile):
             return read_spec(db)
 
     def read_artifact(self, chain: str) -> Artifact:
-        """Return a chain's manifest and tensors as bytes, or None if `chain` is `none`, which means raw vectors.
+        """Return the manifest and tensors, as bytes, of a chain of transforms, or None if `chain` is `none`, which
+        means raw vectors.
 
         Raises:
             UnavailableError: if the record does not have the chain.
@@ -151,6 +152,7 @@ class IndexRecord(RecordFile):
             dead = _find_labels(db, ids)
             _delete_items(db, dead, sequence)
 
+            # Labels are never given twice, so whatever is cached by label never becomes stale.
             labels = np.arange(last + 1, last + 1 + len(ids), dtype=np.int64)
             numbers = labels.tolist()
             db.executemany("INSERT INTO items VALUES (?, ?, ?)", zip(numbers, ids, payloads, strict=True))
@@ -339,6 +341,7 @@ class IndexRecord(RecordFile):
     def _read_originals(
         self, db: sqlite3.Connection, labels: Sequence[int], spec: IndexSpec
     ) -> dict[int, NDArray[np.float32]]:
+        """Return `{label: original vector (d,) float32}` for the labels that exist, over an open connection."""
         originals: dict[int, NDArray[np.float32]] = {}
         for part in slice_parameters(list(labels)):
             rows = db.execute(
@@ -358,7 +361,7 @@ class IndexRecord(RecordFile):
         return sum(side.stat().st_size for side in sides if side.exists())
 
     def _build_matrix(self, blobs: list[bytes], spec: IndexSpec) -> NDArray[Any]:
-        """Convert stored vectors to a float32 matrix `(n, d)`, or stored codes to a byte matrix `(n, b)`.
+        """Return stored vectors as a float32 array `(n, d)`, or stored byte codes as a uint8 array `(n, b)`.
 
         Raises:
             UnavailableError: if they are not of one size, or not that of the settings.
@@ -387,6 +390,7 @@ def _delete_items(db: sqlite3.Connection, labels: Labels, sequence: int) -> None
 
 
 def _find_labels(db: sqlite3.Connection, ids: Sequence[str]) -> Labels:
+    """Return the labels of the items with these distinct ids, in no order. Unknown ids are ignored."""
     labels: list[int] = []
     for part in slice_parameters(list(ids)):
         rows = db.execute(f"SELECT label FROM items WHERE id IN ({placeholders(part)})", part)
@@ -395,6 +399,7 @@ def _find_labels(db: sqlite3.Connection, ids: Sequence[str]) -> Labels:
 
 
 def _find_items(db: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
+    """Return `{id: (label, metadata as JSON bytes)}` for the ids that exist."""
     items: dict[str, tuple[int, bytes | None]] = {}
     for part in slice_parameters(list(ids)):
         rows = db.execute(f"SELECT id, label, metadata FROM items WHERE id IN ({placeholders(part)})", part)

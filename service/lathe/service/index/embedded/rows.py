@@ -231,6 +231,7 @@ class GenerationRows:
         """Return an immutable view of the rows as they are now."""
         with self.changing:
             n = self.count
+            # Rows below `count` never change, and `alive` is replaced and not written to, so a view needs no copies.
             originals = np.empty((n, 0), np.float16) if self.originals is None else self.originals.array[:n]
             return RowsView(self.labels.array[:n, 0], originals, self.compact.array[:n], self.alive[:n])
 
@@ -277,6 +278,7 @@ class GenerationRows:
         """
         self.reserve(len(labels))
         rows = slice(self.count, self.count + len(labels))
+        # Written without the lock: readers do not look behind `count`, which is raised last.
         self.labels.array[rows, 0] = labels
         if self.originals is not None:
             self.originals.array[rows] = originals

@@ -49,6 +49,7 @@ class PayloadCache:
         Raises:
             UnavailableError: if the metadata of an item is damaged.
         """
+        # Read without the lock: entries are only added, and the dictionary is replaced as a whole.
         cached = self.cached  # `_store` may replace the dictionary meanwhile
         payloads = {label: cached[label] for label in labels if label in cached}
         missing = [label for label in labels if label not in payloads]

@@ -144,6 +144,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
         return None
 
     rows, graph, digests = generation.rows, generation.graph, content["digests"]
+    # The graph has rows by number, so it is of no use unless the rows are those of the snapshot.
     problem = _find_rows_problem(generation, content)
     if problem is not None:
         for file in rows.files:

@@ -49,7 +49,7 @@ class CatalogueEntry:
 
 
 class Catalogue:
-    """Settings and chains of all indexes in a Milvus, stored in a collection of their own."""
+    """Settings and chains of transforms of all indexes in a Milvus, stored in a collection of their own."""
 
     def __init__(self, connection: MilvusConnection) -> None:
         self.connection = connection
@@ -79,8 +79,8 @@ class Catalogue:
         return sorted(row["key"].removeprefix(INDEX) for row in rows)
 
     def find(self, name: str) -> CatalogueEntry | None:
-        """Return the catalogue's entry of an index: collection, settings, and sizes of the chain's files. None if there
-        is none.
+        """Return the catalogue's entry of an index (collection, settings, and sizes of the chain's files), or None if
+        there is none.
         """
         content = self.read_value(f"{INDEX}{name}")
         if content is None:

@@ -130,6 +130,7 @@ def convert_to_sortable(value: int | float | str) -> tuple[str, str]:
     """
     if isinstance(value, int | float):
         rounded = float(value) + 0.0  # −0 is 0
+        # Doubles sort as their bits do, but for the sign: negative ones are inverted, all others get the highest bit.
         bits = struct.unpack(">Q", struct.pack(">d", rounded))[0]
         bits = bits ^ (2**64 - 1) if bits >> 63 else bits | 2**63
         left = int(value) - int(rounded) if isinstance(value, int) else 0

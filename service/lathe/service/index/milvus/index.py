@@ -66,7 +66,7 @@ class MilvusIndex:
         self.writer.shutdown(wait=wait)
 
     def read_artifact(self) -> Artifact:
-        """Return manifest and tensors of the index's chain, read from Milvus, or None for raw vectors."""
+        """Return the manifest and tensors, as bytes, of the index's chain of transforms, or None for raw vectors."""
         return self.catalogue.read_artifact(self.entry)
 
     def get_serving(self) -> "MilvusIndex":

@@ -254,6 +254,7 @@ def _find_index(connection: Connection, table: TableName, column: str, operators
 
 
 def _has_values(connection: Connection, table: PgvectorTable, column: str) -> bool:
+    """Return whether any row of a table has a value in a column."""
     query = sql.SQL("SELECT 1 FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
         table.name.identifier, sql.Identifier(column)
     )

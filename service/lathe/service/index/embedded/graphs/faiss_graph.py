@@ -83,8 +83,8 @@ class FaissGraph:
         self.factors = np.empty((0, 2), np.float32)
 
     def _create_links(self) -> LinkBytes | None:
-        """Return a byte storage with all rows of the graph, by which new rows are linked, or None if their codes are
-        compared.
+        """Return a byte storage with all rows of the graph, by which new rows are linked, or None if their byte codes
+        are compared.
         """
         links = self.scoring.create_links()
         if links is not None and self.covered:
@@ -189,7 +189,7 @@ class FaissGraph:
         self.bytes = self._count_bytes()
 
     def estimate_bytes(self, rows: int) -> int:
-        """Return an estimate of the graph's bytes with `rows` rows: codes, factors, 2 m links, and m more on each
+        """Return an estimate of the graph's bytes with `rows` rows: byte codes, factors, 2 m links, and m more on each
         higher level.
         """
         m = self.spec.m

@@ -43,6 +43,7 @@ class LinkBytes:
         """Return vectors `(n, d)` scaled and rounded to whole numbers from 1 to 255, as floats `(n, width)` padded by
         0.
         """
+        # ⌊x · 127 / extreme + 128.5⌋ is between 1 and 255. One scale for all coordinates keeps the order of distances.
         rounded = np.zeros((len(vectors), self.width), np.float32)
         rounded[:, : len(self.positions)] = np.floor(vectors[:, self.positions] * self.scale + MIDDLE)
         return rounded
@@ -73,21 +74,25 @@ class RowScoring(ABC):
 
     @abstractmethod
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return the float vectors `(n, k)` of rows `(n, width)`, which FAISS would encode to the same codes."""
+        """Return the float vectors `(n, k)` of rows `(n, width)`, which FAISS would encode to the same byte codes."""
 
     @abstractmethod
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return two factors for each row, `(n, 2)`: of the inner product, and of the query's shift."""
 
     def create_links(self) -> LinkBytes | None:
-        """Return an empty byte storage by which many new rows are linked, or None if the codes are compared as fast."""
+        """Return an empty byte storage by which many new rows are linked, or None if their byte codes are compared as
+        fast.
+        """
         return None
 
     def prepare_comparisons(self, storage: Any) -> None:  # noqa: B027
-        """Prepare a graph's storage to compare its codes with each other. By default nothing needs to be done."""
+        """Prepare a graph's storage to compare its byte codes with each other. By default nothing needs to be done."""
 
     def comparison_bytes(self, storage: Any) -> int:
-        """Return the bytes of the tables that compare a storage's codes with each other. By default there are none."""
+        """Return the bytes of the tables by which a storage's byte codes are compared with each other. By default there
+        are none.
+        """
         return 0
 
     def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
@@ -98,7 +103,8 @@ class RowScoring(ABC):
 
 
 class _ProductScoring(RowScoring):
-    """Codes of `codes` and `product_codes`, as a product quantizer of 256 centroids for each byte.
+    """Byte codes of the transforms `codes` and `product_codes`, as a product quantizer with 256 centroids for each
+    byte.
 
     Coordinates are scaled by the lengths of their axes, so that distances between codes are those of the vectors that
     they stand for, as far as the axes are orthogonal.
@@ -116,6 +122,7 @@ class _ProductScoring(RowScoring):
         # Unit axes and the mean in columns, `(d, k + 1)`: one product gives a query's coordinates and its shift.
         self.axes = np.vstack([decoder / lengths[:, None], step.mean.cpu().numpy()]).T.copy()
 
+        # Scaled by the lengths of the decoder's rows, so that distances between centroids are those of vectors.
         scale = np.zeros(BYTE * step.bytes, np.float32)
         scale[self.positions] = lengths
         self.centroids = centroids * scale.reshape(step.bytes, 1, BYTE)
@@ -130,7 +137,9 @@ class _ProductScoring(RowScoring):
         return graph
 
     def create_links(self) -> LinkBytes:
-        """Return an empty byte storage of the coordinates of the codes, by which many new rows are linked."""
+        """Return an empty byte storage of the vectors that the byte codes stand for, by which many new rows are
+        linked.
+        """
         return LinkBytes(self.positions, float(np.abs(self.centroids).max()))
 
     def prepare_comparisons(self, storage: Any) -> None:
@@ -166,7 +175,7 @@ class _ProductScoring(RowScoring):
 
 
 class _ByteScoring(RowScoring):
-    """Codes of `int8`: a byte for each dimension, which has its own range."""
+    """Byte codes of the transform `int8`: a byte for each dimension, which has its own range."""
 
     def __init__(self, vector_format: CodeFormat, step: Int8) -> None:
         self.vector_format = vector_format
@@ -183,7 +192,7 @@ class _ByteScoring(RowScoring):
         return graph
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return the float vectors `(n, k)` that rows of `int8` codes stand for."""
+        """Return the float vectors `(n, k)` that rows of `int8` byte codes stand for."""
         decoded: Vectors = self.step.inverse_transform(self.vector_format.reducer.view_codes(rows))
         return np.ascontiguousarray(decoded)
 
@@ -196,7 +205,7 @@ class _ByteScoring(RowScoring):
 
 
 class FloatScoring(RowScoring):
-    """Rows of floats, or of codes that FAISS cannot score, which are decoded to floats."""
+    """Rows of floats, or of byte codes that FAISS cannot score, which are decoded to floats."""
 
     engine = "faiss"
 
@@ -223,8 +232,8 @@ class FloatScoring(RowScoring):
 def _divide_by_norms(
     factors: NDArray[np.float32], vector_format: CodeFormat, rows: NDArray[Any]
 ) -> NDArray[np.float32]:
-    """Return the factors `(n, 2)` divided by the norms of the vectors that the codes stand for. Unless the metric is
-    cosine, return them unchanged.
+    """Return the factors `(n, 2)` divided by the norms of the vectors that the byte codes stand for. Unless the metric
+    is cosine, return them unchanged.
     """
     if vector_format.metric != "cosine":
         return factors
