@@ -139,7 +139,7 @@ class AddedEncoders:
         self.path = home / "encoders.json"
 
     def read(self) -> list[EncoderSettings]:
-        """Return the settings of the encoders that were added to the state folder. Empty if there is no file.
+        """Return the settings of the encoders that were added to the state folder, or [] if there is no file.
 
         Raises:
             ValueError: if the file is damaged.
@@ -152,11 +152,8 @@ class AddedEncoders:
             raise ValueError(f"{self.path.name} in the state folder cannot be read: {type(error).__name__}") from None
 
     def add(self, encoder: EncoderSettings, others: set[str]) -> None:
-        """Add an encoder to the file in the state folder, under the file's lock.
-
-        Args:
-            encoder: the encoder.
-            others: names of all other encoders.
+        """Add an encoder to the file in the state folder, under the file's lock. `others` are the names of all other
+        encoders.
 
         Raises:
             ConflictError: if the name is in use.

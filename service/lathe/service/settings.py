@@ -234,9 +234,8 @@ class Settings(BaseSettings):
     @field_validator("api_keys_file", "admin_keys_file", "read_only_keys_file", mode="before")
     @classmethod
     def read_key_file(cls, value: Any) -> Any:
-        """Read the key file at a path, only once, as it may be a pipe.
-
-        Other values are returned unchanged.
+        """Return the key file at a path, which is read only once, as it may be a pipe. Other values are returned
+        unchanged.
         """
         return KeyFile.read(expand_home(value).absolute()) if isinstance(value, str | Path) else value
 
@@ -274,16 +273,13 @@ class Settings(BaseSettings):
     @field_validator("log_level", mode="before")
     @classmethod
     def lower_level(cls, value: Any) -> Any:
-        """Return the log level in lower case.
-
-        A value that is no string is returned unchanged.
-        """
+        """Return the log level in lower case. A value that is no string is returned unchanged."""
         return value.lower() if isinstance(value, str) else value
 
     @field_validator("encoders", mode="before")
     @classmethod
     def read_encoders(cls, value: Any) -> Any:
-        """Parse the setting of encoders, a JSON list or the path of a file with one, to a list.
+        """Return the setting of encoders as a list, parsed from a JSON list or from the file at a path.
 
         A value that is no string is returned unchanged.
         """
@@ -344,7 +340,8 @@ class Settings(BaseSettings):
         return tuple(encoder.build_spec(self.dtype) for encoder in self.hosted if encoder.load)
 
     def find_encoder_spec(self, name: str) -> EncoderSpec | None:
-        """Return the spec of a named encoder, or None. Includes encoders added after these settings were read.
+        """Return the spec of an encoder by its name, or None if there is none. Encoders added after these settings were
+        read are found.
 
         Of a trained encoder, `NAME` is the live version and `NAME@V` a version.
 
@@ -404,10 +401,7 @@ class Settings(BaseSettings):
 
     @property
     def parse_memory(self) -> int:
-        """Maximum bytes that bodies may take together while they are parsed.
-
-        A body that takes more is parsed alone.
-        """
+        """Maximum bytes that bodies may take together while they are parsed. A body that takes more is parsed alone."""
         return PARSED_TIMES * self.max_body_bytes
 
     @property

@@ -36,6 +36,7 @@ class Connection:
     batch_size: int = DEFAULT_BATCH_SIZE
 
     def __post_init__(self) -> None:
+        """Raise `ValueError` for an address, a key or a batch size that cannot be used."""
         try:
             address = httpx.URL(self.url)
         except httpx.InvalidURL as error:

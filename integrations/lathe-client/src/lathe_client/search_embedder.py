@@ -52,6 +52,7 @@ class SearchEmbedder:
     batch_size: int = DEFAULT_BATCH_SIZE
 
     def __post_init__(self) -> None:
+        """Create the client of synchronous calls, which is closed when this object is collected."""
         self._client = Client(**self._build_client_arguments())
         weakref.finalize(self, self._client.close)  # frameworks do not close their embedders
         self._async_client: tuple[asyncio.AbstractEventLoop, AsyncClient] | None = None

@@ -265,10 +265,7 @@ class Embedder:
         return engine.spec if engine else None
 
     def fail_unfinished(self) -> None:
-        """Answer all unfinished requests of all encoders with an error.
-
-        Called at shutdown.
-        """
+        """Answer all unfinished requests of all encoders with an error, at shutdown."""
         for engine in self.engines.values():
             engine.fail_unfinished()
 

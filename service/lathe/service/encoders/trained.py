@@ -122,7 +122,7 @@ class TrainedEncoders(VersionFolder):
         return {key: described[key] for key in described if key != "files"}
 
     def specs(self, dtype: Dtype) -> list[EncoderSpec]:
-        """Return the specs of the live versions."""
+        """Return the specs by which the live versions of all trained encoders are loaded, sorted by name."""
         return TrainedSpecs(self.root).list_live(dtype)
 
     def build_spec(self, name: str, version: int, dtype: Dtype) -> EncoderSpec:
@@ -136,7 +136,8 @@ class TrainedEncoders(VersionFolder):
     def write_version(
         self, name: str, version: int, manifest: Mapping[str, Any], write_model: Callable[[Path], None]
     ) -> None:
-        """Write a version to a temporary folder, and rename that when it is complete. The caller holds the lock.
+        """Write a version's manifest and model to a temporary folder, and rename it to the version's folder. The caller
+        holds the lock.
 
         Args:
             name: name of the encoder.
@@ -163,7 +164,9 @@ class TrainedEncoders(VersionFolder):
 def complete_manifest(
     manifest: Mapping[str, Any], name: str, version: int, files: Mapping[str, str], job: str | None
 ) -> dict[str, Any]:
-    """Return a manifest with format, name, version, digests of the files and the job that published it."""
+    """Return a version's manifest, completed by format, name, version, digests of the files, and the job that published
+    it.
+    """
     return {"schema": SCHEMA, "name": name, "version": version, **manifest, "files": dict(files), "job": job}
 
 
@@ -240,7 +243,9 @@ def make_parents(model: Path, path: str) -> None:
 
 
 def _copy_model(source: Path, target: Path, files: Mapping[str, str]) -> None:
-    """Copy the files of a model, each synced to disk, and check that they are still those with the digests."""
+    """Copy the files of a model to a folder, each synced to disk. Raise `ArtifactError` if one no longer has its
+    digest.
+    """
     for path, digest in files.items():
         make_parents(target, path)
         with (source / path).open("rb") as file:

@@ -69,6 +69,7 @@ class TrainedServing:
             self.thread.join(timeout=5)
 
     def _run(self) -> None:
+        """Call `update` every second until the thread is stopped. Errors are noted."""
         while not self.stopping.wait(POLL_SECONDS):
             with self.unexpected.watch():
                 self.update()
@@ -191,13 +192,18 @@ class Residency:
         return f"the loaded encoders have {total:,} bytes of weights, more than LATHE_MODEL_BYTES, {self.max_bytes:,}"
 
     def _run(self) -> None:
+        """Unload idle encoders, and those beyond the memory limit, again and again until the thread is stopped. Errors
+        are noted.
+        """
         while not self.stopping.wait(self._choose_pause()):
             with self.unexpected.watch():
                 self.unload_idle()
                 self.unload_beyond_limit()
 
     def _choose_pause(self) -> float:
-        """Return the seconds until the next check: at most a tenth of the shortest time that an encoder may be idle."""
+        """Return the seconds until the next check: at most 1, and at most a tenth of the shortest time that an encoder
+        may be idle.
+        """
         limits = [engine.options.unload_seconds for engine in self.list_engines() if engine.options.unload_seconds]
         return min([CHECK_SECONDS, *(max(limit / 10, 0.01) for limit in limits)])
 

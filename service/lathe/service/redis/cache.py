@@ -68,7 +68,7 @@ Batch = tuple[list[bytes], NDArray[np.float32], NDArray[np.int64], NDArray[np.in
 
 
 class SharedCache:
-    """Cache of vectors in Redis.
+    """Cache of vectors of texts in Redis, as float16, which all replicas share.
 
     While Redis is unreachable, lookups miss and writes are dropped.
 

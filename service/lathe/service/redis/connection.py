@@ -55,10 +55,7 @@ class RedisConnection:
         UP.set(0)
 
     def close(self) -> None:
-        """Close the connections.
-
-        A later request opens new ones.
-        """
+        """Close the connections. A later request opens new ones."""
         self.client.close()
 
     @property

@@ -183,7 +183,7 @@ class Replicator:
         self._attempt(f"the {folder.kind} {name}", folder.kind, partial(folder.pull, name))
 
     def retry(self) -> None:
-        """Try again to copy what is in `failures`, as the disk may have space by now."""
+        """Try again to copy everything in `failures`, as the disk may have space by now."""
         for _, again in list(self.failures.values()):
             again()
 
@@ -208,7 +208,9 @@ class Replicator:
                 log.info("%s is copied now", what)
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each thing that could not be copied."""
+        """Return a sentence for each chain of transforms, trained encoder or set of size routes that could not be
+        copied.
+        """
         return [sentence for sentence, _ in list(self.failures.values())]
 
 

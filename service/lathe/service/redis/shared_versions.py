@@ -271,7 +271,7 @@ class SharedVersions(VersionFolder, ABC):
         write_pointer(pipe, self.kind, name, pointer)
 
     def pull_if_reachable(self, name: str) -> None:
-        """Update the copy of a name from Redis. If Redis is unreachable, leave that to the replicator."""
+        """Update the copy of a name from Redis. If Redis is unreachable, do nothing, as the replicator will."""
         with suppress(UnavailableError):
             self.pull(name)
 
@@ -312,7 +312,7 @@ class SharedVersions(VersionFolder, ABC):
                 del self.refused[ref]
 
     def fetch_again(self, name: str, version: int) -> None:
-        """Delete this copy's files of a version that is damaged on disk, and fetch them from Redis.
+        """Delete the files of a version that is damaged on disk, and fetch them from Redis.
 
         Raises:
             UnavailableError: if Redis is unreachable; a version that was deleted is then fetched later.
@@ -365,9 +365,9 @@ class SharedVersions(VersionFolder, ABC):
             return super().check_version(name, version)
 
     def _apply_pointer(self, name: str, record: VersionRecord) -> None:
-        """Write the pointer of a record in Redis to disk, if the version that it makes live is on disk.
+        """Make the version live on disk that is live according to Redis, if that version is on disk.
 
-        If that version is missing and none is live here, the most recent earlier version becomes live.
+        If it is missing and none is live here, the most recent earlier version becomes live.
         """
         versions = self.versions(name)
         pointer = record.pointer
@@ -465,7 +465,7 @@ class SharedVersions(VersionFolder, ABC):
 
 
 def build_files_key(stamp: VersionStamp) -> str:
-    """Return the Redis key of the files of a version."""
+    """Return the Redis key under which the files of a version are stored."""
     return f"lathe:files:{stamp.manifest}"
 
 

@@ -20,7 +20,7 @@ from lathe.service.redis.shared_versions import GRACE_SECONDS, SharedVersions
 
 
 class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
-    """The trained encoders of all replicas, with a copy in a folder.
+    """The registry of trained encoders that all replicas share in Redis, with a copy of it in a folder.
 
     Args:
         root: folder of the copy; processes may share it.
@@ -33,7 +33,7 @@ class SharedTrainedEncoders(SharedVersions, TrainedEncoders):
         self.connect(connection, grace_seconds)
 
     def bring_up_to_date(self, names: Iterable[str] | None = None) -> None:
-        """Copy trained encoders from Redis, after writing those to it that it lacks.
+        """Write trained encoders to Redis that it lacks, then copy trained encoders from Redis to disk.
 
         Args:
             names: names of the encoders to copy, as models are large; None for all.

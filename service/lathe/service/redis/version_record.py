@@ -39,7 +39,7 @@ POINTER, VERSION = b"pointer", b"version:"
 
 @dataclass(frozen=True)
 class VersionStamp:
-    """What the record says of a version.
+    """SHA-256 of a version's manifest, and the job that published the version, as recorded in Redis.
 
     Attributes:
         manifest: SHA-256 of the manifest, which has the digests of all other files.
@@ -112,7 +112,9 @@ def delete_stamp(pipe: Pipeline, kind: str, name: str, version: int) -> None:
 
 
 def write_pointer(pipe: Pipeline, kind: str, name: str, pointer: Pointer) -> None:
-    """Queue Redis commands on `pipe` that write a name's pointer and announce the change to replicas."""
+    """Queue Redis commands on `pipe` that write which version of a name is live, and announce the change to
+    replicas.
+    """
     pipe.hset(build_key(kind, name), "pointer", pointer.serialize())
     pipe.xadd(CHANGES, {kind: name}, maxlen=CHANGES_KEPT)
 
@@ -173,7 +175,7 @@ class SharedRecord:
         """Raise `UnavailableError` unless Redis holds the set of versions that the local folder is a copy of.
 
         Args:
-            content: the record as read from Redis; None if there is none.
+            content: bytes of the record `lathe:registry` in Redis; None if there is none.
         """
         if content is None or _parse_identity(content) != self.identity:
             raise UnavailableError("Redis holds other versions than before: try again", code="redis_unreachable")

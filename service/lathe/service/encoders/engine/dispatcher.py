@@ -67,7 +67,7 @@ class EncoderWorker(Protocol):
         """
 
     def send(self, parts: list[Part]) -> None:
-        """Send texts to encode.
+        """Send parts of requests to the worker, which encodes their texts.
 
         Raises:
             OSError: if the worker has ended.
@@ -84,10 +84,7 @@ class EncoderWorker(Protocol):
         """Return whether the worker has not ended."""
 
     def stop(self) -> None:
-        """End the worker.
-
-        A thread waiting for its reply gets an error.
-        """
+        """End the worker. A thread that waits for its reply gets an error."""
 
 
 class WorkerProcess:
@@ -149,7 +146,7 @@ class WorkerProcess:
         )
 
     def send(self, parts: list[Part]) -> None:
-        """Send texts to encode to the process.
+        """Send parts of requests to the process, which encodes their texts.
 
         Raises:
             OSError: if the process has ended.
@@ -183,10 +180,7 @@ class WorkerProcess:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """Kill the process and wait for its end.
-
-        A thread waiting for its reply gets an error.
-        """
+        """Kill the process and wait for its end. A thread that waits for its reply gets an error."""
         self.process.kill()
         self.process.wait()
 
@@ -230,18 +224,19 @@ class Dispatcher:
         self.sent: deque[list[Part]] = deque()
         self.retiring = threading.Event()
 
-    def run(self, window: int) -> None:
-        """Send queued texts to the worker and pass its vectors to their requests, until told to stop.
+    def run(self, window_tokens: int) -> None:
+        """Send queued texts to the worker, in messages of about `window_tokens` tokens, and pass its vectors to their
+        requests.
 
-        It stops when `stopping` or `retiring` is set. Up to `options.ahead` messages, of about `window` tokens each,
-        are sent before the first is answered.
+        It ends when `stopping` or `retiring` is set. Up to `options.ahead` messages are sent before the first is
+        answered.
 
         Raises:
             OSError, EOFError: when the worker has ended, or does not reply in time.
         """
         wait = NO_WAIT
         while not self.stopping.is_set() and not (self.retiring.is_set() and not self.sent):
-            parts = self._take(window, wait)
+            parts = self._take(window_tokens, wait)
             if parts:
                 self._send(parts)
             elif not self.sent and not self.worker.alive():
@@ -256,16 +251,16 @@ class Dispatcher:
                 if self.options.max_texts is None:
                     wait = BatchWait.after_batch(answered, reply.seconds)
 
-    def _take(self, window: int, wait: BatchWait) -> list[Part]:
-        """Return parts of queued requests for the worker, of about `window` tokens. Wait for some only if the worker
-        has nothing to do.
+    def _take(self, window_tokens: int, wait: BatchWait) -> list[Part]:
+        """Return parts of queued requests for the worker, of about `window_tokens` tokens. Wait for some only if the
+        worker has nothing to do.
 
         The list is empty if nothing is queued, or once `retiring` is set.
         """
         if self.retiring.is_set():
             return []
         seconds = 0.0 if self.sent else self.options.check_seconds
-        return self.queue.take(window, seconds, NO_WAIT if self.sent else wait, self.options.max_texts)
+        return self.queue.take(window_tokens, seconds, NO_WAIT if self.sent else wait, self.options.max_texts)
 
     def _send(self, parts: list[Part]) -> None:
         # Noted before it is sent, so that `fail_sent` answers these parts too if the worker has ended.

@@ -87,10 +87,7 @@ class Engine:
         self.supervisors = [Supervisor(self, number) for number in range(options.workers)]
 
     def start(self) -> None:
-        """Start the threads that start the workers and load the model.
-
-        Returns at once.
-        """
+        """Start the threads that start the workers, which load the model. Return at once."""
         for supervisor in self.supervisors:
             supervisor.thread.start()
 
@@ -113,10 +110,7 @@ class Engine:
             supervisor.join()
 
     def wake(self) -> None:
-        """Note that the encoder is used, and have it loaded again if it is unloaded.
-
-        Returns at once.
-        """
+        """Note that the encoder is used, and have it loaded again if it is unloaded. Return at once."""
         self.last_used = time.monotonic()
         self.wanted.set()
 

@@ -177,10 +177,7 @@ class UpstreamWorker:
         return self.encoder is not None and self.encoder is self.connection.encoder
 
     def stop(self) -> None:
-        """Release the connection.
-
-        The last worker closes it, which ends the calls of all of them.
-        """
+        """Release the connection. The last worker closes it, which ends the calls of all workers."""
         self.connection.release(self)
 
 

@@ -112,6 +112,9 @@ class Work:
     submitted: float = field(default_factory=perf_counter)
 
     def __post_init__(self) -> None:
+        """Estimate the cost of each text in tokens, and put the texts in the order in which they are taken, longest
+        first.
+        """
         self.estimates = [estimate_cost(text, self.max_length) for text in self.texts]
         self.tokens_estimated = sum(self.estimates)
         # Texts of like length are neighbours, so that a part needs little padding.

@@ -206,6 +206,7 @@ class Restoration:
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def _require_free(self) -> None:
+        """Raise `ConflictError` if an index of the new name exists."""
         if (self.root / self.name).exists():
             raise ConflictError(f"an index {self.name} exists: restore under another name, or delete it first")
 

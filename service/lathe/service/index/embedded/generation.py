@@ -104,7 +104,8 @@ class Generation:
         return originals, self.reducer.convert_to_half(originals), compact
 
     def append(self, labels: Labels, recorded: NDArray[Any]) -> None:
-        """Append rows for items that are in the record already.
+        """Append a row for each of these items, which are in the record already. `recorded` are their vectors or byte
+        codes there.
 
         Args:
             labels: labels of the items `(n,)`, above those of all rows.

@@ -62,7 +62,9 @@ log = logging.getLogger(__name__)
 
 
 class Maintainer:
-    """Maintenance of an index: adds rows to the graph, writes snapshots, and cuts over to reindexed generations."""
+    """Background work on an index: adds rows to the graph, writes snapshots, and cuts over to a reindexed
+    generation.
+    """
 
     def __init__(self, index: EmbeddedIndex) -> None:
         self.index = index
@@ -104,8 +106,10 @@ class Maintainer:
 
 
 class Cutover:
-    """Replacement of an index's serving generation by one that a job built. Its index's maintenance thread alone calls
-    it.
+    """Replacement of an index's serving generation (rows, graph and chain of transforms) by one that a reindexing job
+    built.
+
+    The index's maintenance thread alone calls it.
     """
 
     def __init__(self, index: EmbeddedIndex) -> None:
@@ -144,7 +148,7 @@ class Cutover:
         build_lock_path(folder).unlink(missing_ok=True)
 
     def _cut_over_or_refuse(self, folder: Path) -> None:
-        """Let a finished generation serve, or write to `refused.json` for its job why that failed.
+        """Let a finished generation serve. If that fails, write the reason to `refused.json`, which the job reads.
 
         If the server is only overloaded or unavailable, nothing is refused, and the next check tries again.
         """
@@ -158,7 +162,8 @@ class Cutover:
             replace_synced(folder / REFUSED, json.dumps({"error": reason}).encode())
 
     def _cut_over(self, folder: Path, ready: dict[str, Any]) -> None:
-        """Open a finished generation, add items written meanwhile, and let it serve in place of the old one.
+        """Open a finished generation, add the items that were written meanwhile, and let it serve in place of the old
+        one.
 
         For a re-embedding, the new original vectors are first copied into the record. On an error the new generation is
         closed, and the error raised.

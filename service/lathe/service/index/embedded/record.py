@@ -76,7 +76,7 @@ class IndexRecord(RecordFile):
     # ── settings and counters ────────────────────────────────────────────────────────────────
 
     def read_meta(self, key: str) -> Any:
-        """Return a value of the meta table, or None if the key is missing."""
+        """Return the JSON value of a key in the record's meta table, or None if the key is missing."""
         with self.reading() as db:
             return read_meta(db, key)
 
@@ -180,7 +180,7 @@ class IndexRecord(RecordFile):
         return RecordWrite(sequence, len(labels), np.empty(0, np.int64), labels)
 
     def write_meta(self, values: Mapping[str, Any]) -> None:
-        """Write values to the meta table in one transaction."""
+        """Write values by key to the record's meta table, as JSON, in one transaction."""
         with self.transaction() as db:
             write_meta_values(db, values)
 

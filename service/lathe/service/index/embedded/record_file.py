@@ -121,7 +121,7 @@ class RecordFile:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection as `reading` does, in a transaction: all its statements see the same state."""
+        """Yield a SQLite connection in a read transaction, so that all statements of the block see the same state."""
         with self.reading() as db:
             db.execute("BEGIN")
             try:

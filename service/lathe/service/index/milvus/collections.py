@@ -55,7 +55,7 @@ class Catalogue:
         self.connection = connection
 
     def create(self) -> None:
-        """Create the catalogue's collection unless it exists."""
+        """Create the Milvus collection of the catalogue unless it exists."""
         if self.connection.call("has_collection", COLLECTION):
             return
         from pymilvus import DataType, MilvusClient

@@ -81,6 +81,7 @@ class VectorColumn:
     comment: str
 
     def __post_init__(self) -> None:
+        """Raise `BadValueError` if the column has more dimensions than pgvector can store."""
         if self.kind != "bit" and self.dimensions > MAX_STORED:
             raise BadValueError(
                 f"pgvector stores at most {MAX_STORED:,} dimensions, and {self.name} has {self.dimensions:,}"

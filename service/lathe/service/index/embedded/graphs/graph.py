@@ -40,7 +40,7 @@ class Graph(Protocol):
     covered: int
 
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
-        """Add rows that follow the covered ones, while searches wait or use the rows covered before.
+        """Add rows after those in the graph. Meanwhile searches wait, or search the rows that were in it before.
 
         Args:
             rows: the rows `(n, k)`.
@@ -81,7 +81,7 @@ class Graph(Protocol):
         """
 
     def estimate_bytes(self, rows: int) -> int:
-        """Return an estimate of the memory in bytes that the graph takes with this number of rows."""
+        """Return an estimate of the memory in bytes that the graph takes with `rows` rows."""
 
     @property
     def bytes(self) -> int:
@@ -250,5 +250,5 @@ class HnswGraph:
         self.bytes = self.estimate_bytes(index.get_max_elements())
 
     def estimate_bytes(self, rows: int) -> int:
-        """Return an estimate of the bytes of floats and links of this number of rows."""
+        """Return an estimate of the memory in bytes that the graph takes with `rows` rows: their floats and links."""
         return estimate_float_graph(rows, self.spec.dimensions, self.spec.m)
