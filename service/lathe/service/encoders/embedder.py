@@ -203,7 +203,7 @@ class Pending:
 
 
 def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) -> list[str]:
-    """Return the texts, each cut behind what the encoder reads at most, so that less is hashed and sent.
+    """Return the texts without what the encoder certainly does not read of them, so that less is hashed and sent.
 
     With `long_text` "mean", no text is cut.
 

@@ -325,7 +325,11 @@ def add_rows(
 
 
 def _select_rows(vectors: Vectors, items: list[str], spec: IndexSpec, skip_zeros: bool) -> list[int]:
-    """Return the positions of the rows to import. For cosine these are the rows whose vector is not zero, else all."""
+    """Return the positions of the rows to import. For cosine these are the rows whose vector is not zero, else all.
+
+    Raises:
+        BadValueError: for cosine, if a vector is zero and `skip_zeros` is false.
+    """
     if spec.metric != "cosine":
         return list(range(len(items)))
     nonzero = vectors.any(axis=1)

@@ -233,7 +233,9 @@ def _queue_routes(pipe: Pipeline, fingerprint: str, size_routes: dict[str, str])
 
 
 def _parse_routes(content: bytes | None) -> dict[str, str]:
-    """Return an encoder's size routes, `{dimensions: chain of transforms}`, from JSON. None gives an empty dict."""
+    """Return an encoder's size routes, `{dimensions: chain of transforms}`, from JSON. None gives an empty dict, damage
+    an `ArtifactError`.
+    """
     try:
         return parse_size_routes(parse_json(content or b"{}"))
     except (ValueError, AttributeError) as error:

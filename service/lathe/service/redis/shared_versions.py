@@ -346,8 +346,8 @@ class SharedVersions(VersionFolder, ABC):
         return pointer
 
     def check_version(self, name: str, version: int) -> Any:
-        """Update the copy of a name from Redis, check one of its versions, and return what the subclass's check
-        returns.
+        """Update the copy of a name from Redis, check the files of one of its versions as serving it would, and return
+        its manifest.
 
         A version that is damaged on disk is fetched again first.
 

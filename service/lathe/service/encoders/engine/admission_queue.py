@@ -127,7 +127,9 @@ class AdmissionQueue:
         self.on_admit()
 
     def _release(self, work: Work) -> None:
-        """Subtract the texts and tokens of a finished or cancelled request from those accepted."""
+        """Subtract the texts and tokens of a finished or cancelled request from those accepted, and remove it from the
+        queue if it is there.
+        """
         with self.changed:
             self.texts -= len(work.texts)
             self.tokens -= work.tokens_estimated

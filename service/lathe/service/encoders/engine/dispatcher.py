@@ -311,7 +311,7 @@ def build_message(part: Part) -> dict[str, Any]:
 def _build_error(reply: dict[str, Any], name: str) -> Exception:
     """Return the exception that a worker's reply describes. `name` is the encoder's, for the message.
 
-    An exception that no request can cause becomes an `UnavailableError`.
+    An exception that is not in `ERRORS` becomes an `UnavailableError`.
     """
     if reply["error"] in ERRORS:
         return ERRORS[reply["error"]](reply["message"])

@@ -70,7 +70,7 @@ class RowScoring(ABC):
 
     @abstractmethod
     def create_graph(self, m: int) -> Any:
-        """Return an empty FAISS HNSW graph with `m` links per node. Its quantizer needs no training."""
+        """Return an empty FAISS HNSW graph with `m` links per node, to which rows can be added."""
 
     @abstractmethod
     def decode(self, rows: NDArray[Any]) -> Vectors:
