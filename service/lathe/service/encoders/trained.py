@@ -51,7 +51,7 @@ class TrainedEncoders(VersionFolder):
         promote: bool | None,
         job: str | None = None,
     ) -> tuple[int, bool]:
-        """Copy a trained model as the next version of a name. Return the version number, and whether it is live.
+        """Copy a trained model as the next version of an encoder. Return the version number, and whether it is live.
 
         Args:
             name: name of the encoder.

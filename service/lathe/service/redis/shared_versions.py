@@ -70,7 +70,7 @@ class Upload:
 
 
 class SharedVersions(VersionFolder, ABC):
-    """The versions of chains, or of trained encoders, that replicas share in Redis, with a copy in a folder.
+    """Versions of chains of transforms, or of trained encoders, that replicas share in Redis, with a copy in a folder.
 
     lathe:files:<digest> hash: a version's manifest, and the pieces of its other files as <path>:<number>
 
@@ -123,7 +123,7 @@ class SharedVersions(VersionFolder, ABC):
                 log.error("this replica's copy of the %s %s is damaged: %s", self.kind, name, error)
 
     def list_all_names(self) -> list[str]:
-        """Return the names that Redis or this copy has, sorted.
+        """Return the names of the chains, or trained encoders, that Redis or this copy has, sorted.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -134,8 +134,8 @@ class SharedVersions(VersionFolder, ABC):
         return sorted({*filter(is_name, (key.removeprefix(prefix) for key in keys)), *self.names()})
 
     def push(self, name: str, source: VersionFolder) -> bool:
-        """Write a name with all versions that `source` has of it to Redis, unless Redis knows the name. Return whether
-        it was written.
+        """Write a chain or trained encoder with all versions that `source` has of it to Redis, unless Redis knows its
+        name. Return whether it was written.
 
         Raises:
             ArtifactError: if a version is damaged.
@@ -164,8 +164,8 @@ class SharedVersions(VersionFolder, ABC):
         job: str | None,
         prepare: Callable[[int], tuple[bytes, Mapping[str, Path]]],
     ) -> tuple[int, bool]:
-        """Add the next version of a name in Redis. Return its number, and whether it is live. The copy on disk is left
-        as it is.
+        """Add the next version of a chain or trained encoder in Redis. Return its number, and whether it is live. The
+        copy on disk is left as it is.
 
         Args:
             name: the name.
@@ -271,13 +271,15 @@ class SharedVersions(VersionFolder, ABC):
         write_pointer(pipe, self.kind, name, pointer)
 
     def pull_if_reachable(self, name: str) -> None:
-        """Update the copy of a name from Redis. If Redis is unreachable, do nothing, as the replicator will."""
+        """Update the copy of a chain or trained encoder from Redis. If Redis is unreachable, do nothing, as the
+        replicator will.
+        """
         with suppress(UnavailableError):
             self.pull(name)
 
     def pull(self, name: str) -> None:
-        """Update the copy of a name on disk from Redis: fetch new versions, set which one is live, and delete those
-        that are gone.
+        """Update the copy of a chain or trained encoder on disk from Redis: fetch new versions, set which one is live,
+        and delete those that are gone.
 
         If the record of the name is missing in Redis, the versions here are written back to it.
 
@@ -322,8 +324,8 @@ class SharedVersions(VersionFolder, ABC):
         self.pull(name)
 
     def change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
-        """Compute a name's new pointer, which says what version is live, with `change`. Write it to Redis and to disk,
-        and return it.
+        """Compute with `change` which version of a chain or trained encoder is live. Write that to Redis and to disk,
+        and return the new pointer.
 
         Args:
             name: the name.
@@ -346,8 +348,8 @@ class SharedVersions(VersionFolder, ABC):
         return pointer
 
     def check_version(self, name: str, version: int) -> Any:
-        """Update the copy of a name from Redis, check the files of one of its versions as serving it would, and return
-        its manifest.
+        """Update the copy of a chain or trained encoder from Redis, check the files of one of its versions as serving
+        it would, and return its manifest.
 
         A version that is damaged on disk is fetched again first.
 

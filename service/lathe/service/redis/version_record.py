@@ -52,8 +52,8 @@ class VersionStamp:
 
 @dataclass(frozen=True)
 class VersionRecord:
-    """The record of a name in Redis: which version is live, and for each version the digest of its manifest and its
-    job.
+    """The record of a chain of transforms or trained encoder in Redis: which version is live, and each version's digest
+    and job.
     """
 
     pointer: Pointer
@@ -61,7 +61,7 @@ class VersionRecord:
 
     @classmethod
     def parse(cls, kind: str, name: str, content: dict[bytes, bytes]) -> "VersionRecord":
-        """Parse the Redis hash of a name, and return its record.
+        """Parse the Redis hash of a chain of transforms or trained encoder, and return its record.
 
         An empty hash means that the name was never used.
 
@@ -89,13 +89,15 @@ class VersionRecord:
 
 
 def build_key(kind: str, name: str) -> str:
-    """Return the Redis key of the record of a name. The kind is "chain" or "encoder"."""
+    """Return the Redis key of the record of a chain of transforms or trained encoder. The kind is "chain" or
+    "encoder".
+    """
     return f"lathe:{kind}:{name}"
 
 
 def read_record(client: Redis, kind: str, name: str) -> VersionRecord:
-    """Read the record of a name from Redis and return it, in a transaction if `client` is the transaction's
-    pipeline.
+    """Read the record of a chain of transforms or trained encoder from Redis and return it. `client` may be a
+    transaction's pipeline.
     """
     content: Any = client.hgetall(build_key(kind, name))
     return VersionRecord.parse(kind, name, content)
@@ -112,7 +114,7 @@ def delete_stamp(pipe: Pipeline, kind: str, name: str, version: int) -> None:
 
 
 def write_pointer(pipe: Pipeline, kind: str, name: str, pointer: Pointer) -> None:
-    """Queue Redis commands on `pipe` that write which version of a name is live, and announce the change to
+    """Queue Redis commands on `pipe` that write which version of a chain or encoder is live, and announce the change to
     replicas.
     """
     pipe.hset(build_key(kind, name), "pointer", pointer.serialize())

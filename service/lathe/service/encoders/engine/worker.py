@@ -313,7 +313,8 @@ def _receive_messages(connection: Connection, worker: Worker, ready: "queue.Queu
 
 
 def main(arguments: list[str]) -> None:
-    """Load an encoder, and encode the messages of the server at the other end of a socket.
+    """Load an encoder, and encode the messages of the server at the other end of a socket, whose file descriptor is the
+    argument.
 
     Args:
         arguments: the number of the socket's file descriptor.

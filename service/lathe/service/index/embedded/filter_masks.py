@@ -124,7 +124,8 @@ class FilterMasks:
 
 
 def find_matching_labels(record: IndexRecord, condition: Condition, after: int, upto: int, work: FilterWork) -> Labels:
-    """Return the labels above `after`, and up to `upto`, of items whose metadata satisfy one condition of a filter.
+    """Return the labels (integer ids in the record) of items whose metadata satisfy one condition of a filter, from
+    `after` + 1 to `upto`.
 
     SQLite returns the labels as one text: rows that become Python objects take three times as long, 0.1 kB each, and
     the interpreter's lock, which every other request waits for.

@@ -151,7 +151,8 @@ class Generation:
         return view.count - self.graph.covered
 
     def search(self, query: Query) -> tuple[Labels, NDArray[np.float32]]:
-        """Return the labels `(q, k)` and scores `(q, k)` of the k nearest items to each of q query vectors, best first.
+        """Return the labels (integer ids in the record) and scores, each `(q, k)`, of the k nearest items to each query
+        vector, best first.
 
         Items are ranked by their compact vectors (reduced floats or codes). If the query asks for rescoring, the best
         of these are ranked again by the original vectors.
@@ -255,7 +256,8 @@ class Generation:
         return *rank_rows(rows, scores, count), min(covered, view.count)
 
     def find_matching_labels(self, item_filter: Filter) -> Labels:
-        """Return the labels of the items whose metadata satisfy a filter, without deleted and replaced ones.
+        """Return the labels (integer ids in the record) of the items whose metadata satisfy a filter, without deleted
+        and replaced ones.
 
         Raises:
             TooLargeError: if the filter takes too much work.

@@ -128,7 +128,7 @@ class IndexRecord(RecordFile):
         note: Mapping[str, Any] | None = None,
     ) -> RecordWrite:
         """Insert items, or replace those with the same ids, in one transaction. Return the write's number, the new
-        labels, and those of replaced items.
+        labels (integer ids), and those of replaced items.
 
         All items are written or none. Each gets a new label, and entries for filters. The labels of replaced versions
         become tombstones.
@@ -291,8 +291,8 @@ class IndexRecord(RecordFile):
                 db.execute("ROLLBACK")
 
     def read_payloads(self, labels: Iterable[int]) -> dict[int, Payload]:
-        """Return `{label: (id, metadata as JSON bytes)}` for these labels. Labels of deleted or replaced items are left
-        out.
+        """Return `{label: (id, metadata as JSON bytes)}` for labels, the record's integer ids. Those of deleted or
+        replaced items are left out.
         """
         payloads: dict[int, Payload] = {}
         with self.reading() as db:
@@ -312,7 +312,9 @@ class IndexRecord(RecordFile):
             return [label for (label,) in rows]
 
     def find_labels(self, ids: Sequence[str]) -> Labels:
-        """Return the labels of the items with these distinct ids, in no order. Unknown ids are ignored."""
+        """Return the labels, the record's integer ids, of the items with these distinct ids, in no order. Unknown ids
+        are ignored.
+        """
         with self.reading() as db:
             return _find_labels(db, ids)
 
@@ -351,7 +353,9 @@ class IndexRecord(RecordFile):
         return originals
 
     def read_tombstones(self) -> Labels:
-        """Return the labels of items that were deleted or replaced, as far as their tombstones are kept."""
+        """Return the labels, the record's integer ids, of items that were deleted or replaced, as far as their
+        tombstones are kept.
+        """
         with self.reading() as db:
             return np.array([row[0] for row in db.execute("SELECT label FROM tombstones")], np.int64)
 

@@ -287,7 +287,8 @@ def read_spec(db: sqlite3.Connection) -> IndexSpec:
 
 
 def write_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
-    """Write an index's settings, and replace the stored chain of transforms by the `artifact`. None stores no chain.
+    """Write an index's settings, and replace the stored chain of transforms by `artifact`, its manifest and tensors.
+    None stores no chain.
 
     Args:
         db: connection in a transaction.

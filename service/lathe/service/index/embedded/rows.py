@@ -182,7 +182,7 @@ class RowsView:
         return len(self.labels)
 
     def find_rows(self, labels: Labels) -> NDArray[np.int64]:
-        """Return the row numbers of the labels. Labels that have no row are left out."""
+        """Return the row numbers of labels, the record's integer ids. Labels that have no row are left out."""
         if not self.count or not len(labels):
             return np.empty(0, np.int64)
         positions = np.searchsorted(self.labels, labels)
@@ -265,7 +265,7 @@ class GenerationRows:
         compact: NDArray[Any],
         replaced: Labels | None = None,
     ) -> None:
-        """Append rows, and mark the rows of the replaced labels as dead. Readers see both changes at once.
+        """Append rows, and mark the rows with the labels `replaced` as dead. Readers see both changes at once.
 
         Args:
             labels: labels `(n,)`, all above the existing ones.

@@ -42,8 +42,8 @@ class PayloadCache:
         self.guard = threading.Lock()
 
     def get(self, labels: Sequence[int]) -> dict[int, ResponsePayload]:
-        """Return `{label: (id, metadata)}` for items' labels, from the cache or else from the record. The metadata is
-        ready for a response.
+        """Return `{label: (id, metadata)}` for labels (integer ids in the record), from the cache or else from the
+        record. The metadata is ready for a response.
 
         Labels of deleted versions are left out, unless they are still cached.
 
