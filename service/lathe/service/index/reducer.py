@@ -222,9 +222,7 @@ def require_finite_norms(vectors: Vectors) -> None:
 
 
 def require_directions(vectors: Vectors) -> None:
-    """Raise `BadValueError` if a vector is zero, or so short that the transforms treat it as zero. The message says
-    which.
-    """
+    """Raise `BadValueError` if a vector is zero, or so short that the transforms treat it as zero."""
     empty = without_direction(row_norms(torch.from_numpy(np.require(vectors, np.float32, ["W"]))), torch.float32)
     if empty.any():
         raise BadValueError(
