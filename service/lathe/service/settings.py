@@ -247,6 +247,7 @@ class Settings(BaseSettings):
         Raises:
             ValueError: if a read-only key is a key of another kind too.
         """
+        # pydantic validates fields in the order of the class, in which the files come before the keys.
         file = info.data.get(f"{info.field_name}_file")
         keys = (*keys, *file.keys) if file else keys
         writing = {*info.data.get("api_keys", ()), *info.data.get("admin_keys", ())}

@@ -155,6 +155,7 @@ class TrainedEncoders(VersionFolder):
             sync_folder(staging / MODEL)
             if target.exists():
                 self.remove_folder(name, version)
+            # Renamed once it is complete: whoever reads the folder sees all files of a version or none.
             staging.rename(target)
         finally:
             shutil.rmtree(staging, ignore_errors=True)

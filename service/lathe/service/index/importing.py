@@ -312,9 +312,11 @@ def add_rows(
 
         kept = _select_rows(vectors, items, spec, skip_zeros)
         if kept:
+            # Of rows with the same id, the last one counts, as if they were written one after another.
             last = {items[position]: position for position in kept}
             require_ids(list(last))
             kept_metadata = [metadata[position] for position in last.values()]
+            # Stored by the write of the batch itself, so that a resumed run continues behind it.
             progress = {NOTE: {"key": key, "rows": seen}}
             written = index.upsert(list(last), vectors[[*last.values()]], kept_metadata, None, note=progress).result()
             replaced += (written.removed or 0) + len(kept) - len(last)

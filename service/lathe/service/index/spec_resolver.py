@@ -84,6 +84,7 @@ class SpecResolver:
             for key in ("metric", "m", "ef_construction", "text_field")
             if (value := getattr(request, key)) is not None
         }
+        # A random name, so that the folder of an abandoned reindexing is never taken for this one's.
         spec = replace(spec, generation=secrets.token_hex(6), **changed)
         if encoder is None and request.chain is None and request.dimensions is None:
             return spec, index.read_artifact(), None
@@ -91,6 +92,7 @@ class SpecResolver:
         owner = encoder or self._find_encoder(spec.encoder, chain, spec.width)
         known = None if encoder is not None else spec.width
         target, fingerprint, width = self._resolve_target(owner, chain, request.dimensions, known)
+        # Compact vectors of another space can only be made from the originals.
         if target.space_id != spec.space_id:
             require_originals(spec, "another chain or encoder", "chain" if encoder is None else "encoder")
         spec = replace(

@@ -80,6 +80,7 @@ class SharedRegistry(SharedVersions, Registry):
         with tempfile.TemporaryDirectory() as scratch:
 
             def prepare(version: int) -> tuple[bytes, dict[str, Path]]:
+                # Called again with the next number if another replica takes this one meanwhile.
                 folder = Path(scratch) / str(version)
                 chain.save(folder, {"name": name, "version": version}, distribution)
                 return read_file(folder, MANIFEST), {path: folder / path for path in (TENSORS, DISTRIBUTION)}
@@ -146,6 +147,7 @@ class _SharedSizeRoutes(SizeRoutes):
         """
 
         def change(pipe: Pipeline) -> str:
+            # All reads come before `multi`: after it, redis-py only queues commands.
             content: Any = pipe.hget(SIZE_ROUTES, encoder_fingerprint)
             routes = _parse_routes(content)
             is_routed = not replace and self.find_chain(routes, route) is not None

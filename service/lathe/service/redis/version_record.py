@@ -196,6 +196,7 @@ class SharedRecord:
             UnavailableError: if Redis is unreachable, or holds no record or another record. The replicator copies
                 another record within a second, so the caller may try again.
         """
+        # redis-py sends a transaction again after a lost reply, and it may have been committed the first time.
         token, outcomes = f"lathe:change:{secrets.token_hex(8)}", list[T]()
 
         def check_and_change(pipe: Pipeline) -> T:

@@ -134,6 +134,7 @@ class UpstreamWorker:
         """
         parts, begun = self.sent.popleft(), time.perf_counter()
         results: dict[int, PartResult | Exception] = {}
+        # Each call has a price and a latency of its own, so parts share one where their options allow.
         groups: dict[EncodeOptions, list[int]] = {}
         for position, part in enumerate(parts):
             groups.setdefault(part.work.options, []).append(position)

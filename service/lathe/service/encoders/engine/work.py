@@ -140,6 +140,7 @@ class Work:
         self.begun = self.begun or now
         first, total = self.taken, 0
         end = len(self.order) if max_texts is None else min(first + max_texts, len(self.order))
+        # At least one text, however many tokens it has, or it would never be taken.
         while self.taken < end and (self.taken == first or total < tokens):
             total += self.estimates[self.order[self.taken]]
             self.taken += 1

@@ -323,6 +323,7 @@ def _find_problem(record: IndexRecord) -> str | None:
             if db.execute(query, values).fetchone() is not None:
                 return f"it has {what}"
 
+        # LEFT JOIN, so that an item without a vector is found and named, too.
         query = f"SELECT label, id, metadata, vector FROM items LEFT JOIN vectors_{spec.vectors} USING (label)"
         for label, item, metadata, vector in db.execute(query):
             if problem := _find_item_problem(item, metadata) or _find_vector_problem(vector, spec, vector_bytes):

@@ -90,6 +90,7 @@ class FilterMasks:
         Raises:
             TooLargeError: if the filter takes too much work.
         """
+        # One limit for all conditions of the filter, however many there are.
         work = FilterWork(max(self.steps, STEPS_PER_ROW * view.count))
         return evaluate_filter(parsed, lambda condition: self._get_mask(condition, view, work), view.count)
 

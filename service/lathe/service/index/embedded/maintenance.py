@@ -94,6 +94,7 @@ class Maintainer:
         except Exception:
             log.exception("the next generation of the index %s cannot be checked", self.index.name)
 
+        # A few rows at a time, because searches wait meanwhile.
         lacking = self.index.extend_graph(CHUNK_ROWS)
         if not lacking and time.monotonic() >= self.next_snapshot:
             begun = time.monotonic()

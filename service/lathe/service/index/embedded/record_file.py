@@ -80,6 +80,8 @@ class RecordFile:
         commit to disk.
         """
         mode = "ro" if self.read_only else "rw"
+        # `isolation_level=None`, or Python's module would begin transactions itself. A pooled connection is used by
+        # several threads, one after another.
         connection = sqlite3.connect(
             f"{self.path.absolute().as_uri()}?mode={mode}",
             uri=True,

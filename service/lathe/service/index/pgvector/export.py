@@ -130,6 +130,7 @@ def export_items(
         fields = [encode_vectors(map_originals(originals), column.kind) for column, map_originals in exported]
         rows = [row for row in zip(payloads, *fields, strict=True) if row[0][0] not in odd]
         with connection.transaction():
+            # COPY cannot update rows that exist, so it fills a temporary table that one statement merges.
             _copy_batch(connection, rows)
             changed += connection.execute(upsert).rowcount
             if delete_others:
@@ -196,6 +197,7 @@ def _build_upsert(name: TableName, columns: Sequence[str]) -> sql.Composed:
     """Return the SQL that writes the temporary table's rows to the user's table: new ids are inserted, changed rows
     replaced.
     """
+    # Rows that are equal are left alone: PostgreSQL would write a new version of each.
     names = [sql.Identifier(column) for column in columns]
     return sql.SQL(
         "INSERT INTO {table} AS old ({names}) SELECT {names} FROM {stage} ON CONFLICT (id) DO UPDATE SET {assigned} "
